@@ -1,0 +1,1 @@
+"""Pure methods: tensors and numbers in, tensors and numbers out."""

@@ -1,0 +1,95 @@
+"""The exceptions of this package and the checks that every folder shares.
+
+Every refusal names four things: the argument, what it must be, what came, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+
+class LightningTGNNError(Exception):
+    """Base of every exception that this package raises on purpose."""
+
+
+class InvalidArgumentError(LightningTGNNError, ValueError):
+    """An argument has a value that cannot work."""
+
+
+class DataError(LightningTGNNError, ValueError):
+    """A file or an array holds something that must not be trained on."""
+
+
+class CheckpointError(LightningTGNNError, RuntimeError):
+    """A checkpoint does not belong to the graph or the model at hand."""
+
+
+def refusal(argument: str, requirement: str, received: Any, cure: str) -> str:
+    """Return the one-line message of a refusal.
+
+    >>> refusal("batch_size", "at least 1", 0, "give the events per step, for example 200")
+    'batch_size must be at least 1, got 0; give the events per step, for example 200'
+    """
+    return f"{argument} must be {requirement}, got {received!r}; {cure}"
+
+
+def check_int(argument: str, value: Any, *, minimum: int, cure: str) -> int:
+    """Return ``value`` if it is an integer of at least ``minimum``.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise InvalidArgumentError(refusal(argument, f"an integer of at least {minimum}", value, cure))
+    return value
+
+
+def check_fraction(argument: str, value: Any, *, cure: str, zero_allowed: bool = True) -> float:
+    """Return ``value`` if it is a number in [0, 1), or in (0, 1) without ``zero_allowed``.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not 0 <= value < 1 or (value == 0 and not zero_allowed):
+        interval = "[0, 1)" if zero_allowed else "(0, 1)"
+        raise InvalidArgumentError(refusal(argument, f"a number in {interval}", value, cure))
+    return float(value)
+
+
+def check_positive(argument: str, value: Any, *, cure: str) -> float:
+    """Return ``value`` if it is a finite number above zero.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or value <= 0:
+        raise InvalidArgumentError(refusal(argument, "a finite number above 0", value, cure))
+    return float(value)
+
+
+def check_not_negative(argument: str, value: Any, *, cure: str) -> float:
+    """Return ``value`` if it is a finite number of at least zero.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or value < 0:
+        raise InvalidArgumentError(refusal(argument, "a finite number of at least 0", value, cure))
+    return float(value)
+
+
+def check_choice(argument: str, value: Any, choices: Collection[str]) -> str:
+    """Return ``value`` if it is one of ``choices``; the refusal lists them.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in sorted(choices))
+        raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, "choose a name from that list"))
+    return str(value)

@@ -1,0 +1,1 @@
+"""Data exchange between ranks; the only home of torch.distributed."""

@@ -1,0 +1,302 @@
+"""The event stream: sorted columns in memory or memory-mapped from a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+
+_FORMAT_VERSION = 1
+_MANIFEST = "manifest.json"
+_COLUMNS = ("src", "dst", "time", "edge_features", "node_features", "labels", "node_ids")
+_MAX_ID_PER_EVENT = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class EventStore:
+    """A stream of timed edges, sorted by time, equal times in input order.
+
+    Build one with `from_arrays` or `open`.
+
+    Attributes:
+        src: int64 [E], source nodes.
+        dst: int64 [E], destination nodes.
+        time: float64 [E], non-decreasing.
+        num_nodes: Nodes are ``0 .. num_nodes - 1``.
+        edge_features: float32 [E, d_edge] or None.
+        node_features: float32 [N, d_node] or None.
+        labels: [E] or [E, L], numeric, or None.
+        node_ids: [N], the user's own id of every node (integers or strings), or None where they are the node numbers.
+        fingerprint: Digest of ``src``, ``dst``, ``time`` and the number of nodes.
+    """
+
+    src: Tensor
+    dst: Tensor
+    time: Tensor
+    num_nodes: int
+    edge_features: Tensor | None
+    node_features: Tensor | None
+    labels: Tensor | None
+    node_ids: np.ndarray | None
+    fingerprint: str
+
+    @classmethod
+    def from_arrays(
+        cls,
+        src: Any,
+        dst: Any,
+        time: Any,
+        edge_features: Any = None,
+        node_features: Any = None,
+        labels: Any = None,
+        *,
+        node_ids: Sequence[Any] | np.ndarray | None = None,
+    ) -> EventStore:
+        """Check, sort by time (stable, with a warning if it was not) and hold the columns in memory.
+
+        Args:
+            src: Integers [E], at least 0.
+            dst: Integers [E], at least 0.
+            time: Numbers [E], finite.
+            edge_features: Numbers [E, d_edge], finite.
+            node_features: Numbers [N, d_node], finite; then every node number is below N.
+            labels: Numbers [E] or [E, L].
+            node_ids: [N], the user's own id of every node.
+
+        Raises:
+            DataError: A column is empty, of the wrong length or type, negative, NaN or infinite.
+        """
+        src, dst = _node_column("src", src), _node_column("dst", dst)
+        time = _float_column("time", time, np.float64, ndim=1)
+        if len(src) == 0:
+            raise DataError(refusal("src", "a column of at least one event", "0 events", "check what was read"))
+        columns = {"dst": dst, "time": time}
+        if edge_features is not None:
+            columns["edge_features"] = _float_column("edge_features", edge_features, np.float32, ndim=2)
+        if labels is not None:
+            columns["labels"] = np.asarray(labels)
+            if columns["labels"].dtype.kind not in "biuf":
+                raise DataError(refusal("labels", "numeric", columns["labels"].dtype, "encode classes as integers"))
+        for name, column in columns.items():
+            if len(column) != len(src):
+                raise DataError(refusal(name, f"of the length of src, {len(src)}", len(column), "give a row per event"))
+        if node_features is not None:
+            node_features = _float_column("node_features", node_features, np.float32, ndim=2)
+        num_nodes = _count_nodes(src, dst, node_features, node_ids)
+
+        if np.any(time[1:] < time[:-1]):
+            warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=2)
+            order = np.argsort(time, kind="stable")
+            src = src[order]
+            columns = {name: column[order] for name, column in columns.items()}
+        return cls(
+            src=_tensor(src),
+            dst=_tensor(columns["dst"]),
+            time=_tensor(columns["time"]),
+            num_nodes=num_nodes,
+            edge_features=_optional_tensor(columns.get("edge_features")),
+            node_features=_optional_tensor(node_features),
+            labels=_optional_tensor(columns.get("labels")),
+            node_ids=None if node_ids is None else np.asarray(node_ids),
+            fingerprint=_fingerprint(src, columns["dst"], columns["time"], num_nodes),
+        )
+
+    @classmethod
+    def open(cls, folder: str | Path) -> EventStore:
+        """Open a saved store; the columns are mapped, not read.
+
+        Raises:
+            DataError: The folder holds no store, or one that is damaged or of another version.
+        """
+        folder = Path(folder)
+        manifest = _read_manifest(folder)
+        arrays: dict[str, np.ndarray | None] = dict.fromkeys(_COLUMNS)
+        for name, expected in manifest["columns"].items():
+            arrays[name] = _map_column(folder / f"{name}.npy", expected)
+        src, dst, time = arrays["src"], arrays["dst"], arrays["time"]
+        if src is None or dst is None or time is None:
+            raise DataError(
+                refusal(str(folder), "a store with src, dst and time", sorted(manifest["columns"]), "save it again")
+            )
+        return cls(
+            src=_tensor(src),
+            dst=_tensor(dst),
+            time=_tensor(time),
+            num_nodes=manifest["num_nodes"],
+            edge_features=_optional_tensor(arrays["edge_features"]),
+            node_features=_optional_tensor(arrays["node_features"]),
+            labels=_optional_tensor(arrays["labels"]),
+            node_ids=arrays["node_ids"],
+            fingerprint=manifest["fingerprint"],
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the store to a new ``folder``, which appears only when it is complete.
+
+        Raises:
+            InvalidArgumentError: The folder exists and is not empty.
+        """
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InvalidArgumentError(refusal("folder", "new or empty", str(folder), "choose another or remove it"))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            self._write(partial)
+            if folder.exists():
+                folder.rmdir()
+            partial.rename(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        return folder
+
+    def _write(self, folder: Path) -> None:
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in _COLUMNS if getattr(self, name) is not None}
+        columns: dict[str, Any] = {}
+        for name, column in arrays.items():
+            array = column.numpy() if isinstance(column, Tensor) else column
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            columns[name] = {"dtype": array.dtype.str, "shape": list(array.shape)}
+        manifest = {
+            "format": "lightning_tgnn.EventStore",
+            "version": _FORMAT_VERSION,
+            "num_nodes": self.num_nodes,
+            "fingerprint": self.fingerprint,
+            "columns": columns,
+        }
+        (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2))
+
+    @property
+    def num_events(self) -> int:
+        """Events of the stream."""
+        return self.src.numel()
+
+    @property
+    def edge_feature_dim(self) -> int:
+        """Width of the edge features, 0 without."""
+        return 0 if self.edge_features is None else self.edge_features.shape[1]
+
+    @property
+    def node_feature_dim(self) -> int:
+        """Width of the node features, 0 without."""
+        return 0 if self.node_features is None else self.node_features.shape[1]
+
+    def __len__(self) -> int:
+        return self.num_events
+
+    def __repr__(self) -> str:
+        return (
+            f"EventStore(num_events={self.num_events}, num_nodes={self.num_nodes}, "
+            f"edge_feature_dim={self.edge_feature_dim}, node_feature_dim={self.node_feature_dim})"
+        )
+
+
+def is_event_store(path: Path) -> bool:
+    """Whether ``path`` is a folder that `EventStore.open` would read."""
+    return path.is_dir() and (path / _MANIFEST).is_file()
+
+
+def _node_column(name: str, values: Any) -> np.ndarray:
+    column = np.asarray(values)
+    if column.dtype.kind not in "iu" or column.ndim != 1:
+        received = f"{column.dtype} of shape {list(column.shape)}"
+        cure = "map other ids first: nodes, column = np.unique(ids, return_inverse=True)"
+        raise DataError(refusal(name, "integers of shape [E]", received, cure))
+    column = column.astype(np.int64)
+    if len(column) and column.min() < 0:
+        where = int(np.argmin(column))
+        cure = "number nodes from 0, or map ids: nodes, column = np.unique(ids, return_inverse=True)"
+        raise DataError(refusal(f"{name}[{where}]", "at least 0", int(column[where]), cure))
+    return column
+
+
+def _float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarray:
+    try:
+        column: np.ndarray = np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise DataError(refusal(name, "numbers, every row as long", str(error), "check the rows")) from None
+    if column.ndim != ndim:
+        shape = "[E]" if ndim == 1 else "[rows, width]"
+        raise DataError(refusal(name, f"of shape {shape}", list(column.shape), "reshape it"))
+    finite = np.isfinite(column) if ndim == 1 else np.isfinite(column).all(axis=1)
+    if not finite.all():
+        where = int(np.argmin(finite))
+        received = column[where] if ndim == 1 else "NaN or infinity"
+        raise DataError(refusal(f"{name}[{where}]", "finite", str(received), "drop or repair that row"))
+    return column
+
+
+def _count_nodes(
+    src: np.ndarray, dst: np.ndarray, node_features: np.ndarray | None, node_ids: Sequence[Any] | np.ndarray | None
+) -> int:
+    highest = int(max(src.max(), dst.max()))
+    given = {"node_features": node_features, "node_ids": node_ids}
+    lengths = {name: len(values) for name, values in given.items() if values is not None}
+    for name, length in lengths.items():
+        if highest >= length:
+            raise DataError(refusal(name, f"a row for every node up to {highest}", f"{length} rows", "add the rows"))
+    if len(set(lengths.values())) > 1:
+        raise DataError(refusal("node_ids", "as many as node_features", lengths, "give both for the same nodes"))
+    if not lengths and highest > _MAX_ID_PER_EVENT * max(len(src), 1000):
+        cure = "number nodes without gaps: nodes, column = np.unique(ids, return_inverse=True)"
+        raise DataError(refusal("src and dst", "numbers close to 0 .. N-1", f"{highest} in {len(src)} events", cure))
+    return next(iter(lengths.values()), highest + 1)
+
+
+def _fingerprint(src: np.ndarray, dst: np.ndarray, time: np.ndarray, num_nodes: int) -> str:
+    digest = hashlib.blake2b(str(num_nodes).encode(), digest_size=16)
+    for column in (src, dst, time):
+        digest.update(np.ascontiguousarray(column).data)
+    return digest.hexdigest()
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _optional_tensor(array: np.ndarray | None) -> Tensor | None:
+    return None if array is None else _tensor(array)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / _MANIFEST
+    if not path.is_file():
+        cure = "give a folder that EventStore.save wrote"
+        raise DataError(refusal(str(folder), f"a folder with {_MANIFEST}", "none there", cure))
+    try:
+        manifest = json.loads(path.read_text())
+        version, columns = manifest["version"], manifest["columns"]
+        well_formed = isinstance(manifest["num_nodes"], int) and isinstance(manifest["fingerprint"], str)
+        well_formed = well_formed and set(columns) <= set(_COLUMNS)
+    except (ValueError, KeyError, TypeError):
+        well_formed, version = False, None
+    if not well_formed:
+        raise DataError(refusal(str(path), "the manifest of an EventStore", "something else", "save the store again"))
+    if version != _FORMAT_VERSION:
+        raise DataError(refusal(f"version in {path}", f"{_FORMAT_VERSION}", version, "save the store again"))
+    return manifest
+
+
+def _map_column(path: Path, expected: dict[str, Any]) -> np.ndarray:
+    try:
+        # Copy-on-write: torch wants writable memory, and the file must never change.
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(refusal(str(path), "a complete .npy file", str(error), "save the store again")) from None
+    if array.dtype.str != expected["dtype"] or list(array.shape) != expected["shape"]:
+        received = {"dtype": array.dtype.str, "shape": list(array.shape)}
+        raise DataError(refusal(str(path), f"what the manifest says, {expected}", received, "save the store again"))
+    return array

@@ -1,0 +1,130 @@
+"""The loader of event batches: iterable, sized, resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from lightning_tgnn.data.batches import BatchOrganizer
+from lightning_tgnn.data.prefetch import prefetched
+from lightning_tgnn.data.presample import PresampledEpochs
+from lightning_tgnn.data.sampling import EventSampler
+from lightning_tgnn.types import EventBatch, SampledRoots
+
+_In = TypeVar("_In")
+
+
+class EventLoader:
+    """Yields the events of one part of a stream in time order, in batches.
+
+    Not a map-style DataLoader, so that Lightning never reshuffles it. `state_dict` holds the exact position, counted
+    in batches that were handed out, not in those under way.
+
+    Args:
+        events: int64 [E], ascending event ids.
+        batch_size: Events per batch.
+        sampler: Draws negatives and neighbours.
+        organizer: Makes batches.
+        training: Draws anew each epoch, and marks the first batch as the start of the stream.
+        prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
+        num_workers: Threads that make them; 0 as well.
+        presampled: Where a whole epoch is drawn ahead, or None.
+        history: Loaders of the parts before this one, in time order, for `catch_up`.
+    """
+
+    batch_sampler = None  # Lightning looks here before it looks at `sampler`.
+
+    def __init__(
+        self,
+        events: Tensor,
+        batch_size: int,
+        sampler: EventSampler,
+        organizer: BatchOrganizer,
+        *,
+        training: bool,
+        prefetch_batches: int = 0,
+        num_workers: int = 0,
+        presampled: PresampledEpochs | None = None,
+        history: tuple[EventLoader, ...] = (),
+    ) -> None:
+        self.events = events
+        self.batch_size = batch_size
+        self.prefetch_batches = prefetch_batches
+        self.num_workers = num_workers
+        self.history = history
+        self._sampler = sampler
+        self._organizer = organizer
+        self._training = training
+        self._presampled = presampled
+        self._epoch = 0
+        self._position = 0
+        self._resume: dict[str, int] | None = None
+
+    def __len__(self) -> int:
+        return -(-len(self.events) // self.batch_size)
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        resume, self._resume = self._resume, None
+        return self._iterate(resume)
+
+    @property
+    def start(self) -> int:
+        """The id of the first event."""
+        return int(self.events[0])
+
+    @property
+    def sampler(self) -> EventLoader:
+        """Itself: Lightning tells the epoch to a loader's sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the negatives of ``epoch`` from the next iteration on."""
+        self._epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch and the number of its batches that have been handed out."""
+        return {"epoch": self._epoch, "position": self._position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict` in the next iteration."""
+        self._resume = {"epoch": state["epoch"], "position": state["position"]}
+        self._epoch = state["epoch"]
+
+    def catch_up(self, position: int) -> Iterator[EventBatch]:
+        """Yield batches, without negatives, of the events from ``position`` up to where this loader begins."""
+        for earlier in self.history:
+            yield from earlier.replay(position)
+
+    def replay(self, position: int) -> Iterator[EventBatch]:
+        """Yield this loader's events from ``position`` on in batches that only change node state."""
+        roots: SampledRoots = "events" if self._sampler.sampled_roots == "events" else "none"
+        sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
+        organizer = replace(self._organizer, sampled_roots=roots)
+        remaining = self.events[int((self.events < position).sum()) :]
+        return self._prefetched(
+            lambda events: organizer.organize(events, sampler.sample(events, None), starts_stream=False),
+            remaining.split(self.batch_size) if len(remaining) else (),
+        )
+
+    def _iterate(self, resume: dict[str, int] | None) -> Iterator[EventBatch]:
+        # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch. A saved
+        # position counts only within its own epoch; a later epoch starts at its beginning.
+        self._position = resume["position"] if resume is not None and resume["epoch"] == self._epoch else 0
+        epoch = self._epoch if self._training else None
+        if self._presampled is not None:
+            self._presampled.draw(epoch)
+        for batch in self._prefetched(lambda number: self._make(number, epoch), range(self._position, len(self))):
+            self._position += 1
+            yield batch
+
+    def _prefetched(self, make: Callable[[_In], EventBatch], inputs: Iterable[_In]) -> Iterator[EventBatch]:
+        return prefetched(make, inputs, ahead=self.prefetch_batches, workers=self.num_workers)
+
+    def _make(self, number: int, epoch: int | None) -> EventBatch:
+        piece = slice(number * self.batch_size, (number + 1) * self.batch_size)
+        events = self.events[piece]
+        sample = self._sampler.sample(events, epoch) if self._presampled is None else self._presampled.batch(piece)
+        return self._organizer.organize(events, sample, starts_stream=self._training and number == 0)

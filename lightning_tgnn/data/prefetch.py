@@ -1,0 +1,43 @@
+"""Work done ahead by background threads, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+import torch
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+def prefetched(make: Callable[[_In], _Out], inputs: Iterable[_In], *, ahead: int, workers: int) -> Iterator[_Out]:
+    """Yield ``make(input)`` for each input, in order, with up to ``ahead`` results under way.
+
+    Threads, not processes: the work is tensor operations, which leave Python's lock, and batches are large to copy.
+    An exception of ``make`` is raised where its result would have come.
+
+    Args:
+        make: Makes one result; called in several threads at once if ``workers`` is above 1.
+        inputs: What to make results of.
+        ahead: Results under way; 0 makes each when it is asked for.
+        workers: Threads; 0 as well.
+    """
+    if not ahead or not workers:
+        yield from map(make, inputs)
+        return
+    remaining = iter(inputs)
+    # One compute thread per worker: the training step keeps the cores busy.
+    with ThreadPoolExecutor(workers, "prefetch", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        pending: deque[Future[_Out]] = deque(pool.submit(make, item) for item in islice(remaining, ahead))
+        try:
+            while pending:
+                done = pending.popleft()
+                pending.extend(pool.submit(make, item) for item in islice(remaining, 1))
+                yield done.result()
+        finally:
+            for future in pending:
+                future.cancel()

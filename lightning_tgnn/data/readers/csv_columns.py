@@ -1,0 +1,159 @@
+"""Delimited files: which column is what, by name, by position or by guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.readers.table import Roles, Rows, Table, find_delimiter, find_rows, split, to_number
+from lightning_tgnn.data.readers.text_file import Head
+
+_REQUIRED = ("src", "dst", "time")
+_ROLES = (*_REQUIRED, "label", "edge_features")
+_USUAL_NAMES = {
+    "src": ("src", "source", "from", "from_node", "u", "user", "user_id"),
+    "dst": ("dst", "destination", "target", "to", "to_node", "v", "i", "item", "item_id"),
+    "time": ("time", "timestamp", "ts", "t", "time_since_epoch", "unixtime"),
+}
+_EXAMPLE = "columns={'src': 0, 'dst': 1, 'time': 2}"
+
+
+def check_columns(columns: Any) -> None:
+    """Check the form of ``columns``, before any file is opened.
+
+    Raises:
+        InvalidArgumentError: It is no mapping of roles to names or positions.
+    """
+    cure = f"for example {_EXAMPLE}"
+    if not isinstance(columns, Mapping):
+        raise InvalidArgumentError(refusal("columns", "a mapping of roles to names or positions", columns, cure))
+    unknown = [role for role in columns if role not in _ROLES]
+    missing = [role for role in _REQUIRED if columns.get(role) is None]
+    if unknown or missing:
+        requirement = f"a mapping with src, dst, time and optionally {' and '.join(_ROLES[3:])}"
+        raise InvalidArgumentError(refusal("columns", requirement, sorted(map(str, columns)), cure))
+    features = columns.get("edge_features") or []
+    if features != "rest" and not isinstance(features, (list, tuple)):
+        raise InvalidArgumentError(
+            refusal("columns['edge_features']", "a list, or 'rest'", features, f"write [{features!r}]")
+        )
+    for role, keys in _keys_by_role(columns).items():
+        for key in keys:
+            if isinstance(key, bool) or not isinstance(key, (int, str)) or (isinstance(key, int) and key < 0):
+                requirement = "a column name or a position from 0"
+                raise InvalidArgumentError(refusal(f"columns[{role!r}]", requirement, key, cure))
+
+
+def uses_names(columns: Mapping[str, Any]) -> bool:
+    """Whether a column is given by its name."""
+    return any(isinstance(key, str) for keys in _keys_by_role(columns).values() for key in keys)
+
+
+def csv_table(head: Head, columns: Mapping[str, Any] | None) -> Table:
+    """Return the table of a delimited file.
+
+    Args:
+        head: Its header, or its first row.
+        columns: Roles to names or positions; None to go by the usual names.
+
+    Raises:
+        DataError: The columns cannot be found, or the rows do not fit the header.
+    """
+    delimiter = find_delimiter(head.text)
+    has_header = _has_header(head, split(head.text, delimiter), columns)
+    rows = find_rows(head, delimiter, has_header=has_header)
+    if has_header and len(rows.names) != rows.width:
+        where = f"{rows.path}, line {rows.first_line}"
+        cure = "name every column in the header, and give every row all of them"
+        requirement = f"a row of {len(rows.names)} columns, as the header has"
+        raise DataError(refusal(where, requirement, f"{rows.width} columns", cure))
+    return Table(rows, roles_of(_usual_columns(rows) if columns is None else columns, rows))
+
+
+def roles_of(columns: Mapping[str, Any], rows: Rows) -> Roles:
+    """Return the position of every role.
+
+    Raises:
+        DataError: A column is not there, is there twice, or has two roles.
+    """
+    keys = _keys_by_role(columns)
+    found = {role: [_position(role, key, rows) for key in keys[role]] for role in keys}
+    _refuse_shared(found, rows)
+    used = {position for positions in found.values() for position in positions}
+    features = found.get("edge_features", [])
+    if columns.get("edge_features") == "rest":
+        features = [p for p in range(rows.width) if p not in used and _starts_as_number(rows.first[p])]
+    return Roles(
+        src=found["src"][0],
+        dst=found["dst"][0],
+        time=found["time"][0],
+        label=found["label"][0] if found.get("label") else None,
+        edge_features=tuple(features),
+    )
+
+
+def _keys_by_role(columns: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    features = columns.get("edge_features") or []
+    single: dict[str, Sequence[Any]] = {role: [columns[role]] for role in _ROLES[:4] if columns.get(role) is not None}
+    return {**single, "edge_features": [] if features == "rest" else features}
+
+
+def _has_header(head: Head, fields: list[str], columns: Mapping[str, Any] | None) -> bool:
+    """Tell a header from a first row: with positions, the time of a row is a number and that of a header is not."""
+    if columns is not None and not uses_names(columns):
+        time = columns["time"]
+        if time >= len(fields):
+            cure = f"{head.path}, line {head.number} has {fields}"
+            raise DataError(refusal("columns['time']", f"a position below {len(fields)}", time, cure))
+        return to_number(fields[time]) is None
+    is_named = columns is not None and columns["time"] in [field.strip() for field in fields]
+    if not is_named and all(to_number(field) is not None for field in fields):
+        cure = f"give the positions of the columns, for example {_EXAMPLE}, or add a header"
+        raise DataError(refusal(f"{head.path}, line {head.number}", "a header", head.text[:80], cure))
+    return True
+
+
+def _usual_columns(rows: Rows) -> dict[str, int]:
+    lower = [name.lower() for name in rows.names]
+    columns = {}
+    for role, usual in _USUAL_NAMES.items():
+        candidates = [position for position, name in enumerate(lower) if name in usual]
+        if len(candidates) != 1:
+            found = "several" if candidates else "none"
+            cure = f"say which is which, for example columns={{'{role}': {rows.names[0]!r}, ...}}"
+            requirement = f"a header with one usual name for {role} ({', '.join(usual)})"
+            raise DataError(refusal(str(rows.path), requirement, f"{found} in {list(rows.names)}", cure))
+        columns[role] = candidates[0]
+    return columns
+
+
+def _position(role: str, key: str | int, rows: Rows) -> int:
+    there = list(rows.names) if rows.names else f"{rows.width} columns without a header"
+    argument = f"columns[{role!r}]"
+    if isinstance(key, int):
+        if key >= rows.width:
+            raise DataError(refusal(argument, f"a position below {rows.width}", key, f"{rows.path} has {there}"))
+        return key
+    matches = [position for position, name in enumerate(rows.names) if name == key.strip()]
+    if not matches:
+        raise DataError(refusal(argument, "a column of the file", key, f"{rows.path} has {there}"))
+    if len(matches) > 1:
+        cure = f"{rows.path} has it at the positions {matches}: give one of these numbers"
+        raise DataError(refusal(argument, "a name that occurs once in the header", key, cure))
+    return matches[0]
+
+
+def _refuse_shared(found: Mapping[str, Sequence[int]], rows: Rows) -> None:
+    taken: dict[int, str] = {}
+    for role, positions in found.items():
+        for position in positions:
+            if position in taken:
+                received = f"column {rows.name(position)} for {taken[position]} and {role}"
+                raise DataError(refusal("columns", "a mapping to distinct columns", received, "use each column once"))
+            taken[position] = role
+
+
+def _starts_as_number(text: str) -> bool:
+    # An empty first field counts: leaving the column out in silence would hide a gap in the data.
+    return not text.strip() or to_number(text) is not None

@@ -1,0 +1,72 @@
+"""Find the row that made a read fail: slow, row by row, for the message only."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.readers.table import Roles, Rows, Table, iterate, to_number
+
+_WHOLE = re.compile(r"-?\d+(\.0)?")
+_CURES = {
+    "time": "write times as numbers, such as Unix seconds, and drop or repair rows without",
+    "label": "encode classes as integers, and drop or repair rows without",
+    "edge feature": "drop or repair that row, or leave the column out of edge_features",
+}
+
+
+def find_culprit(table: Table, *, widths_only: bool = False) -> DataError | None:
+    """Return the refusal of the first row that is bad, or only too short or too long; None without."""
+    rows = table.rows
+    for line, fields in iterate(rows.path, rows.delimiter, rows.skipped):
+        where = f"{rows.path}, line {line}"
+        message = _wrong_width(where, fields, rows)
+        if not message and not widths_only:
+            message = _wrong_field(where, fields, rows, table.roles)
+        if message:
+            return DataError(message)
+    return None
+
+
+def check_text_ids(table: Table, ids: np.ndarray) -> None:
+    """Refuse string ids that stand for no node, or for another than they seem to.
+
+    Raises:
+        DataError: An id is empty, or all are integers of which some are written as ``3.0``.
+    """
+    if (ids == "").any() and (culprit := find_culprit(table)):
+        raise culprit
+    # Left alone, 3 and 3.0 would be two nodes; a column with gaps that went through floats comes out so.
+    if all(_WHOLE.fullmatch(text) for text in ids) and any(text.endswith(".0") for text in ids):
+        rows, roles = table.rows, table.roles
+        for line, fields in iterate(rows.path, rows.delimiter, rows.skipped):
+            for role, text in (("src", fields[roles.src].strip()), ("dst", fields[roles.dst].strip())):
+                if text.endswith(".0"):
+                    cure = f"write {text[:-2]}; in pandas, astype('Int64') before to_csv"
+                    raise DataError(refusal(f"{rows.path}, line {line}: {role}", "an integer or a name", text, cure))
+
+
+def _wrong_width(where: str, fields: list[str], rows: Rows) -> str:
+    if len(fields) == rows.width:
+        return ""
+    if any("\n" in field for field in fields):
+        return refusal(where, f"a row of {rows.width} columns", "a quote that spans lines", "close the quote")
+    others = f"line {rows.first_line} and the others have" if not rows.names else "the rows before have"
+    cure = f"repair that row: {others} {rows.width}"
+    return refusal(where, f"a row of {rows.width} columns", f"{len(fields)} column(s)", cure)
+
+
+def _wrong_field(where: str, fields: list[str], rows: Rows, roles: Roles) -> str:
+    for role, position in (("src", roles.src), ("dst", roles.dst)):
+        if not fields[position].strip():
+            argument = f"{where}: {role} (column {rows.name(position)})"
+            return refusal(argument, "a node id", fields[position], "drop or repair rows without")
+    for role, position in roles.numbers():
+        number = to_number(fields[position])
+        limit = float(np.finfo(np.float32 if role == "edge feature" else np.float64).max)
+        if number is None or not abs(number) <= limit:
+            argument = f"{where}: {role} (column {rows.name(position)})"
+            return refusal(argument, "a finite number", fields[position], _CURES[role])
+    return ""

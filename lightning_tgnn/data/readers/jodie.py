@@ -1,0 +1,36 @@
+"""JODIE's form: user, item, time, label and features, users and items numbered apart."""
+
+from __future__ import annotations
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.readers.table import Roles, Table, find_delimiter, find_rows, split, to_number
+from lightning_tgnn.data.readers.text_file import Head
+
+_NAMES = ["user_id", "item_id", "timestamp", "state_label"]
+_MANY = "comma_separated_list_of_features"
+
+
+def is_jodie(head: Head) -> bool:
+    """Whether ``head`` is JODIE's header."""
+    return [name.strip().lower() for name in split(head.text, ",")[:4]] == _NAMES
+
+
+def jodie_table(head: Head) -> Table:
+    """Return the table of a file in JODIE's form, whose header may name fewer columns than the rows have.
+
+    Raises:
+        DataError: There is no header, or the rows are shorter than it.
+    """
+    delimiter = find_delimiter(head.text) or ","
+    if to_number(split(head.text, delimiter)[0]) is not None:
+        cure = f"put the line {','.join(_NAMES)},{_MANY} on top"
+        raise DataError(refusal(f"{head.path}, line {head.number}", "JODIE's header", head.text[:80], cure))
+    rows = find_rows(head, delimiter, has_header=True)
+    named = [name for name in rows.names if name.lower() != _MANY]
+    least = max(len(named), len(_NAMES))
+    if rows.width < least:
+        where = f"{rows.path}, line {rows.first_line}"
+        cure = f"each needs {', '.join(_NAMES)} and the features of the header"
+        raise DataError(refusal(where, f"a row of at least {least} columns", f"{rows.width} columns", cure))
+    roles = Roles(src=0, dst=1, time=2, label=3, edge_features=tuple(range(4, rows.width)))
+    return Table(rows, roles, apart=True)

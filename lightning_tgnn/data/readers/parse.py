@@ -1,0 +1,170 @@
+"""Read a table with pandas, chunk by chunk, in the types that lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.readers.culprit import find_culprit
+from lightning_tgnn.data.readers.table import Roles, Rows, Table
+from lightning_tgnn.data.readers.text_file import open_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CELLS_PER_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns as they are in the file.
+
+    Attributes:
+        src: [E], int64 or uint64 where every id of both columns is such an integer, otherwise str objects.
+        dst: [E], of the same type.
+        time: float64 [E].
+        labels: int64 [E] where they are whole numbers, otherwise float64; None without.
+        edge_features: float32 [E, d_edge] or None.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    time: np.ndarray
+    labels: np.ndarray | None
+    edge_features: np.ndarray | None
+
+
+class _NotIntegersError(Exception):
+    """The ids are not all integers: a signal to read them as text."""
+
+
+class _UnreadableError(ValueError):
+    """A chunk holds something that is not what its column needs."""
+
+
+def parse(table: Table) -> Columns:
+    """Read the columns of ``table``.
+
+    Raises:
+        DataError: A row has another number of columns, an id is missing or a number is none.
+    """
+    try:
+        try:
+            return _parse(table, text_ids=False)
+        except _NotIntegersError:
+            return _parse(table, text_ids=True)
+    except DataError:
+        raise
+    except ValueError as error:
+        raise find_culprit(table) or _unexplained(table, error) from None
+
+
+def _parse(table: Table, *, text_ids: bool) -> Columns:
+    roles, last = table.roles, table.rows.width - 1
+    chunks, is_doubtful = [], False
+    for frame in _frames(table, text_ids):
+        chunks.append(_take(frame, roles, text_ids))
+        # pandas fills short rows up; only an empty last column that nobody reads can hide one.
+        is_doubtful |= last not in roles.positions() and bool((frame[last] == "").any())
+    # Before 3.1 it cut a row that was too long if that was the first of a chunk.
+    is_doubtful |= len(chunks) > 1 and _pandas_version() < (3, 1)
+    if is_doubtful and (culprit := find_culprit(table, widths_only=True)):
+        raise culprit
+    columns = {name: [chunk[name] for chunk in chunks] for name in chunks[0]}
+    id_type = _common_type([*columns["src"], *columns["dst"]])
+    return Columns(
+        src=np.concatenate(columns["src"], dtype=id_type, casting="unsafe"),
+        dst=np.concatenate(columns["dst"], dtype=id_type, casting="unsafe"),
+        time=np.concatenate(columns["time"]),
+        labels=_whole(np.concatenate(columns["labels"])) if "labels" in columns else None,
+        edge_features=np.concatenate(columns["edge_features"]) if "edge_features" in columns else None,
+    )
+
+
+def _frames(table: Table, text_ids: bool) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
+    rows, roles = table.rows, table.roles
+    inferred = {position for _, position in roles.numbers()} | (set() if text_ids else {roles.src, roles.dst})
+    with open_text(rows.path, blank_comments=rows.delimiter is None) as text:
+        for _ in range(rows.skipped):
+            text.readline()
+        yield from pd.read_csv(
+            text,
+            dtype={position: object for position in range(rows.width) if position not in inferred},
+            chunksize=max(_CELLS_PER_CHUNK // rows.width, 1),
+            **_options(rows),
+        )
+
+
+def _options(rows: Rows) -> dict[str, Any]:
+    """Return the options that keep pandas from guessing: no NaN for words, no index, no cut or rounded values."""
+    options: dict[str, Any] = {"sep": rows.delimiter, "skipinitialspace": True}
+    if rows.delimiter is None:
+        options = {"sep": r"\s+", "quoting": 3}
+    if _pandas_version() < (3, 1):  # From 3.1 on every number is read so, and the option is deprecated.
+        options["float_precision"] = "round_trip"
+    return {
+        **options,
+        "engine": "c",
+        "header": None,
+        "names": range(rows.width),
+        "index_col": False,
+        "na_filter": False,
+        "low_memory": False,
+    }
+
+
+def _pandas_version() -> tuple[int, ...]:
+    import pandas as pd
+
+    return tuple(int(part) for part in pd.__version__.split(".")[:2])
+
+
+def _take(frame: pd.DataFrame, roles: Roles, text_ids: bool) -> dict[str, np.ndarray]:
+    """Return what is kept of a chunk."""
+    taken = {"src": frame[roles.src].to_numpy(), "dst": frame[roles.dst].to_numpy()}
+    if not text_ids and any(ids.dtype.kind not in "iu" for ids in taken.values()):
+        raise _NotIntegersError
+    taken["time"] = _numbers(frame, [roles.time], np.float64)[:, 0]
+    if roles.label is not None:
+        taken["labels"] = _numbers(frame, [roles.label], np.float64)[:, 0]
+    if roles.edge_features:
+        taken["edge_features"] = _numbers(frame, list(roles.edge_features), np.float32)
+    return taken
+
+
+def _numbers(frame: pd.DataFrame, positions: list[int], dtype: type) -> np.ndarray:
+    columns = frame[positions]
+    if any(getattr(kind, "kind", "O") not in "iuf" for kind in columns.dtypes):
+        raise _UnreadableError("a column that is no number")
+    with np.errstate(over="ignore"):
+        values = columns.to_numpy(dtype)
+    if not np.isfinite(values).all():
+        raise _UnreadableError("NaN or infinity")
+    return values
+
+
+def _common_type(parts: list[np.ndarray]) -> np.dtype:
+    """Return the type that holds all ids as they are; numpy alone would join int64 and uint64 to float64."""
+    types = {part.dtype for part in parts}
+    if len(types) == 1:
+        return types.pop()
+    if any(part.dtype.kind == "i" and part.min() < 0 for part in parts):
+        raise _NotIntegersError
+    return np.dtype(np.uint64)
+
+
+def _whole(labels: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        whole = labels.astype(np.int64)
+    return whole if np.array_equal(whole, labels) else labels
+
+
+def _unexplained(table: Table, error: ValueError) -> DataError:
+    cure = "look for numbers of more than 19 digits, or for unusual quotes"
+    return DataError(refusal(str(table.rows.path), "a table that pandas can read", str(error).strip(), cure))

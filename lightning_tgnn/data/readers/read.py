@@ -1,0 +1,93 @@
+"""Read a file of events into an event store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.data.event_store import EventStore, is_event_store
+from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, uses_names
+from lightning_tgnn.data.readers.culprit import check_text_ids
+from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
+from lightning_tgnn.data.readers.node_ids import number_nodes
+from lightning_tgnn.data.readers.parse import parse
+from lightning_tgnn.data.readers.snap import snap_table
+from lightning_tgnn.data.readers.table import Table, find_delimiter, split, to_number
+from lightning_tgnn.data.readers.text_file import Head, read_head
+
+FORMATS = ("auto", "snap", "jodie", "csv")
+"""Names that `read_events` takes as its ``format``."""
+
+
+def read_events(
+    path: str | Path,
+    *,
+    format: str = "auto",
+    columns: Mapping[str, Any] | None = None,
+    bipartite: bool | None = None,
+) -> EventStore:
+    """Read the events of a text file, plain or gzipped, or open a saved `EventStore`.
+
+    Nodes are numbered in ascending order of their ids (integers by value, strings by code point), whatever the order
+    of the rows; ``node_ids`` of the store leads back. Ids are integers if all of them are, and then 7 and 007 are the
+    same; otherwise they are strings as written, without surrounding blanks; so are integers beyond 64 bits.
+
+    Args:
+        path: The file; what it is, and whether it is gzipped, is told by its content, not by its name.
+        format: ``"snap"``: ``src dst time`` between blanks or tabs, further columns are edge features, lines that
+            start with ``#`` or ``%`` are comments. ``"jodie"``: a header, then user, item, time, label and features
+            between commas. ``"csv"``: columns between commas, semicolons or tabs, with a header or, given positions,
+            without. ``"auto"``: one of these.
+        columns: For ``"csv"`` the name or the position (from 0) of the columns ``src``, ``dst``, ``time`` and
+            optionally ``label``, and a list of them, or ``"rest"`` for all others that start with a number, as
+            ``edge_features``; for ``"snap"`` the positions. None goes by the usual names of a header.
+        bipartite: Number sources and destinations apart, sources first, so that user 3 and item 3 are two nodes;
+            None does so for ``"jodie"`` only.
+
+    Raises:
+        InvalidArgumentError: ``format`` is unknown, or ``columns`` is no mapping of roles to columns.
+        DataError: The file is missing, damaged, empty or no text, or a row of it must not be trained on.
+    """
+    path = Path(path)
+    _check_arguments(format, columns, bipartite)
+    if is_event_store(path):
+        return EventStore.open(path)
+    head = read_head(path)
+    table = _find_table(head, _find_format(head, columns) if format == "auto" else format, columns)
+    read = parse(table)
+    src, dst, node_ids = number_nodes(read.src, read.dst, apart=table.apart if bipartite is None else bipartite)
+    if node_ids.dtype.kind == "U":
+        check_text_ids(table, node_ids)
+    return EventStore.from_arrays(src, dst, read.time, read.edge_features, labels=read.labels, node_ids=node_ids)
+
+
+def _check_arguments(format: str, columns: Mapping[str, Any] | None, bipartite: bool | None) -> None:
+    check_choice("format", format, FORMATS)
+    if bipartite not in (None, True, False):
+        raise InvalidArgumentError(refusal("bipartite", "True, False or None", bipartite, "leave it out for None"))
+    if columns is None:
+        return
+    check_columns(columns)
+    if format == "jodie" or (format == "snap" and uses_names(columns)):
+        requirement = "left out for format='jodie'" if format == "jodie" else "positions for format='snap'"
+        raise InvalidArgumentError(refusal("columns", requirement, columns, "choose format='csv' for names"))
+
+
+def _find_format(head: Head, columns: Mapping[str, Any] | None) -> str:
+    delimiter = find_delimiter(head.text)
+    if delimiter in (",", ";"):
+        return "jodie" if columns is None and is_jodie(head) else "csv"
+    if columns is not None and uses_names(columns):
+        return "csv"
+    fields = split(head.text, None)
+    time = 2 if columns is None else columns["time"]
+    starts_with_event = time < len(fields) and to_number(fields[time]) is not None
+    return "snap" if delimiter is None or starts_with_event else "csv"
+
+
+def _find_table(head: Head, format: str, columns: Mapping[str, Any] | None) -> Table:
+    if format == "jodie":
+        return jodie_table(head)
+    return snap_table(head, columns) if format == "snap" else csv_table(head, columns)

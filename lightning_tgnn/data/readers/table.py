@@ -1,0 +1,132 @@
+"""Where the rows of a file begin and what their columns mean."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.readers.text_file import Head, open_text
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Positions of the columns that are read, from 0."""
+
+    src: int
+    dst: int
+    time: int
+    label: int | None = None
+    edge_features: tuple[int, ...] = ()
+
+    def numbers(self) -> list[tuple[str, int]]:
+        """Return role and position of every column that holds numbers."""
+        label = [] if self.label is None else [("label", self.label)]
+        return [("time", self.time), *label, *(("edge feature", position) for position in self.edge_features)]
+
+    def positions(self) -> set[int]:
+        """Return the positions of all columns that are read."""
+        return {self.src, self.dst, *(position for _, position in self.numbers())}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a file.
+
+    Attributes:
+        path: The file.
+        delimiter: One character, or None for any run of blanks and tabs; only then are comments allowed among the rows.
+        skipped: Lines before the first row.
+        names: The header, empty without.
+        first_line: Number of the line of the first row, from 1.
+        first: Fields of the first row.
+    """
+
+    path: Path
+    delimiter: str | None
+    skipped: int
+    names: tuple[str, ...]
+    first_line: int
+    first: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Columns of every row."""
+        return len(self.first)
+
+    def name(self, position: int) -> str:
+        """Return how to call a column in a message."""
+        return repr(self.names[position]) if position < len(self.names) else f"{position}, counted from 0"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a file, the roles of their columns, and whether users and items are numbered apart."""
+
+    rows: Rows
+    roles: Roles
+    apart: bool = False
+
+
+def find_rows(head: Head, delimiter: str | None, *, has_header: bool) -> Rows:
+    """Return the rows below ``head``, which is the header or the first row itself.
+
+    Raises:
+        DataError: There is no row.
+    """
+    skipped = head.number if has_header else head.number - 1
+    names = tuple(name.strip() for name in split(head.text, delimiter)) if has_header else ()
+    first_line, first = next(iterate(head.path, delimiter, skipped), (0, []))
+    if not first:
+        cure = "check how it was written"
+        raise DataError(refusal(str(head.path), "a file with a row per event", "a header only", cure))
+    return Rows(head.path, delimiter, skipped, names, first_line, tuple(first))
+
+
+def iterate(path: Path, delimiter: str | None, skipped: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and fields of every row, one by one: slow, for messages and first rows."""
+    with open_text(path, blank_comments=delimiter is None) as lines:
+        for _ in range(skipped):
+            lines.readline()
+        if delimiter is None:
+            yield from ((n, split(line, None)) for n, line in enumerate(lines, skipped + 1) if line.strip())
+            return
+        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+        line = skipped + 1
+        try:
+            for fields in reader:
+                if len(fields) > 1 or (fields and fields[0].strip()):
+                    yield line, fields
+                line = skipped + reader.line_num + 1
+        except csv.Error as error:
+            cure = "close the quotes that open there"
+            raise DataError(refusal(f"{path}, line {line}", "a row", str(error), cure)) from None
+
+
+def split(line: str, delimiter: str | None) -> list[str]:
+    """Return the fields of one line."""
+    if delimiter is None:
+        return re.split(r"[ \t]+", line.strip(" \t\r\n"))
+    return next(csv.reader(io.StringIO(line), delimiter=delimiter, skipinitialspace=True), [])
+
+
+def find_delimiter(line: str) -> str | None:
+    r"""Return that of ``, ; \t`` which makes the most fields, or None where none of them occurs."""
+    most = max(",;\t", key=lambda delimiter: len(split(line, delimiter)))
+    return most if most in line else None
+
+
+def to_number(text: str) -> float | None:
+    """Return the number that ``text`` is, NaN and infinity included, or None.
+
+    >>> to_number(" 1e3 "), to_number("1_000"), to_number("")
+    (1000.0, None, None)
+    """
+    try:
+        return float(text) if text.isascii() and "_" not in text else None
+    except ValueError:
+        return None

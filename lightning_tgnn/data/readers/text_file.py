@@ -1,0 +1,174 @@
+"""Open a text file, plain or gzipped, and refuse what is not one."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TextIO, cast
+
+from lightning_tgnn.checks import DataError, refusal
+
+COMMENT_MARKS = "#%"
+_BLOCK_BYTES = 1 << 20
+_COMMENT = re.compile(rb"(\A|[\r\n])[ \t]*[#%][^\r\n]*")
+_UTF8_MARK = b"\xef\xbb\xbf"
+_KNOWN_BINARIES = {
+    b"PK\x03\x04": ("a zip archive", "unpack it first"),
+    b"BZh": ("bzip2 data", "unpack it first, or pack it with gzip"),
+    b"\xfd7zXZ": ("xz data", "unpack it first, or pack it with gzip"),
+    b"\x28\xb5\x2f\xfd": ("zstandard data", "unpack it first, or pack it with gzip"),
+    b"PAR1": ("a Parquet file", "write it as CSV first"),
+    b"\x93NUMPY": ("a numpy array", "give its columns to EventStore.from_arrays"),
+    b"\xff\xfe": ("UTF-16 text", "save it as UTF-8"),
+    b"\xfe\xff": ("UTF-16 text", "save it as UTF-8"),
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """The first line of a file that is neither blank nor a comment.
+
+    Attributes:
+        path: The file.
+        number: Line number, from 1.
+        text: The line without its end.
+        comment: The first comment before it, empty without.
+    """
+
+    path: Path
+    number: int
+    text: str
+    comment: str
+
+
+def read_head(path: Path) -> Head:
+    """Return the first line of content.
+
+    Raises:
+        DataError: There is none, or the file is not readable text.
+    """
+    comment = ""
+    number = 0
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            text = line.strip()
+            if text and text[0] not in COMMENT_MARKS:
+                return Head(path, number, line.rstrip("\r\n"), comment)
+            comment = comment or text
+    received = "comments and blank lines only" if number else "an empty file"
+    raise DataError(refusal(str(path), "a file with a row per event", received, "check how it was written"))
+
+
+def open_text(path: Path, *, blank_comments: bool = False) -> TextIO:
+    """Open a UTF-8 file for reading, unpacked if it is gzipped, without its byte order mark.
+
+    Args:
+        path: The file.
+        blank_comments: Empty the lines that start with ``#`` or ``%``; they stay as lines, so that numbers hold.
+
+    Raises:
+        DataError: There is no such file, or, here or in a later read, its content is no whole UTF-8 text.
+    """
+    blocks = _checked(path, _whole_lines(path), blank_comments)
+    return io.TextIOWrapper(io.BufferedReader(_BlockStream(blocks), _BLOCK_BYTES), encoding="utf-8", newline="")
+
+
+class _BlockStream(io.RawIOBase):
+    """Presents an iterator of byte blocks as a file."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._blocks, b""))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """Yield the unpacked bytes in blocks that end where a line does."""
+    rest = b""
+    with _open_bytes(path) as file:
+        while block := _read_block(file, path):
+            end = block.rfind(b"\n") + 1
+            if not end:
+                rest += block
+                continue
+            yield rest + block[:end]
+            rest = block[end:]
+    if rest:
+        yield rest
+
+
+def _open_bytes(path: Path) -> IO[bytes]:
+    if path.is_dir():
+        cure = "give a file, or a folder that EventStore.save wrote"
+        raise DataError(refusal(str(path), "a file", "a folder that is no event store", cure))
+    try:
+        with path.open("rb") as file:
+            is_gzip = file.read(2) == b"\x1f\x8b"
+        return cast(IO[bytes], gzip.open(path, "rb")) if is_gzip else path.open("rb")
+    except FileNotFoundError:
+        raise DataError(refusal(str(path), "an existing file", "no such file", "check the path")) from None
+    except OSError as error:
+        raise DataError(
+            refusal(str(path), "a readable file", error.strerror, "check the path and its permissions")
+        ) from None
+
+
+def _read_block(file: IO[bytes], path: Path) -> bytes:
+    try:
+        return file.read(_BLOCK_BYTES)
+    except (EOFError, OSError, zlib.error) as error:
+        cure = "it was cut short or damaged: copy or download it again"
+        raise DataError(refusal(str(path), "a complete gzip file", str(error), cure)) from None
+
+
+def _checked(path: Path, blocks: Iterator[bytes], blank_comments: bool) -> Iterator[bytes]:
+    lines_before = 0
+    for index, block in enumerate(blocks):
+        if index == 0:
+            _refuse_known_binary(path, block)
+        _refuse_no_text(path, block, lines_before)
+        lines_before += block.count(b"\n")
+        if index == 0:
+            block = block.removeprefix(_UTF8_MARK)
+        if blank_comments and any(mark.encode() in block for mark in COMMENT_MARKS):
+            block = _COMMENT.sub(rb"\1", block)
+        if block:
+            yield block
+
+
+def _refuse_known_binary(path: Path, block: bytes) -> None:
+    for magic, (kind, cure) in _KNOWN_BINARIES.items():
+        if block.startswith(magic):
+            raise DataError(refusal(str(path), "a text file", kind, cure))
+
+
+def _refuse_no_text(path: Path, block: bytes, lines_before: int) -> None:
+    if b"\0" in block:
+        where = f"{path}, line {lines_before + _line_in_block(block, block.index(0))}"
+        raise DataError(refusal(where, "text", "binary data", "give a text file, plain or gzipped"))
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        where = f"{path}, line {lines_before + _line_in_block(block, error.start)}"
+        received = block[error.start : error.start + 1]
+        cure = "save the file as UTF-8, for example with iconv -f latin1 -t utf-8"
+        raise DataError(refusal(where, "UTF-8 text", received, cure)) from None
+
+
+def _line_in_block(block: bytes, position: int) -> int:
+    return len((block[:position] + b".").splitlines())

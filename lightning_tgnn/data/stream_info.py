@@ -1,0 +1,38 @@
+"""What a model has to know of a stream."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.types import StreamInfo
+
+
+def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
+    """Describe ``store``; the time scale comes from its training events (int64 [E]) alone."""
+    gap_mean, gap_std = _gaps(store, train)
+    return StreamInfo(
+        num_nodes=store.num_nodes,
+        num_events=store.num_events,
+        node_feature_dim=store.node_feature_dim,
+        edge_feature_dim=store.edge_feature_dim,
+        gap_mean=gap_mean,
+        gap_std=gap_std,
+        fingerprint=store.fingerprint,
+    )
+
+
+def _gaps(store: EventStore, train: Tensor) -> tuple[float, float]:
+    """Return mean and deviation of the time between consecutive events of a node; 1 where there is no scale."""
+    nodes = torch.cat([store.src[train], store.dst[train]])
+    times = store.time[train].repeat(2)
+    # Sorted by time, then stably by node: each node's times stand together, in order.
+    order = times.argsort(stable=True)
+    order = order[nodes[order].argsort(stable=True)]
+    nodes, times = nodes[order], times[order]
+    gaps = (times[1:] - times[:-1])[nodes[1:] == nodes[:-1]]
+    if not len(gaps):
+        gaps = (store.time[-1] - store.time[0]).reshape(1)
+    mean, std = float(gaps.mean()), float(gaps.std(correction=0))
+    return mean or 1.0, std or mean or 1.0

@@ -1,0 +1,15 @@
+"""Ranking metrics: pure functions and the torchmetrics classes over them."""
+
+from lightning_tgnn.metrics.functional import binary_auroc, binary_average_precision, hits_at_k, reciprocal_rank
+from lightning_tgnn.metrics.ranking import HitsAtK, LinkAUROC, LinkAveragePrecision, MeanReciprocalRank
+
+__all__ = [
+    "HitsAtK",
+    "LinkAUROC",
+    "LinkAveragePrecision",
+    "MeanReciprocalRank",
+    "binary_auroc",
+    "binary_average_precision",
+    "hits_at_k",
+    "reciprocal_rank",
+]

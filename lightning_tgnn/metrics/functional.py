@@ -1,0 +1,135 @@
+"""Ranking metrics as pure functions of scores; a score may be a probability or a logit, only the order counts."""
+
+from __future__ import annotations
+
+import torch
+import torchmetrics.functional.classification as exact
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+
+
+def reciprocal_rank(positive: Tensor, negatives: Tensor) -> Tensor:
+    """Return one over the rank of every positive among its own negatives, float32 [B].
+
+    The rank is 1, plus 1 for every negative with a higher score, plus half for every negative with an equal one: what
+    a random order of the ties gives on average. A constant score is thus worth no more than chance.
+
+    Args:
+        positive: Floating [B], scores of the true destinations.
+        negatives: Floating [B, Q], scores of the negatives of each event.
+
+    Raises:
+        InvalidArgumentError: A shape does not fit, there is no negative, or a score is NaN.
+
+    >>> reciprocal_rank(torch.tensor([2.0, 1.0]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    tensor([1.0000, 0.6667])
+    """
+    return 1 / _rank(positive, negatives)
+
+
+def hits_at_k(positive: Tensor, negatives: Tensor, k: int) -> Tensor:
+    """Return 1 for every positive that ranks among the first ``k``, else 0, float32 [B].
+
+    The rank is that of `reciprocal_rank`. A half rank is not rounded: rank 10.5 misses the first 10, so a single tie
+    at the border is a miss.
+
+    Args:
+        positive: Floating [B], scores of the true destinations.
+        negatives: Floating [B, Q], scores of the negatives of each event.
+        k: At least 1.
+
+    Raises:
+        InvalidArgumentError: ``k`` or a shape does not fit, there is no negative, or a score is NaN.
+
+    >>> hits_at_k(torch.tensor([2.0, 1.0]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]), k=1)
+    tensor([1., 0.])
+    """
+    check_int("k", k, minimum=1, cure="give the ranks that count as a hit, for example 10")
+    return (_rank(positive, negatives) <= k).float()
+
+
+def binary_average_precision(scores: Tensor, target: Tensor) -> Tensor:
+    """Return the average precision over all entries, float32 []; NaN without a positive.
+
+    Args:
+        scores: Floating [E], probabilities or logits.
+        target: Integer or bool [E], 0 or 1.
+
+    Raises:
+        InvalidArgumentError: The shapes differ, or a score is NaN.
+
+    >>> binary_average_precision(torch.tensor([30.0, 50.0, 40.0]), torch.tensor([0, 1, 0]))
+    tensor(1.)
+    """
+    check_scores("scores", scores)
+    _check_target(scores, target)
+    if not target.any():
+        return scores.new_tensor(torch.nan, dtype=torch.float32)
+    return exact.binary_average_precision(_order(scores), target.long(), thresholds=None)
+
+
+def binary_auroc(scores: Tensor, target: Tensor) -> Tensor:
+    """Return the area under the ROC curve over all entries, float32 []; NaN without a positive or a negative.
+
+    Args:
+        scores: Floating [E], probabilities or logits.
+        target: Integer or bool [E], 0 or 1.
+
+    Raises:
+        InvalidArgumentError: The shapes differ, or a score is NaN.
+
+    >>> binary_auroc(torch.tensor([30.0, 50.0, 40.0]), torch.tensor([0, 1, 1]))
+    tensor(1.)
+    """
+    check_scores("scores", scores)
+    _check_target(scores, target)
+    if target.bool().all() or not target.any():
+        return scores.new_tensor(torch.nan, dtype=torch.float32)
+    return exact.binary_auroc(_order(scores), target.long(), thresholds=None)
+
+
+def _rank(positive: Tensor, negatives: Tensor) -> Tensor:
+    check_scores("positive", positive)
+    check_scores("negatives", negatives)
+    if positive.ndim != 1 or negatives.ndim != 2 or len(positive) != len(negatives) or negatives.shape[1] == 0:
+        received = f"{list(positive.shape)} and {list(negatives.shape)}"
+        cure = "give a row of at least one negative per event"
+        raise InvalidArgumentError(refusal("positive and negatives", "of shape [B] and [B, Q]", received, cure))
+    better = (negatives > positive[:, None]).sum(dim=1)
+    equal = (negatives == positive[:, None]).sum(dim=1)
+    return 1 + better + 0.5 * equal
+
+
+def _order(scores: Tensor) -> Tensor:
+    """Replace every score by its dense rank, scaled to [0, 1].
+
+    torchmetrics applies a sigmoid as soon as one score lies outside [0, 1]; in float32 that maps every logit above 17
+    to 1.0 and so makes ties of an order, and whether it happens depends on the other scores. Ranks within [0, 1] never
+    meet it; they keep the order, the ties and hence the value. float64 tells 2**52 of them apart, float32 only 2**24.
+    """
+    rank = torch.unique(scores, return_inverse=True)[1].double()
+    return rank / rank.max().clamp(min=1)
+
+
+def check_scores(argument: str, scores: Tensor) -> None:
+    """Refuse scores that are not floating point, or NaN.
+
+    Raises:
+        InvalidArgumentError: They are.
+    """
+    if not scores.is_floating_point():
+        raise InvalidArgumentError(refusal(argument, "floating point", scores.dtype, "give scores, not decisions"))
+    if scores.isnan().any():
+        received = f"{int(scores.isnan().sum())} NaN of {scores.numel()}"
+        cure = "look for the first NaN loss, and lower the learning rate or clip gradients"
+        raise InvalidArgumentError(refusal(argument, "free of NaN", received, cure))
+
+
+def _check_target(scores: Tensor, target: Tensor) -> None:
+    if scores.ndim != 1 or target.shape != scores.shape:
+        received = f"{list(scores.shape)} and {list(target.shape)}"
+        raise InvalidArgumentError(refusal("scores and target", "both of shape [E]", received, "flatten both"))
+    if target.is_floating_point() or not ((target == 0) | (target == 1)).all():
+        received = f"{target.dtype} with {target.unique()[:5].tolist()}"
+        raise InvalidArgumentError(refusal("target", "integers 0 and 1", received, "give classes, not scores"))

@@ -1,0 +1,165 @@
+"""From updated memory to the embedding of a root at its time: attention (TGN), projection (JODIE), identity (APAN)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lightning_tgnn.models.folded_attention import Neighborhood, folded_attention
+from lightning_tgnn.models.time_encoding import TimeEncoder
+from lightning_tgnn.types import EventBatch, SampledRoots
+
+# Roots per piece when no gradient is wanted: evaluation against many negatives then needs no more memory than training.
+_ROOTS_PER_PIECE = 4096
+
+
+class Embedding(nn.Module):
+    """Turns node states into embeddings of the roots. Subclasses define `forward`."""
+
+    sampled_roots: SampledRoots = "none"
+
+    def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
+        """Return the embeddings of the roots.
+
+        Args:
+            states: float32 [U, d_state], memory with features and static memory mixed in.
+            memory_time: float64 [U].
+            batch: The batch whose nodes the states belong to.
+
+        Returns:
+            float [R, d_emb].
+        """
+        raise NotImplementedError
+
+
+def root_times(batch: EventBatch) -> Tensor:
+    """Return the time at which each root is embedded, float64 [R]."""
+    return torch.cat([batch.time, batch.time, batch.time.repeat_interleave(batch.negatives.shape[1])])
+
+
+class TemporalAttention(Embedding):
+    """One layer of multi-head attention over the sampled neighbours (TGN, section 3.1, eq. 6; TGAT).
+
+    Queries are ``W_q [h, phi(0)]``, keys and values ``W [h_v, e, phi(t - t_e)]``. The projections are folded: see
+    `folded_attention`.
+
+    Args:
+        state_dim: Width of the node states.
+        edge_dim: Width of the edge features, 0 without.
+        embedding_dim: Width of the result.
+        time_encoder: Encodes the age of a neighbour's event.
+        num_heads: Attention heads; divides ``embedding_dim``.
+        dropout: Of the attention weights and of the result.
+    """
+
+    sampled_roots: SampledRoots = "all"
+
+    def __init__(
+        self,
+        state_dim: int,
+        edge_dim: int,
+        embedding_dim: int,
+        time_encoder: TimeEncoder,
+        *,
+        num_heads: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        time_dim = time_encoder.weight.numel()
+        head_dim = embedding_dim // num_heads
+        self.num_heads = num_heads
+        self.scale = head_dim**-0.5
+        self.time_encoder = time_encoder
+        self.query = nn.Linear(state_dim, embedding_dim)
+        self.query_time = nn.Linear(time_dim, embedding_dim, bias=False)
+        neighbor_dim = state_dim + edge_dim + time_dim
+        self.key = nn.Parameter(torch.empty(num_heads, head_dim, neighbor_dim))
+        self.value = nn.Parameter(torch.empty(num_heads, neighbor_dim, head_dim))
+        for weight in (self.key, self.value):
+            bound = (6 / (neighbor_dim + embedding_dim)) ** 0.5  # Glorot, over the heads together
+            nn.init.uniform_(weight, -bound, bound)
+        self.out = nn.Linear(embedding_dim + state_dim, embedding_dim)
+        self.norm = nn.LayerNorm(embedding_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
+        """Return the embeddings of the roots."""
+        times = root_times(batch)
+        if torch.is_grad_enabled() or batch.root_index.numel() <= _ROOTS_PER_PIECE:
+            return self._embed(states, times, batch, slice(None))
+        starts = range(0, batch.root_index.numel(), _ROOTS_PER_PIECE)
+        pieces = [self._embed(states, times, batch, slice(at, at + _ROOTS_PER_PIECE)) for at in starts]
+        return torch.cat(pieces)
+
+    def _embed(self, states: Tensor, times: Tensor, batch: EventBatch, piece: slice) -> Tensor:
+        neighborhood = Neighborhood(
+            index=batch.neighbor_index[piece],
+            edge=batch.neighbor_edge[piece],
+            elapsed=self.time_encoder.elapsed(times[piece].unsqueeze(-1), batch.neighbor_time[piece]),
+            mask=batch.neighbor_mask[piece],
+            edge_features=batch.edge_features,
+        )
+        own = states.index_select(0, batch.root_index[piece])
+        attended = self._attend(own, states, neighborhood)
+        return self.norm(self.dropout(torch.relu(self.out(torch.cat([attended, own], dim=-1)))))
+
+    def _attend(self, own: Tensor, states: Tensor, neighborhood: Neighborhood) -> Tensor:
+        """Return [S, d_emb]: what the neighbours say, all heads side by side."""
+        count = own.shape[0]
+        query = (self.query(own) + self.query_time(self.time_encoder.at_zero())) * self.scale
+        heads = query.view(count, self.num_heads, -1).transpose(0, 1)
+        folded = torch.bmm(heads, self.key).transpose(0, 1)
+        keep = None
+        if self.training and self.dropout.p > 0:
+            keep = self.dropout(torch.ones(count, self.num_heads, neighborhood.mask.shape[1], device=own.device))
+        weight, bias = self.time_encoder.weight, self.time_encoder.bias
+        # The core stays in float32 under autocast: its cost is memory traffic, which casting would add to.
+        with torch.autocast(own.device.type, enabled=False):
+            mixed = folded_attention(folded.float(), states.float(), weight, bias, neighborhood, keep)
+        return torch.bmm(mixed.transpose(0, 1), self.value).transpose(0, 1).reshape(count, -1)
+
+
+class TimeProjection(Embedding):
+    """``W ((1 + w dt) * h)``: the memory drifts with the time since it was written (JODIE, section 3.2).
+
+    Args:
+        state_dim: Width of the node states.
+        embedding_dim: Width of the result.
+        gap_mean: Mean time between events of a node.
+        gap_std: Its standard deviation.
+    """
+
+    gap: Tensor
+
+    def __init__(self, state_dim: int, embedding_dim: int, gap_mean: float, gap_std: float) -> None:
+        super().__init__()
+        self.register_buffer("gap", torch.tensor([gap_mean, gap_std], dtype=torch.float64))
+        self.drift = nn.Linear(1, state_dim)
+        nn.init.normal_(self.drift.weight, std=state_dim**-0.5)
+        nn.init.zeros_(self.drift.bias)
+        self.out = nn.Linear(state_dim, embedding_dim)
+
+    def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
+        """Return the embeddings of the roots."""
+        elapsed = root_times(batch) - memory_time[batch.root_index]
+        normalised = ((elapsed - self.gap[0]) / self.gap[1]).float().unsqueeze(-1)
+        return self.out(states.index_select(0, batch.root_index) * (1 + self.drift(normalised)))
+
+
+class IdentityEmbedding(Embedding):
+    """``W h``: all the work has been done when the mail was read (APAN, section 3.3).
+
+    Args:
+        state_dim: Width of the node states.
+        embedding_dim: Width of the result.
+    """
+
+    sampled_roots: SampledRoots = "events"
+
+    def __init__(self, state_dim: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(state_dim, embedding_dim)
+
+    def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
+        """Return the embeddings of the roots."""
+        return self.out(states).index_select(0, batch.root_index)

@@ -1,0 +1,119 @@
+"""How a pending mail changes the memory of its node: GRU (TGN), RNN (JODIE), attention over the mailbox (APAN)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lightning_tgnn.models.time_encoding import TimeEncoder
+from lightning_tgnn.types import StateRows, StateSpec
+
+
+class UpdatedRows(NamedTuple):
+    """Memory after the pending mail.
+
+    Attributes:
+        memory: float32 [U, d_mem], with gradient.
+        memory_time: float64 [U].
+    """
+
+    memory: Tensor
+    memory_time: Tensor
+
+
+class MemoryUpdater(nn.Module):
+    """Applies pending mails; a row without mail stays as it is. Subclasses define `candidate`.
+
+    The gradient reaches the weights and the time encoding but never the rows: they are what earlier batches wrote.
+
+    Args:
+        spec: Widths of the rows.
+        time_encoder: Encodes the time between the memory and a mail.
+    """
+
+    def __init__(self, spec: StateSpec, time_encoder: TimeEncoder) -> None:
+        super().__init__()
+        self.time_encoder = time_encoder
+
+    def forward(self, rows: StateRows) -> UpdatedRows:
+        """Return the rows' memory with their mails taken in."""
+        arrived = rows.mail_count > 0
+        memory = torch.where(arrived.unsqueeze(-1), self.candidate(rows).float(), rows.memory)
+        return UpdatedRows(memory, torch.where(arrived, rows.mail_time.amax(-1), rows.memory_time))
+
+    def candidate(self, rows: StateRows) -> Tensor:
+        """Return the new memory [U, d_mem] of rows that have a mail; the others' values are not used."""
+        raise NotImplementedError
+
+    def encode_age(self, rows: StateRows) -> Tensor:
+        """Return the encoding [U, M, d_time] of the time from the memory to each mail."""
+        return self.time_encoder(self.time_encoder.elapsed(rows.mail_time, rows.memory_time.unsqueeze(-1)))
+
+
+class GRUUpdater(MemoryUpdater):
+    """``s <- GRU(mail, s)`` (TGN, section 3.1)."""
+
+    def __init__(self, spec: StateSpec, time_encoder: TimeEncoder) -> None:
+        super().__init__(spec, time_encoder)
+        self.from_mail = nn.Linear(spec.mail_dim, 3 * spec.memory_dim)
+        self.from_time = nn.Linear(time_encoder.weight.numel(), 3 * spec.memory_dim, bias=False)
+        self.from_memory = nn.Linear(spec.memory_dim, 3 * spec.memory_dim)
+
+    def candidate(self, rows: StateRows) -> Tensor:
+        """Return the GRU's output."""
+        # Separate products for mail and time: the mail needs no gradient, so none is computed for it.
+        incoming = self.from_mail(rows.mails[:, 0]).float() + self.from_time(self.encode_age(rows)[:, 0]).float()
+        recurrent = self.from_memory(rows.memory).float()
+        width = rows.memory.shape[-1]
+        reset, update = torch.sigmoid(incoming[:, : 2 * width] + recurrent[:, : 2 * width]).split(width, -1)
+        proposal = torch.tanh(torch.addcmul(incoming[:, 2 * width :], reset, recurrent[:, 2 * width :]))
+        return torch.lerp(proposal, rows.memory, update)
+
+
+class RNNUpdater(MemoryUpdater):
+    """``s <- tanh(W mail + U s + b)`` (JODIE, section 3.1)."""
+
+    def __init__(self, spec: StateSpec, time_encoder: TimeEncoder) -> None:
+        super().__init__(spec, time_encoder)
+        self.from_mail = nn.Linear(spec.mail_dim, spec.memory_dim)
+        self.from_time = nn.Linear(time_encoder.weight.numel(), spec.memory_dim, bias=False)
+        self.from_memory = nn.Linear(spec.memory_dim, spec.memory_dim, bias=False)
+
+    def candidate(self, rows: StateRows) -> Tensor:
+        """Return the cell's output."""
+        incoming = self.from_mail(rows.mails[:, 0]) + self.from_time(self.encode_age(rows)[:, 0])
+        return torch.tanh(incoming.float() + self.from_memory(rows.memory).float())
+
+
+class MailboxAttentionUpdater(MemoryUpdater):
+    """``s <- MLP(LayerNorm(s + attention of s over its mailbox))`` (APAN, section 3.3).
+
+    Args:
+        spec: Widths of the rows.
+        time_encoder: Encodes the time between the memory and a mail.
+        num_heads: Attention heads; divides the memory's width.
+        dropout: Of the hidden layer of the MLP.
+    """
+
+    def __init__(self, spec: StateSpec, time_encoder: TimeEncoder, num_heads: int, dropout: float) -> None:
+        super().__init__(spec, time_encoder)
+        width = spec.memory_dim
+        self.num_heads = num_heads
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(spec.mail_dim, 2 * width)
+        self.key_value_time = nn.Linear(time_encoder.weight.numel(), 2 * width, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, width))
+
+    def candidate(self, rows: StateRows) -> Tensor:
+        """Return the MLP's output; rows without mail attend to an empty slot."""
+        count, slots = rows.mail_time.shape
+        keys_values = self.key_value(rows.mails) + self.key_value_time(self.encode_age(rows))
+        heads = (count, slots, 2, self.num_heads, -1)
+        key, value = keys_values.view(heads).permute(2, 0, 3, 1, 4)
+        query = self.query(rows.memory).view(count, self.num_heads, 1, -1)
+        filled = torch.arange(slots, device=rows.mail_count.device) < rows.mail_count.clamp(min=1).unsqueeze(-1)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=filled[:, None, None])
+        return self.mlp(self.norm(rows.memory + mixed.reshape(count, -1).float()))

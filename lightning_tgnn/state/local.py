@@ -1,0 +1,102 @@
+"""Node state in the memory of one process."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.types import StateRows, StateSpec, StateUpdate
+
+
+class _Fetched:
+    """A fetch that is over."""
+
+    def __init__(self, rows: StateRows) -> None:
+        self._rows = rows
+
+    def wait(self) -> StateRows:
+        return self._rows
+
+
+class _Committed:
+    """A commit that is over."""
+
+    def wait(self) -> None:
+        return None
+
+
+class LocalStateStore:
+    """Memory and mailbox of every node, on one device of one process.
+
+    Args:
+        spec: Number of nodes and widths.
+        device: Where the rows are kept; they are handed out on the device of the nodes that ask.
+    """
+
+    def __init__(self, spec: StateSpec, device: torch.device | str = "cpu") -> None:
+        self.spec = spec
+        self.position = 0
+        size, slots = spec.num_nodes, spec.mailbox_size
+        self.rows = StateRows(
+            memory=torch.zeros(size, spec.memory_dim, device=device),
+            memory_time=torch.zeros(size, dtype=torch.float64, device=device),
+            mails=torch.zeros(size, slots, spec.mail_dim, device=device),
+            mail_time=torch.zeros(size, slots, dtype=torch.float64, device=device),
+            mail_count=torch.zeros(size, dtype=torch.int64, device=device),
+        )
+
+    def fetch(self, nodes: Tensor) -> _Fetched:
+        """Read the rows of the distinct ``nodes``."""
+        index = nodes.to(self.rows.memory.device)
+        rows = StateRows(**{name: table.index_select(0, index) for name, table in self._tables().items()})
+        return _Fetched(rows.to(nodes.device))
+
+    def commit(self, update: StateUpdate) -> _Committed:
+        """Write memory and deliver mails; a full mailbox loses its oldest mail."""
+        update = update.to(self.rows.memory.device)
+        self.rows.memory.index_copy_(0, update.nodes, update.memory)
+        self.rows.memory_time.index_copy_(0, update.nodes, update.memory_time)
+        slot = self.rows.mail_count[update.mail_nodes] % self.spec.mailbox_size
+        self.rows.mails[update.mail_nodes, slot] = update.mails
+        self.rows.mail_time[update.mail_nodes, slot] = update.mail_time
+        self.rows.mail_count[update.mail_nodes] += 1
+        self.position = update.position
+        return _Committed()
+
+    def reset(self) -> None:
+        """Return to the state before the first event."""
+        for table in self._tables().values():
+            table.zero_()
+        self.position = 0
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of the whole state."""
+        return {"position": self.position, **{name: table.clone() for name, table in self._tables().items()}}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Put a snapshot back, into the same memory: tensors made under inference mode must not stay."""
+        for name, table in self._tables().items():
+            table.copy_(snapshot[name])
+        self.position = snapshot["position"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values that hold the whole state."""
+        return {"spec": asdict(self.spec), "position": self.position, **self._tables()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: It is of another graph or another model.
+        """
+        if state["spec"] != asdict(self.spec):
+            cure = "use the stream and the model widths that the checkpoint was trained with"
+            raise CheckpointError(refusal("node state", f"of {asdict(self.spec)}", state["spec"], cure))
+        self.restore(state)
+
+    def _tables(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self.rows, field.name) for field in fields(self.rows)}

@@ -1,0 +1,44 @@
+"""The figures of a link predictor on one part of a stream."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lightning_tgnn.metrics import HitsAtK, LinkAUROC, LinkAveragePrecision, MeanReciprocalRank
+
+
+class LinkMetrics(nn.Module):
+    """AP and AUC against the first negative of each event, MRR and Hits@10 against all, AP over unseen nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.against_first = nn.ModuleDict({"ap": LinkAveragePrecision(), "auc": LinkAUROC()})
+        self.against_all = nn.ModuleDict({"mrr": MeanReciprocalRank(), "hits@10": HitsAtK(10)})
+        self.inductive = LinkAveragePrecision()
+
+    def update(self, positive: Tensor, negatives: Tensor, unseen: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            positive: float32 [B], scores of the true destinations.
+            negatives: float32 [B, Q], scores of the negatives.
+            unseen: bool [B], events with a node that no training event has.
+        """
+        for metric in self.against_first.values():
+            metric.update(positive, negatives[:, :1])  # type: ignore[operator]
+        for metric in self.against_all.values():
+            metric.update(positive, negatives)  # type: ignore[operator]
+        if unseen.any():
+            self.inductive.update(positive[unseen], negatives[unseen, :1])
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the figures by name; ``ap_inductive`` only where an event had an unseen node."""
+        metrics = {**dict(self.against_first.items()), **dict(self.against_all.items())}
+        if self.inductive.update_called:
+            metrics["ap_inductive"] = self.inductive
+        return {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        for metric in (*self.against_first.values(), *self.against_all.values(), self.inductive):
+            metric.reset()  # type: ignore[operator]

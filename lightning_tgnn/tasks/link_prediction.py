@@ -1,0 +1,133 @@
+"""Link prediction on event streams: which of the candidates is an event's true destination?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from lightning_tgnn.checks import check_choice, check_not_negative, check_positive
+from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
+from lightning_tgnn.tasks.link_metrics import LinkMetrics
+from lightning_tgnn.tasks.memory_task import MemoryTask
+from lightning_tgnn.types import EventBatch
+
+
+class LinkPrediction(MemoryTask):
+    """Trains a memory-based temporal GNN to tell true destinations from negatives.
+
+    Logs ``train/loss`` and ``train/events_per_second``; for ``val`` and ``test`` over all events of the part ``ap`` and
+    ``auc`` (against the first negative of each event), ``mrr`` and ``hits@10`` (against all its negatives, ties count
+    half), and ``ap_inductive`` over the events that have a node unseen in training, where there are any.
+
+    Args:
+        model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
+        memory_dim: Width of the node memory.
+        embedding_dim: Width of the embeddings.
+        time_dim: Width of the time encoding.
+        num_heads: Attention heads of TGN and APAN.
+        mailbox_size: Mails that APAN keeps per node.
+        static_dim: Width of the static node memory, a learned vector per node; 0 for none.
+        dropout: Rate of dropout, in [0, 1).
+        lr: Learning rate of Adam.
+        weight_decay: Of Adam.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    predictor: LinkPredictor
+
+    def __init__(
+        self,
+        model: str = "tgn",
+        memory_dim: int = 100,
+        embedding_dim: int = 100,
+        time_dim: int = 100,
+        num_heads: int = 2,
+        mailbox_size: int = 10,
+        static_dim: int = 0,
+        dropout: float = 0.1,
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+    ) -> None:
+        config = ModelConfig(
+            memory_dim=memory_dim,
+            embedding_dim=embedding_dim,
+            time_dim=time_dim,
+            num_heads=num_heads,
+            mailbox_size=mailbox_size,
+            static_dim=static_dim,
+            dropout=dropout,
+        )
+        check_choice("model", model, MODEL_NAMES)
+        check_positive("lr", lr, cure="1e-3 is usual")
+        check_not_negative("weight_decay", weight_decay, cure="0 is usual")
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+        self.save_hyperparameters()
+        self.val_metrics = LinkMetrics()
+        self.test_metrics = LinkMetrics()
+
+    def build_head(self) -> None:
+        """Create the link predictor."""
+        self.predictor = LinkPredictor(self.config.embedding_dim)
+
+    def score(self, embeddings: Tensor, batch: EventBatch) -> tuple[Tensor, Tensor]:
+        """Return logits of the true destinations [B] and of the negatives [B, Q]."""
+        return self.predictor(embeddings, len(batch))
+
+    def loss(self, positive: Tensor, negatives: Tensor) -> Tensor:
+        """Return the binary cross entropy of true destinations plus that of negatives, each a mean."""
+        of_positives = binary_cross_entropy_with_logits(positive, torch.ones_like(positive))
+        return of_positives + binary_cross_entropy_with_logits(negatives, torch.zeros_like(negatives))
+
+    def training_step(self, batch: EventBatch, batch_idx: int) -> Tensor:
+        """Run the stages in order; mails are delivered after the batch has been scored."""
+        positive, negatives = self.run_stages(batch)
+        loss = self.loss(positive, negatives)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
+        return loss
+
+    def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
+        """Score a batch."""
+        self._evaluate(batch, self.val_metrics)
+
+    def test_step(self, batch: EventBatch, batch_idx: int) -> None:
+        """Score a batch."""
+        self._evaluate(batch, self.test_metrics)
+
+    def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
+        """Return event ids and the probability of each event."""
+        positive, _ = self.run_stages(batch)
+        return {"event": batch.events, "probability": positive.sigmoid()}
+
+    def on_validation_epoch_end(self) -> None:
+        """Log what was measured and put the snapshot back."""
+        self._log_metrics("val", self.val_metrics)
+        super().on_validation_epoch_end()
+
+    def on_test_epoch_end(self) -> None:
+        """Log what was measured and put the snapshot back."""
+        self._log_metrics("test", self.test_metrics)
+        super().on_test_epoch_end()
+
+    def run_stages(self, batch: EventBatch) -> tuple[Tensor, Tensor]:
+        """Score a batch, then deliver its mails.
+
+        Returns:
+            Logits of the true destinations [B] and of the negatives [B, Q].
+        """
+        updated = self.apply_mail(self.fetch(batch))
+        scores = self.score(self.embed(updated, batch), batch)
+        self.commit(self.make_mails(updated, batch))
+        return scores
+
+    def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
+        positive, negatives = self.run_stages(batch)
+        metrics.update(positive, negatives, batch.unseen)
+
+    def _log_metrics(self, part: str, metrics: LinkMetrics) -> None:
+        figures = {f"{part}/{name}": value for name, value in metrics.compute().items()}
+        metrics.reset()
+        for name, value in figures.items():
+            self.log(name, value, prog_bar=name.endswith("/ap"))

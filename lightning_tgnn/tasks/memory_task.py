@@ -1,0 +1,265 @@
+"""The part that every task on a memory-based temporal GNN shares: node state and the protocol of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.models import MemoryTGNN, ModelConfig, UpdatedRows, build_model
+from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.tasks.event_rate import EventRate
+from lightning_tgnn.types import EventBatch, SampledRoots, StateRows, StateStore, StateUpdate, StreamInfo
+
+_CHECKPOINT_KEY = "lightning_tgnn"
+
+
+class MemoryTask(pl.LightningModule):
+    """Trains a memory-based temporal GNN by the protocol below; subclasses define `build_head` and the steps.
+
+    Node state is empty at the start of each training epoch. Validation continues from the end of training on a
+    snapshot and puts it back; the sanity check leaves no trace; test takes in the validation part first. Checkpoints
+    hold the node state and the random states, so that resuming continues as if nothing had happened.
+
+    The stages of a step (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a
+    stage rather than the step.
+
+    Args:
+        model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
+        config: Widths and rates of the model.
+        lr: Learning rate of Adam.
+        weight_decay: Of Adam.
+    """
+
+    model: MemoryTGNN | None
+
+    def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:
+        super().__init__()
+        self.model_name = model
+        self.config = config
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.info: StreamInfo | None = None
+        self.model = None
+        self._state_store: StateStore | None = None
+        self._snapshot: Any = None
+        self._saved_state: dict[str, Any] | None = None
+        self._saved_random: dict[str, Any] | None = None
+        self._rate = EventRate()
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def build_head(self) -> None:
+        """Create the modules that turn embeddings into answers."""
+        raise NotImplementedError
+
+    @property
+    def sampled_roots(self) -> SampledRoots:
+        """Whose neighbours the batches have to carry."""
+        return self._model.sampled_roots
+
+    @property
+    def _model(self) -> MemoryTGNN:
+        self.configure_model()
+        assert self.model is not None
+        return self.model
+
+    def configure_model(self) -> None:
+        """Build the model for the stream of the DataModule, once.
+
+        Raises:
+            InvalidArgumentError: There is no DataModule to ask.
+            CheckpointError: The model has been built for another graph.
+        """
+        datamodule = getattr(self._trainer, "datamodule", None)
+        info = getattr(datamodule, "info", None)
+        if self.model is not None:
+            _check_same_graph(self.info, info)
+            return
+        if info is None:
+            cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)) or load a checkpoint"
+            raise InvalidArgumentError(refusal("datamodule", "a TemporalDataModule", datamodule, cure))
+        self.build(info)
+
+    def build(self, info: StreamInfo) -> None:
+        """Build the model for a stream."""
+        self.info = info
+        self.model = build_model(self.model_name, self.config, info)
+        self.build_head()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam."""
+        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True)
+
+    # -- stages --------------------------------------------------------------------------------------------------
+
+    def fetch(self, batch: EventBatch) -> StateRows:
+        """Read the rows of the batch's distinct nodes."""
+        return self.state_store.fetch(batch.nodes).wait()
+
+    def apply_mail(self, rows: StateRows) -> UpdatedRows:
+        """Take in the pending mails of the rows."""
+        return self._model.apply_mail(rows)
+
+    def embed(self, updated: UpdatedRows, batch: EventBatch) -> Tensor:
+        """Return the embeddings [R, d_emb] of the roots."""
+        return self._model.embed(updated, batch)
+
+    def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
+        """Return what the batch writes."""
+        return self._model.make_mails(updated, batch)
+
+    def commit(self, update: StateUpdate) -> None:
+        """Write memory and deliver mails."""
+        self.state_store.commit(update).wait()
+
+    # -- node state ----------------------------------------------------------------------------------------------
+
+    @property
+    def state_store(self) -> StateStore:
+        """Where node state lives: what a strategy has set, else the memory of this process."""
+        if self._state_store is None:
+            self._state_store = LocalStateStore(self._model.spec, self.device)
+        if self._saved_state is not None:
+            self._state_store.load_state_dict(self._saved_state)
+            self._saved_state = None
+        return self._state_store
+
+    @state_store.setter
+    def state_store(self, store: StateStore) -> None:
+        self._state_store = store
+
+    def setup(self, stage: str) -> None:
+        """Refuse strategies that would keep one diverging copy of the node state per rank."""
+        if self.trainer.world_size > 1 and self._state_store is None:
+            cure = "set devices=1 and num_nodes=1: the strategies that share node state are not part of this version"
+            received = f"{self.trainer.world_size} ranks"
+            raise InvalidArgumentError(refusal("Trainer(devices=..., num_nodes=...)", "one rank", received, cure))
+
+    def on_train_start(self) -> None:
+        """Continue the random states of the checkpoint, as late as possible before the first step."""
+        self._rate.restart()
+        if self._saved_random is not None:
+            torch.set_rng_state(self._saved_random["cpu"].cpu())
+            if torch.cuda.is_available() and self._saved_random["cuda"]:
+                torch.cuda.set_rng_state_all([state.cpu() for state in self._saved_random["cuda"]])
+            self._saved_random = None
+
+    def on_train_batch_start(self, batch: EventBatch, batch_idx: int) -> None:
+        """Empty the node state before the first event of an epoch.
+
+        The batch says so, not a hook of the epoch: Lightning skips those when it resumes.
+        """
+        if batch.starts_stream:
+            self.state_store.reset()
+
+    def on_train_epoch_start(self) -> None:
+        """Measure the training epoch by itself."""
+        self._rate.restart()
+
+    def on_train_batch_end(self, outputs: Any, batch: EventBatch, batch_idx: int) -> None:
+        """Count the batch's events."""
+        self._rate.add(len(batch))
+        self.log("train/events_per_second", self._rate.per_second(), prog_bar=True, batch_size=len(batch))
+
+    def _begin_evaluation(self, loader: Any, *, catch_up: bool) -> None:
+        self._snapshot = self.state_store.snapshot()
+        if catch_up:
+            self._catch_up(loader)
+
+    def _catch_up(self, loader: Any) -> None:
+        """Take in the events between the node state and the first event of ``loader``."""
+        position = self.state_store.position
+        if position > loader.start:
+            cure = "evaluate a checkpoint with the val_ratio and test_ratio it was trained with"
+            raise CheckpointError(
+                refusal("node state", f"from before event {loader.start}", f"state after event {position}", cure)
+            )
+        for batch in loader.catch_up(position):
+            self._take_in(self.trainer.strategy.batch_to_device(batch, self.device))
+
+    def _take_in(self, batch: EventBatch) -> None:
+        self.commit(self.make_mails(self.apply_mail(self.fetch(batch)), batch))
+
+    def _end_evaluation(self) -> None:
+        self.state_store.restore(self._snapshot)
+        self._snapshot = None
+
+    def on_validation_epoch_start(self) -> None:
+        """Continue from the end of training, on a snapshot."""
+        quick = self.trainer.sanity_checking or bool(getattr(self.trainer, "fast_dev_run", False))
+        self._begin_evaluation(self.trainer.val_dataloaders, catch_up=not quick)
+
+    def on_validation_epoch_end(self) -> None:
+        """Put the snapshot back."""
+        self._end_evaluation()
+        self._rate.restart()
+
+    def on_test_epoch_start(self) -> None:
+        """Take in the validation part, on a snapshot."""
+        quick = bool(getattr(self.trainer, "fast_dev_run", False))
+        self._begin_evaluation(self.trainer.test_dataloaders, catch_up=not quick)
+
+    def on_test_epoch_end(self) -> None:
+        """Put the snapshot back."""
+        self._end_evaluation()
+
+    def on_predict_epoch_start(self) -> None:
+        """Take in what came before, on a snapshot."""
+        self._begin_evaluation(self.trainer.predict_dataloaders, catch_up=True)
+
+    def on_predict_epoch_end(self) -> None:
+        """Put the snapshot back."""
+        self._end_evaluation()
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add node state, random states and what the stream looks like."""
+        assert self.info is not None
+        # A checkpoint made in the middle of an evaluation holds what that evaluation will put back.
+        state = self.state_store.state_dict()
+        if self._snapshot is not None:
+            state = {**state, **self._snapshot}
+        checkpoint[_CHECKPOINT_KEY] = {
+            "stream": asdict(self.info),
+            "state": state,
+            "random": {
+                "cpu": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            },
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Build the model if need be, and keep node state and random states until they can be used.
+
+        Raises:
+            CheckpointError: The checkpoint is of another graph, or holds no node state.
+        """
+        if _CHECKPOINT_KEY not in checkpoint:
+            cure = "give a checkpoint of a lightning_tgnn task"
+            raise CheckpointError(refusal("checkpoint", "with node state", sorted(checkpoint), cure))
+        saved = checkpoint[_CHECKPOINT_KEY]
+        info = StreamInfo(**saved["stream"])
+        if self.model is None:
+            self.build(info)
+        else:
+            _check_same_graph(info, self.info)
+        self._saved_state, self._saved_random = saved["state"], saved["random"]
+
+
+def _check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:
+    if saved is None or current is None or saved.fingerprint == current.fingerprint:
+        return
+    cure = "give the stream that the model was trained on, or train a new model"
+    raise CheckpointError(
+        refusal("model or checkpoint", f"of this graph ({_describe(current)})", _describe(saved), cure)
+    )
+
+
+def _describe(info: StreamInfo) -> str:
+    return f"{info.num_events} events, {info.num_nodes} nodes, {info.fingerprint[:8]}"

@@ -1,0 +1,235 @@
+"""Data classes and protocols that cross folders; shapes and units are stated once, here.
+
+Letters: ``E`` events of a stream, ``N`` nodes, ``B`` events of a batch, ``Q`` negatives per event, ``R = B(2 + Q)``
+roots (sources, then destinations, then negatives event by event), ``K`` neighbours per root, ``U`` distinct nodes and
+``V`` distinct events of a batch, ``M`` mails per mailbox. Times are float64 in the unit of the stream; only
+*differences* of times become float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+SampledRoots = Literal["none", "events", "all"]
+"""Whose neighbours a model needs: nobody's, those of the sources and destinations, or those of every root."""
+
+_Batch = TypeVar("_Batch", bound="TensorFields")
+
+
+class TensorFields:
+    """Moves every tensor field of a frozen data class, for Lightning's device transfer."""
+
+    def to(self: _Batch, device: torch.device | str, non_blocking: bool = False) -> _Batch:
+        """Return a copy whose tensors are on ``device``."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        moved = {
+            name: value.to(device, non_blocking=non_blocking)
+            for name, value in values.items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)  # type: ignore[type-var]
+
+    def pin_memory(self: _Batch) -> _Batch:
+        """Return a copy whose tensors are in page-locked memory."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        pinned = {name: value.pin_memory() for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **pinned)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """What a model has to know of a stream before it can be built.
+
+    Attributes:
+        num_nodes: Nodes are ``0 .. num_nodes - 1``.
+        num_events: Events of the whole stream.
+        node_feature_dim: Width of the node features, 0 without.
+        edge_feature_dim: Width of the edge features, 0 without.
+        gap_mean: Mean time between consecutive events of a node, over the training part, in the stream's unit.
+        gap_std: Standard deviation of the same.
+        fingerprint: Digest of the columns, to tell one graph from another.
+    """
+
+    num_nodes: int
+    num_events: int
+    node_feature_dim: int
+    edge_feature_dim: int
+    gap_mean: float
+    gap_std: float
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class EventBatch(TensorFields):
+    """Consecutive events with their negatives, their neighbourhood and its redundancy-free organisation.
+
+    ``nodes`` lists every node of the batch once: first the ``num_written`` sources and destinations, then the other
+    roots up to ``num_roots``, then the nodes that occur as neighbours only, each group in first-seen order.
+
+    Attributes:
+        events: int64 [B], positions in the stream, ascending.
+        src: int64 [B].
+        dst: int64 [B].
+        time: float64 [B], since the first event of the stream; so are all times below.
+        negatives: int64 [B, Q], negative destinations.
+        nodes: int64 [U], distinct nodes.
+        root_index: int64 [R], position in ``nodes`` of every root.
+        neighbor_index: int64 [S, K], position in ``nodes`` of every neighbour; S = R, or 0 where nobody samples.
+            Empty places point at the root itself and are masked.
+        neighbor_time: float64 [S, K], time of the event that made the neighbour one.
+        neighbor_mask: bool [S, K], True where there is a neighbour.
+        neighbor_edge: int64 [S, K], row of that event in ``edge_features``; [0, 0] without edge features.
+        event_edge: int64 [B], row of the batch's own events in ``edge_features``; [0] without edge features.
+        edge_features: float32 [V, d_edge], features of the distinct events that the batch touches.
+        node_features: float32 [U, d_node].
+        mail_nodes: int64 [P], distinct nodes that receive a mail.
+        mail_source: int64 [P], the latest entry that mails each of them: ``i < B`` is the source's side of event
+            ``i``, ``B + i`` the destination's side.
+        unseen: bool [B], True where an event has a node that no training event has.
+        num_written: Distinct sources and destinations.
+        num_roots: Distinct roots.
+        starts_stream: This is the first batch of an epoch: node state has to be empty before it.
+        position: Events of the stream that have happened once this batch has.
+    """
+
+    events: Tensor
+    src: Tensor
+    dst: Tensor
+    time: Tensor
+    negatives: Tensor
+    nodes: Tensor
+    root_index: Tensor
+    neighbor_index: Tensor
+    neighbor_time: Tensor
+    neighbor_mask: Tensor
+    neighbor_edge: Tensor
+    event_edge: Tensor
+    edge_features: Tensor
+    node_features: Tensor
+    mail_nodes: Tensor
+    mail_source: Tensor
+    unseen: Tensor
+    num_written: int
+    num_roots: int
+    starts_stream: bool
+    position: int
+
+    def __len__(self) -> int:
+        return self.events.numel()
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """Widths of a row of node state.
+
+    Attributes:
+        num_nodes: Rows.
+        memory_dim: Width of the memory.
+        mail_dim: Width of a mail, ``2 * memory_dim + edge_feature_dim``.
+        mailbox_size: Mails kept per node.
+    """
+
+    num_nodes: int
+    memory_dim: int
+    mail_dim: int
+    mailbox_size: int
+
+
+@dataclass(frozen=True)
+class StateRows(TensorFields):
+    """Rows of node state, in the order in which they were asked for.
+
+    Attributes:
+        memory: float32 [U, d_mem].
+        memory_time: float64 [U], time of the latest mail that the memory has taken in; 0 at the start.
+        mails: float32 [U, M, d_mail].
+        mail_time: float64 [U, M].
+        mail_count: int64 [U], mails ever delivered; slot ``k`` holds one where ``k < mail_count``.
+    """
+
+    memory: Tensor
+    memory_time: Tensor
+    mails: Tensor
+    mail_time: Tensor
+    mail_count: Tensor
+
+
+@dataclass(frozen=True)
+class StateUpdate(TensorFields):
+    """What a batch writes: memory of its sources and destinations, and the mails that it sends.
+
+    Attributes:
+        nodes: int64 [W], distinct.
+        memory: float32 [W, d_mem], without gradient.
+        memory_time: float64 [W].
+        mail_nodes: int64 [P], distinct.
+        mails: float32 [P, d_mail], without gradient.
+        mail_time: float64 [P].
+        position: Events of the stream that the state has taken in after this update.
+    """
+
+    nodes: Tensor
+    memory: Tensor
+    memory_time: Tensor
+    mail_nodes: Tensor
+    mails: Tensor
+    mail_time: Tensor
+    position: int
+
+
+@runtime_checkable
+class FetchHandle(Protocol):
+    """A fetch under way."""
+
+    def wait(self) -> StateRows:
+        """Return the rows once they are here."""
+        ...
+
+
+@runtime_checkable
+class CommitHandle(Protocol):
+    """A commit under way."""
+
+    def wait(self) -> None:
+        """Return once the update can be read."""
+        ...
+
+
+@runtime_checkable
+class StateStore(Protocol):
+    """Where node state lives. Tasks and models see only this; the strategy decides what stands behind it."""
+
+    position: int
+    """Events of the stream that the state has taken in."""
+
+    def fetch(self, nodes: Tensor) -> FetchHandle:
+        """Start to read the rows of the distinct ``nodes`` (int64 [U])."""
+        ...
+
+    def commit(self, update: StateUpdate) -> CommitHandle:
+        """Start to write ``update``."""
+        ...
+
+    def reset(self) -> None:
+        """Return to the state before the first event."""
+        ...
+
+    def snapshot(self) -> Any:
+        """Return a copy of the whole state, for `restore` only."""
+        ...
+
+    def restore(self, snapshot: Any) -> None:
+        """Put a snapshot back."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values that hold the whole state."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        ...

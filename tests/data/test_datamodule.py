@@ -1,0 +1,68 @@
+import pytest
+
+from lightning_tgnn import EventStore, TemporalDataModule
+from lightning_tgnn.checks import DataError, InvalidArgumentError
+from tests.data.streams import random_store
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0; give the events per step"),
+        ({"batch_size": 2.5}, "batch_size must be an integer"),
+        ({"num_neighbors": -1}, "num_neighbors must be an integer of at least 0"),
+        ({"num_train_negatives": 0}, "num_train_negatives must be an integer of at least 1"),
+        ({"num_eval_negatives": 0}, "num_eval_negatives must be an integer of at least 1"),
+        ({"num_workers": -1}, "num_workers must be"),
+        ({"prefetch_batches": -1}, "prefetch_batches must be"),
+        ({"seed": -1}, "seed must be"),
+        ({"negatives": "hard"}, "negatives must be one of 'all', 'destination', 'historical', 'inductive', got 'hard'"),
+        ({"eval_negatives": "hard"}, "eval_negatives must be one of"),
+        ({"neighbor_sampler": "latest"}, "neighbor_sampler must be one of 'most_recent', 'uniform'"),
+        ({"split_by": "nodes"}, "split_by must be one of"),
+        ({"presample": "yes"}, "presample must be one of 'epoch', 'off'"),
+        ({"format": "xlsx"}, "format must be one of .*'jodie'.* got 'xlsx'"),
+        ({"source": "x.csv", "synthetic": {"seed": 1}}, "synthetic must be left out unless source is 'synthetic'"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        TemporalDataModule(**options)
+
+
+def test_what_is_no_source_is_told(tmp_path):
+    with pytest.raises(DataError, match=r"nothing\.csv"):
+        TemporalDataModule(tmp_path / "nothing.csv").setup()
+    with pytest.raises(DataError, match="synthetik"):
+        TemporalDataModule("synthetik").setup()
+
+
+def test_sources(tmp_path):
+    store = random_store(100, ties=False)
+    lines = [
+        f"{u} {v} {t}" for u, v, t in zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)
+    ]
+    (tmp_path / "stream.txt").write_text("\n".join(lines))
+    store.save(tmp_path / "saved")
+    for source in (store, str(tmp_path / "saved"), tmp_path / "stream.txt"):
+        data = TemporalDataModule(source)
+        assert isinstance(data.store, EventStore)
+        assert data.store.time.tolist() == store.time.tolist()
+        assert data.info.num_events == 100
+    assert TemporalDataModule(synthetic={"num_events": 500, "seed": 2}).info.num_events == 500
+
+
+def test_the_time_scale_is_that_of_the_training_part():
+    time = [0.0, 2.0, 4.0, 10.0, 1000.0, 2000.0]
+    data = TemporalDataModule(EventStore.from_arrays([0] * 6, [1, 2, 1, 2, 1, 2], time), val_ratio=0.2, test_ratio=0.2)
+    # Node 0 waits 2, 2, 6; node 1 waits 4; node 2 waits 8.
+    assert data.info.gap_mean == pytest.approx((2 + 2 + 6 + 4 + 8) / 5)
+    assert data.info.gap_std == pytest.approx(2.332, abs=1e-3)
+
+
+def test_a_stream_without_repeats_has_a_time_scale():
+    data = TemporalDataModule(
+        EventStore.from_arrays([0, 2, 4, 6], [1, 3, 5, 7], [0.0, 1.0, 2.0, 4.0]), val_ratio=0.25, test_ratio=0.25
+    )
+    assert data.info.gap_mean > 0
+    assert data.info.gap_std > 0

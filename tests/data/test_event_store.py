@@ -1,0 +1,141 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_tgnn import EventStore
+from lightning_tgnn.checks import DataError, InvalidArgumentError
+
+
+def small(**columns):
+    arrays = {"src": [0, 1, 2], "dst": [1, 2, 0], "time": [1.0, 2.0, 2.0], **columns}
+    return EventStore.from_arrays(**arrays)
+
+
+def test_columns_and_types():
+    store = small(edge_features=[[1.0], [2.0], [3.0]], node_features=np.ones((4, 2)), labels=[0, 1, 0])
+    assert store.src.dtype == store.dst.dtype == torch.int64
+    assert store.time.dtype == torch.float64
+    assert store.edge_features.dtype == store.node_features.dtype == torch.float32
+    assert (len(store), store.num_nodes, store.edge_feature_dim, store.node_feature_dim) == (3, 4, 1, 2)
+
+
+@pytest.mark.filterwarnings("ignore:events were not sorted")
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=30))
+def test_sorting_is_stable(events):
+    src, dst, time = (np.array(column) for column in zip(*events, strict=True))
+    store = EventStore.from_arrays(src, dst, time, labels=np.arange(len(src)))
+    expected = sorted(range(len(events)), key=lambda i: events[i][2])
+    assert store.labels.tolist() == expected
+    assert list(zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)) == [
+        events[i] for i in expected
+    ]
+
+
+def test_unsorted_input_is_told():
+    with pytest.warns(UserWarning, match="not sorted by time"):
+        small(time=[3.0, 2.0, 1.0])
+
+
+def test_saved_store_opens_the_same(tmp_path):
+    store = small(edge_features=np.eye(3), labels=[0, 1, 0])
+    store = EventStore.from_arrays(
+        store.src.numpy(), store.dst.numpy(), store.time.numpy(), np.eye(3), labels=[0, 1, 0], node_ids=["a", "b", "ü"]
+    )
+    opened = EventStore.open(store.save(tmp_path / "a folder" / "ströme"))
+    for name in ("src", "dst", "time", "edge_features", "labels"):
+        torch.testing.assert_close(getattr(opened, name), getattr(store, name), rtol=0, atol=0)
+    assert opened.node_ids.tolist() == ["a", "b", "ü"]
+    assert opened.fingerprint == store.fingerprint
+    assert opened.node_features is None
+
+
+def test_open_store_never_changes_its_files(tmp_path):
+    folder = small().save(tmp_path / "store")
+    EventStore.open(folder).src[0] = 2
+    assert EventStore.open(folder).src.tolist() == [0, 1, 2]
+
+
+def test_fingerprint_tells_streams_apart():
+    assert small().fingerprint == small().fingerprint
+    assert small().fingerprint != small(time=[1.0, 2.0, 3.0]).fingerprint
+    assert small().fingerprint != small(node_features=np.ones((9, 1))).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"src": [], "dst": [], "time": []}, r"src must be integers|at least one event"),
+        ({"src": np.array([], dtype=int), "dst": np.array([], dtype=int), "time": []}, "at least one event"),
+        ({"src": [0, -3, 1]}, r"src\[1\] must be at least 0, got -3"),
+        ({"dst": [0, 1, -1]}, r"dst\[2\] must be at least 0, got -1"),
+        ({"src": [0.5, 1.0, 2.0]}, "src must be integers"),
+        ({"src": ["a", "b", "c"]}, "np.unique"),
+        ({"time": [0.0, float("nan"), 1.0]}, r"time\[1\] must be finite, got 'nan'"),
+        ({"time": [0.0, float("inf"), 1.0]}, r"time\[1\] must be finite, got 'inf'"),
+        ({"time": [0.0, 1.0]}, "time must be of the length of src, 3, got 2"),
+        ({"time": ["x", "y", "z"]}, "time must be numbers"),
+        ({"edge_features": [[1.0], [float("nan")], [2.0]]}, r"edge_features\[1\] must be finite"),
+        ({"edge_features": [[1.0], [1.0, 2.0], [2.0]]}, "edge_features must be numbers, every row as long"),
+        ({"edge_features": [1.0, 2.0, 3.0]}, r"edge_features must be of shape \[rows, width\]"),
+        ({"edge_features": [[1.0]]}, "edge_features must be of the length of src, 3, got 1"),
+        ({"node_features": [[1.0], [2.0]]}, "node_features must be a row for every node up to 2"),
+        ({"labels": [1, 2]}, "labels must be of the length of src"),
+        ({"labels": ["a", "b", "c"]}, "labels must be numeric"),
+        ({"node_ids": ["a", "b"]}, "node_ids must be a row for every node up to 2"),
+        ({"src": [0, 10**12, 1]}, "src and dst must be numbers close to"),
+    ],
+)
+def test_bad_columns_are_refused(columns, message):
+    with pytest.raises(DataError, match=message):
+        small(**columns)
+
+
+def test_save_keeps_what_is_there(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InvalidArgumentError, match="folder must be new or empty"):
+        small().save(tmp_path / "store")
+    assert (tmp_path / "store" / "thesis.txt").read_text() == "years of work"
+
+
+def test_failed_save_leaves_nothing(tmp_path, monkeypatch):
+    def full_disk(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(np, "save", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        small().save(tmp_path / "store")
+    assert list(tmp_path.iterdir()) == []
+
+
+def damage_manifest(folder, **changes):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "manifest.json").unlink(), "must be a folder with manifest.json"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "must be the manifest of an EventStore"),
+        (lambda folder: damage_manifest(folder, version=99), "version in .* must be 1, got 99"),
+        (lambda folder: damage_manifest(folder, columns={"../evil": {}}), "must be the manifest of an EventStore"),
+        (lambda folder: damage_manifest(folder, columns={}), "with src, dst and time"),
+        (lambda folder: (folder / "time.npy").unlink(), r"time.npy must be a complete .npy file"),
+        (lambda folder: (folder / "dst.npy").write_bytes(b""), r"dst.npy must be a complete .npy file"),
+        (lambda folder: np.save(folder / "src.npy", np.arange(2)), r"src.npy must be what the manifest says"),
+        (
+            lambda folder: (folder / "src.npy").write_bytes((folder / "src.npy").read_bytes()[:-8]),
+            r"src.npy must be a complete .npy file",
+        ),
+    ],
+)
+def test_damaged_stores_are_refused(tmp_path, damage, message):
+    folder = small().save(tmp_path / "store")
+    damage(folder)
+    with pytest.raises(DataError, match=message):
+        EventStore.open(folder)

@@ -1,0 +1,82 @@
+"""Imports go one way: the table of the architecture, held over the syntax trees."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "lightning_tgnn"
+SHARED = {"types", "checks"}
+ALLOWED = {
+    "types": set(),
+    "checks": set(),
+    "algorithms": SHARED,
+    "comm": SHARED,
+    "metrics": SHARED,
+    "models": SHARED,
+    "state": SHARED | {"algorithms", "comm"},
+    "data": SHARED | {"algorithms"},
+    "tasks": SHARED | {"models", "metrics", "state"},
+    "strategies": SHARED | {"algorithms", "comm", "state"},
+    "callbacks": SHARED | {"algorithms"},
+    "report": SHARED,
+}
+LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars"}
+PURE = {"torch.distributed", "lightning", "dgl", "pathlib", "os", "time", "io"}
+
+
+def imported_modules(tree: ast.AST):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module
+            if node.module == "lightning_tgnn":
+                yield from (f"lightning_tgnn.{alias.name}" for alias in node.names)
+
+
+def files():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def folder_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_follow_the_table(path):
+    own = folder_of(path)
+    if own in {"__init__", "cli"}:
+        return
+    for module in imported_modules(ast.parse(path.read_text())):
+        if module.split(".")[0] == "lightning_tgnn":
+            target = module.split(".")[1]
+            assert target == own or target in ALLOWED[own], f"{path}: {own} must not import {target}"
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_heavy_libraries_are_imported_late(path):
+    top_level = ast.Module(
+        body=[n for n in ast.parse(path.read_text()).body if isinstance(n, (ast.Import, ast.ImportFrom))],
+        type_ignores=[],
+    )
+    assert not {module.split(".")[0] for module in imported_modules(top_level)} & LATE
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").glob("*.py")), ids=lambda path: path.name)
+def test_algorithms_are_pure(path):
+    for module in imported_modules(ast.parse(path.read_text())):
+        assert not any(module == name or module.startswith(f"{name}.") for name in PURE), module
+
+
+def test_only_comm_exchanges_data():
+    for path in files():
+        if folder_of(path) not in {"comm", "strategies"}:
+            modules = set(imported_modules(ast.parse(path.read_text())))
+            assert not any(module.startswith("torch.distributed") for module in modules), path
+
+
+def test_the_table_names_every_folder():
+    folders = {folder_of(path) for path in files()} - {"__init__", "cli"}
+    assert folders == set(ALLOWED)
