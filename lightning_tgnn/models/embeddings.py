@@ -49,7 +49,7 @@ class TemporalAttention(Embedding):
         embedding_dim: Width of the result.
         time_encoder: Encodes the age of a neighbour's event.
         num_heads: Attention heads; divides ``embedding_dim``.
-        dropout: Of the attention weights and of the result.
+        dropout: Of the attention weights.
     """
 
     sampled_roots: SampledRoots = "all"
@@ -78,45 +78,50 @@ class TemporalAttention(Embedding):
         for weight in (self.key, self.value):
             bound = (6 / (neighbor_dim + embedding_dim)) ** 0.5  # Glorot, over the heads together
             nn.init.uniform_(weight, -bound, bound)
-        self.out = nn.Linear(embedding_dim + state_dim, embedding_dim)
+        self.from_neighbors = nn.Linear(embedding_dim, embedding_dim, bias=False)
+        self.from_own = nn.Linear(state_dim, embedding_dim)
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
         """Return the embeddings of the roots."""
-        times = root_times(batch)
-        if torch.is_grad_enabled() or batch.root_index.numel() <= _ROOTS_PER_PIECE:
-            return self._embed(states, times, batch, slice(None))
-        starts = range(0, batch.root_index.numel(), _ROOTS_PER_PIECE)
-        pieces = [self._embed(states, times, batch, slice(at, at + _ROOTS_PER_PIECE)) for at in starts]
-        return torch.cat(pieces)
+        own = states[: batch.num_roots]
+        query, from_own = self._folded_query(own), self.from_own(own)
+        times, total = root_times(batch), batch.root_index.numel()
+        step = total if torch.is_grad_enabled() else _ROOTS_PER_PIECE
+        pieces = [slice(start, start + step) for start in range(0, total, max(step, 1))]
+        attended = [self._attend(query, states, self._neighborhood(times, batch, piece)) for piece in pieces]
+        mixed = torch.cat(attended) if len(attended) > 1 else attended[0]
+        return self.norm(torch.relu(mixed + from_own.index_select(0, batch.root_index)))
 
-    def _embed(self, states: Tensor, times: Tensor, batch: EventBatch, piece: slice) -> Tensor:
-        neighborhood = Neighborhood(
+    def _neighborhood(self, times: Tensor, batch: EventBatch, piece: slice) -> Neighborhood:
+        return Neighborhood(
+            root=batch.root_index[piece],
             index=batch.neighbor_index[piece],
             edge=batch.neighbor_edge[piece],
             elapsed=self.time_encoder.elapsed(times[piece].unsqueeze(-1), batch.neighbor_time[piece]),
             mask=batch.neighbor_mask[piece],
             edge_features=batch.edge_features,
         )
-        own = states.index_select(0, batch.root_index[piece])
-        attended = self._attend(own, states, neighborhood)
-        return self.norm(self.dropout(torch.relu(self.out(torch.cat([attended, own], dim=-1)))))
 
-    def _attend(self, own: Tensor, states: Tensor, neighborhood: Neighborhood) -> Tensor:
-        """Return [S, d_emb]: what the neighbours say, all heads side by side."""
-        count = own.shape[0]
+    def _folded_query(self, own: Tensor) -> Tensor:
+        """Return [D, H, d]: what every distinct root asks of a neighbour's state, edge features and encoded time."""
         query = (self.query(own) + self.query_time(self.time_encoder.at_zero())) * self.scale
-        heads = query.view(count, self.num_heads, -1).transpose(0, 1)
-        folded = torch.bmm(heads, self.key).transpose(0, 1)
+        heads = query.view(len(own), self.num_heads, -1).transpose(0, 1)
+        return torch.bmm(heads, self.key).transpose(0, 1).contiguous()
+
+    def _attend(self, query: Tensor, states: Tensor, neighborhood: Neighborhood) -> Tensor:
+        """Return [S, d_emb]: what the neighbours say."""
         keep = None
         if self.training and self.dropout.p > 0:
-            keep = self.dropout(torch.ones(count, self.num_heads, neighborhood.mask.shape[1], device=own.device))
+            shape = (len(neighborhood.root), self.num_heads, neighborhood.mask.shape[1])
+            keep = self.dropout(torch.ones(shape, device=states.device))
         weight, bias = self.time_encoder.weight, self.time_encoder.bias
         # The core stays in float32 under autocast: its cost is memory traffic, which casting would add to.
-        with torch.autocast(own.device.type, enabled=False):
-            mixed = folded_attention(folded.float(), states.float(), weight, bias, neighborhood, keep)
-        return torch.bmm(mixed.transpose(0, 1), self.value).transpose(0, 1).reshape(count, -1)
+        with torch.autocast(states.device.type, enabled=False):
+            mixed = folded_attention(query.float(), states.float(), weight, bias, neighborhood, keep)
+        heads = torch.bmm(mixed.transpose(0, 1), self.value).transpose(0, 1)
+        return self.from_neighbors(heads.reshape(len(mixed), -1))
 
 
 class TimeProjection(Embedding):

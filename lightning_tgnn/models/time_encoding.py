@@ -33,32 +33,18 @@ def phase(delta: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return angle.sub_(turns, alpha=_TURN).sub_(turns, alpha=_TURN_REST)
 
 
-def phase_gradient(reduced: Tensor, delta: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of weight and bias; overwrites ``reduced`` and ``grad``, its buffers.
-
-    Args:
-        reduced: [..., d], what `phase` returned.
-        delta: [...].
-        grad: [..., d], gradient of the cosine.
-
-    Returns:
-        Gradient of the weight [d] and of the bias [d].
-    """
-    slope = grad.mul_(reduced.sin_()).flatten(0, -2)
-    return -(delta.reshape(1, -1) @ slope).squeeze(0), -slope.sum(0)
-
-
 class _Encode(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, delta: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        reduced = phase(delta, weight, bias)
-        ctx.save_for_backward(reduced, delta)
-        return reduced.cos()
+        angle = phase(delta, weight, bias)
+        ctx.save_for_backward(angle, delta)
+        return angle.cos()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:
-        reduced, delta = ctx.saved_tensors
-        return None, *phase_gradient(reduced.clone(), delta, grads[0].clone(memory_format=torch.contiguous_format))
+        angle, delta = ctx.saved_tensors
+        slope = angle.sin().mul_(grads[0]).flatten(0, -2)
+        return None, -(delta.reshape(1, -1) @ slope).squeeze(0), -slope.sum(0)
 
 
 class TimeEncoder(nn.Module):

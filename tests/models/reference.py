@@ -151,8 +151,8 @@ class Reference:
             scores = torch.stack([part @ (key @ x) / math.sqrt(size) for x in inputs])
             attention = torch.softmax(scores, 0)
             heads.append(sum(a * (x @ value) for a, x in zip(attention, inputs, strict=True)))
-        out = torch.relu(self.linear("embedding.out", torch.cat([*heads, h])))
-        return self.norm("embedding.norm", out)
+        mixed = self.linear("embedding.from_neighbors", torch.cat(heads)) + self.linear("embedding.from_own", h)
+        return self.norm("embedding.norm", torch.relu(mixed))
 
     def score(self, z_source, z_destination):
         hidden = self.linear("predictor.source", z_source) + self.linear("predictor.destination", z_destination)

@@ -1,0 +1,181 @@
+"""Compiled loops of the folded attention for the CPU: one pass over the neighbours, which never leave the cache.
+
+The same arithmetic as in tensor operations (see `folded_attention`), without their round trips through memory. A
+root's neighbours are put together in a small scratch array ``x`` [K, d] and everything about the root is done there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+# Reassociation lets sums use vector registers. The range reduction of `_encode` must not be reassociated.
+_SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "nogil": True, "cache": True}
+_EXACT: dict[str, Any] = {"fastmath": {"contract"}, "nogil": True, "cache": True}
+
+_ONE, _TWO, _ZERO = np.float32(1), np.float32(2), np.float32(0)
+_INVERSE_PI = np.float32(1 / math.pi)
+# pi = _PI + _PI_REST; the first part has few enough bits that `half_turns * _PI` is exact.
+_PI = np.float32(3.140625)
+_PI_REST = np.float32(math.pi - 3.140625)
+# Taylor series on [-pi/2, pi/2]: the first terms left out are below float32's resolution.
+_C2, _C4, _C6, _C8, _C10, _C12 = (np.float32((-1) ** (n // 2) / math.factorial(n)) for n in (2, 4, 6, 8, 10, 12))
+_S3, _S5, _S7, _S9, _S11 = (np.float32((-1) ** (n // 2) / math.factorial(n)) for n in (3, 5, 7, 9, 11))
+
+
+@njit(**_EXACT)
+def _encode(elapsed: Any, weight: Any, bias: Any, cosine: Any) -> None:
+    """Write ``cos(elapsed * weight + bias)``."""
+    for d in range(weight.shape[0]):
+        angle = elapsed * weight[d] + bias[d]
+        half_turns = np.rint(angle * _INVERSE_PI)
+        rest = (angle - half_turns * _PI) - half_turns * _PI_REST
+        sign = _ONE - _TWO * (half_turns - _TWO * np.floor(half_turns / _TWO))
+        q = rest * rest
+        cosine[d] = sign * (_ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12))))))
+
+
+@njit(**_EXACT)
+def _encode_with_sine(elapsed: Any, weight: Any, bias: Any, cosine: Any, sine: Any) -> None:
+    """Write the cosine and the sine of ``elapsed * weight + bias``."""
+    for d in range(weight.shape[0]):
+        angle = elapsed * weight[d] + bias[d]
+        half_turns = np.rint(angle * _INVERSE_PI)
+        rest = (angle - half_turns * _PI) - half_turns * _PI_REST
+        sign = _ONE - _TWO * (half_turns - _TWO * np.floor(half_turns / _TWO))
+        q = rest * rest
+        cosine[d] = sign * (_ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12))))))
+        sine[d] = sign * rest * (_ONE + q * (_S3 + q * (_S5 + q * (_S7 + q * (_S9 + q * _S11)))))
+
+
+@njit(**_SUMS)
+def _dot(a: Any, b: Any) -> Any:
+    total = _ZERO
+    for d in range(a.shape[0]):
+        total += a[d] * b[d]
+    return total
+
+
+@njit(**_SUMS)
+def _add_scaled(total: Any, factor: Any, row: Any) -> None:
+    for d in range(row.shape[0]):
+        total[d] += factor * row[d]
+
+
+@njit(**_SUMS)
+def _gather(x: Any, states: Any, features: Any, index: Any, edge: Any) -> None:
+    """Write a neighbour's state and edge features to its place ``x`` [d]."""
+    state_dim, edge_dim = states.shape[1], features.shape[1]
+    x[:state_dim] = states[index]
+    if edge_dim:
+        x[state_dim : state_dim + edge_dim] = features[edge]
+
+
+@njit(**_SUMS)
+def forward(
+    start: int,
+    stop: int,
+    query: Any,
+    states: Any,
+    weight: Any,
+    bias: Any,
+    features: Any,
+    root: Any,
+    index: Any,
+    edge: Any,
+    elapsed: Any,
+    lengths: Any,
+    keep: Any,
+    attention: Any,
+    mixed: Any,
+) -> None:
+    """Write ``attention`` [S, H, K] and ``mixed`` [S, H, d] of the roots ``start .. stop - 1``.
+
+    Shapes as in `folded_attention`; ``lengths`` int64 [S] are the numbers of neighbours, ``edge`` and ``keep`` may
+    be empty.
+    """
+    heads, width = query.shape[1], query.shape[2]
+    edge_end = states.shape[1] + features.shape[1]
+    x = np.empty((index.shape[1], width), np.float32)
+    for s in range(start, stop):
+        count = lengths[s]
+        for k in range(count):
+            _gather(x[k], states, features, index[s, k], edge[s, k] if edge.size else 0)
+            _encode(elapsed[s, k], weight, bias, x[k, edge_end:])
+        for h in range(heads):
+            scores, total = attention[s, h], mixed[s, h]
+            scores[:] = _ZERO
+            total[:] = _ZERO
+            highest = np.float32(-np.inf)
+            for k in range(count):
+                scores[k] = _dot(query[root[s], h], x[k])
+                highest = max(highest, scores[k])
+            normaliser = _ZERO
+            for k in range(count):
+                scores[k] = np.exp(scores[k] - highest)
+                normaliser += scores[k]
+            for k in range(count):
+                scores[k] /= normaliser
+                _add_scaled(total, scores[k] * keep[s, h, k] if keep.size else scores[k], x[k])
+
+
+@njit(**_SUMS)
+def backward(
+    start: int,
+    stop: int,
+    query: Any,
+    states: Any,
+    weight: Any,
+    bias: Any,
+    features: Any,
+    root: Any,
+    index: Any,
+    edge: Any,
+    elapsed: Any,
+    lengths: Any,
+    keep: Any,
+    attention: Any,
+    grad: Any,
+    grad_query: Any,
+    grad_states: Any,
+    grad_weight: Any,
+    grad_bias: Any,
+) -> None:
+    """Add the gradients of the roots ``start .. stop - 1``, given ``grad`` [S, H, d], to the last four arrays."""
+    heads, width = query.shape[1], query.shape[2]
+    state_dim, edge_end = states.shape[1], states.shape[1] + features.shape[1]
+    x = np.empty((index.shape[1], width), np.float32)
+    sine = np.empty((index.shape[1], weight.shape[0]), np.float32)
+    slope = np.empty(weight.shape[0], np.float32)
+    scores = np.empty((heads, index.shape[1]), np.float32)
+    for s in range(start, stop):
+        count, own = lengths[s], root[s]
+        for k in range(count):
+            _gather(x[k], states, features, index[s, k], edge[s, k] if edge.size else 0)
+            _encode_with_sine(elapsed[s, k], weight, bias, x[k, edge_end:], sine[k])
+        for h in range(heads):
+            shared = _ZERO
+            for k in range(count):
+                scores[h, k] = _dot(grad[s, h], x[k])
+                if keep.size:
+                    scores[h, k] *= keep[s, h, k]
+                shared += scores[h, k] * attention[s, h, k]
+            for k in range(count):
+                scores[h, k] = (scores[h, k] - shared) * attention[s, h, k]
+                _add_scaled(grad_query[own, h], scores[h, k], x[k])
+        for k in range(count):
+            slope[:] = _ZERO
+            for h in range(heads):
+                kept = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
+                row = grad_states[index[s, k]]
+                _add_scaled(row, scores[h, k], query[own, h, :state_dim])
+                _add_scaled(row, kept, grad[s, h, :state_dim])
+                _add_scaled(slope, scores[h, k], query[own, h, edge_end:])
+                _add_scaled(slope, kept, grad[s, h, edge_end:])
+            for d in range(slope.shape[0]):
+                change = slope[d] * sine[k, d]
+                grad_bias[d] -= change
+                grad_weight[d] -= change * elapsed[s, k]
