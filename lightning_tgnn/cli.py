@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from argparse import RawDescriptionHelpFormatter
 from typing import Any
 
+from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
@@ -12,6 +14,17 @@ from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.report import print_report
 from lightning_tgnn.tasks import MemoryTask
+
+_DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
+
+  lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
+  lightning-tgnn fit --config RECIPE --data.source events.csv      the same on your own events
+  lightning-tgnn fit --config RECIPE --ckpt_path runs/.../last.ckpt   go on where a run stopped
+  lightning-tgnn test --config RECIPE --ckpt_path CHECKPOINT       the figures of a checkpoint
+  lightning-tgnn fit --model.help LinkPrediction                   what --model.* takes
+  lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
+  lightning-tgnn fit --config RECIPE --print_config                every setting with its value
+"""
 
 _DEFAULTS = {
     "model": {"class_path": "lightning_tgnn.LinkPrediction"},
@@ -31,6 +44,7 @@ class TGNNCommand(LightningCLI):
             subclass_mode_data=True,
             seed_everything_default=0,
             save_config_kwargs={"overwrite": True},
+            parser_kwargs=_parser_options(),
             args=args,
         )
 
@@ -62,9 +76,29 @@ class TGNNCommand(LightningCLI):
         print_report(figures, self.trainer.log_dir)
 
 
+def _parser_options() -> dict[str, Any]:
+    # LightningCLI hands these to the parser of the command and of each subcommand.
+    options = {"description": _DESCRIPTION, "formatter_class": _Formatter}
+    return {**options, **{name: options for name in TGNNCommand.subcommands()}}
+
+
+class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Keeps the lines of the description."""
+
+
 def main(args: ArgsType = None) -> None:
     """Run the command; what the user can put right is one line on standard error, not a traceback."""
     try:
         TGNNCommand(args)
-    except LightningTGNNError as error:
-        sys.exit(f"lightning-tgnn: {error}")
+    except (LightningTGNNError, ValueError) as error:
+        refused = _refusal(error)
+        if refused is None:
+            raise
+        sys.exit(f"lightning-tgnn: {refused}")
+
+
+def _refusal(error: BaseException | None) -> LightningTGNNError | None:
+    """Return the refusal behind an error: jsonargparse wraps what a constructor raises in an error of its own."""
+    while error is not None and not isinstance(error, LightningTGNNError):
+        error = error.__cause__ or error.__context__
+    return error

@@ -75,7 +75,9 @@ class MemoryTask(pl.LightningModule):
             InvalidArgumentError: There is no DataModule to ask.
             CheckpointError: The model has been built for another graph.
         """
-        datamodule = getattr(self._trainer, "datamodule", None)
+        if self._trainer is None:
+            return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the stream.
+        datamodule = getattr(self.trainer, "datamodule", None)
         info = getattr(datamodule, "info", None)
         if self.model is not None:
             _check_same_graph(self.info, info)

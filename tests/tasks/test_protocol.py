@@ -1,0 +1,240 @@
+"""The protocol of a run: when node state is emptied, what evaluation leaves behind, what a checkpoint brings back."""
+
+import warnings
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from lightning_tgnn import LinkPrediction, TemporalDataModule
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from tests.data.streams import random_store
+
+SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "mailbox_size": 3}
+
+
+def data_module(**options):
+    store = options.pop("store", None) or random_store(300, num_nodes=25, edge_dim=2)
+    return TemporalDataModule(store, **{"batch_size": 20, "num_neighbors": 4, "num_eval_negatives": 5, **options})
+
+
+def trainer(tmp_path, **options):
+    defaults = {
+        "accelerator": "cpu",
+        "max_epochs": 1,
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+        "default_root_dir": tmp_path,
+    }
+    return pl.Trainer(**{**defaults, **options})
+
+
+def state_of(task):
+    return {name: value.clone() for name, value in task.state_store.state_dict().items() if torch.is_tensor(value)}
+
+
+def assert_same_state(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+@pytest.fixture(params=["tgn", "jodie", "apan"])
+def name(request):
+    return request.param
+
+
+def fitted(tmp_path, name="tgn", data=None, **options):
+    torch.manual_seed(0)
+    task = LinkPrediction(name, **SMALL)
+    run = trainer(tmp_path, **options)
+    run.fit(task, datamodule=data or data_module())
+    return task, run
+
+
+def test_an_epoch_ends_with_the_state_of_its_own_events(tmp_path, name):
+    class Count(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            assert module.state_store.position == batch.position
+
+    task, _ = fitted(tmp_path, name, max_epochs=2, limit_val_batches=0, callbacks=[Count()])
+    assert task.state_store.position == 210
+    # With one mail per event side and node, no node can have been mailed more often than once per batch.
+    assert int(task.state_store.rows.mail_count.max()) <= 11
+
+
+def test_evaluation_leaves_no_trace(tmp_path, name):
+    class Watch(Callback):
+        def on_validation_start(self, trainer, module):
+            self.before = state_of(module)
+            self.random = torch.get_rng_state()
+
+        def on_validation_end(self, trainer, module):
+            assert_same_state(state_of(module), self.before)
+            assert torch.equal(torch.get_rng_state(), self.random)
+
+    watched, _ = fitted(tmp_path, name, max_epochs=2, num_sanity_val_steps=3, callbacks=[Watch()])
+    plain, _ = fitted(tmp_path, name, max_epochs=2, limit_val_batches=0)
+    assert_same_state(state_of(watched), state_of(plain))
+    for one, other in zip(watched.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_figures_are_reproduced_from_the_checkpoint(tmp_path, name):
+    checkpoint = ModelCheckpoint(dirpath=tmp_path, monitor="val/ap", mode="max")
+    task, run = fitted(tmp_path, name, callbacks=[checkpoint], enable_checkpointing=True)
+    in_fit = dict(run.callback_metrics)
+    tested = run.test(task, datamodule=data_module(), verbose=False)[0]
+
+    for options in ({}, {"prefetch_batches": 0, "presample": "epoch"}):
+        fresh = LinkPrediction.load_from_checkpoint(checkpoint.best_model_path)
+        alone = trainer(tmp_path)
+        validated = alone.validate(fresh, datamodule=data_module(**options), verbose=False)[0]
+        for key, value in validated.items():
+            assert value == pytest.approx(float(in_fit[key]), abs=1e-6), key
+        # Twice, since a test must not change what the next one sees.
+        for _ in range(2):
+            assert alone.test(fresh, datamodule=data_module(**options), verbose=False)[0] == pytest.approx(tested)
+
+
+def test_validation_in_mid_epoch_continues_from_the_end_of_training(tmp_path):
+    class Positions(Callback):
+        seen = ()
+
+        def on_validation_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
+            if batch_idx == 0:
+                self.seen += (module.state_store.position,)
+
+    positions = Positions()
+    fitted(tmp_path, val_check_interval=5, callbacks=[positions], num_sanity_val_steps=0)
+    assert positions.seen == (210, 210)
+
+
+def test_an_untrained_model_is_validated_after_the_training_events(tmp_path):
+    task = LinkPrediction("tgn", **SMALL)
+    run = trainer(tmp_path)
+    run.validate(task, datamodule=data_module(), verbose=False)
+    assert {"val/ap", "val/auc", "val/mrr", "val/hits@10"} <= set(run.callback_metrics)
+    assert task.state_store.position == 0
+
+
+def test_keys(tmp_path):
+    data = data_module(store=random_store(300, num_nodes=60), held_out_nodes=0.2)
+    task, run = fitted(tmp_path, data=data, max_epochs=1, log_every_n_steps=1)
+    assert {"train/loss", "train/events_per_second", "val/ap", "val/auc", "val/mrr", "val/ap_inductive"} <= set(
+        run.callback_metrics
+    )
+    tested = run.test(task, datamodule=data, verbose=False)[0]
+    assert set(tested) == {"test/ap", "test/auc", "test/mrr", "test/hits@10", "test/ap_inductive"}
+
+
+def test_random_destinations_cannot_be_predicted(tmp_path):
+    """No leak: where there is nothing to learn, a trained model is no better than chance."""
+    data = data_module(store=random_store(3000, num_nodes=200, ties=True, seed=5, bipartite=True), batch_size=50)
+    task, run = fitted(tmp_path, data=data, max_epochs=2)
+    assert run.test(task, datamodule=data, verbose=False)[0]["test/auc"] == pytest.approx(0.5, abs=0.06)
+
+
+def test_predict_scores_the_test_part(tmp_path):
+    task, run = fitted(tmp_path)
+    results = run.predict(task, datamodule=data_module())
+    assert torch.cat([result["event"] for result in results]).tolist() == list(range(255, 300))
+    probability = torch.cat([result["probability"] for result in results])
+    assert ((probability > 0) & (probability < 1)).all()
+
+
+def test_bf16_mixed_keeps_node_state_in_float32(tmp_path, name):
+    task, _ = fitted(tmp_path, name, precision="bf16-mixed")
+    assert task.state_store.rows.memory.dtype == task.state_store.rows.mails.dtype == torch.float32
+    exact, _ = fitted(tmp_path, name)
+    assert torch.allclose(task.state_store.rows.memory, exact.state_store.rows.memory, atol=0.1)
+    assert not torch.equal(task.state_store.rows.memory, exact.state_store.rows.memory)
+
+
+@pytest.mark.parametrize("options", [{"gradient_clip_val": 0.1}, {"accumulate_grad_batches": 3}, {"fast_dev_run": 2}])
+def test_options_of_the_trainer(tmp_path, options):
+    _, run = fitted(tmp_path, **options)
+    assert torch.isfinite(run.callback_metrics["train/loss"])
+
+
+def test_checkpoints_hold_tensors_and_plain_values_only(tmp_path):
+    _, run = fitted(tmp_path)
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    saved = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    assert saved["lightning_tgnn"]["state"]["position"] == 210
+    assert not any(value.shape[:1] == (25,) for value in saved["state_dict"].values())  # node state is no weight
+
+
+def test_a_checkpoint_made_in_mid_evaluation_holds_the_state_of_training(tmp_path):
+    class Save(Callback):
+        def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0):
+            trainer.save_checkpoint(tmp_path / "mid.ckpt")
+
+    task, _ = fitted(tmp_path, callbacks=[Save()], num_sanity_val_steps=0)
+    saved = torch.load(tmp_path / "mid.ckpt", weights_only=True)["lightning_tgnn"]["state"]
+    assert_same_state({key: saved[key] for key in state_of(task)}, state_of(task))
+
+
+def test_a_checkpoint_of_another_graph_is_refused(tmp_path):
+    task, run = fitted(tmp_path)
+    path = tmp_path / "a.ckpt"
+    run.save_checkpoint(path)
+    other = data_module(store=random_store(300, num_nodes=25, edge_dim=2, seed=9))
+    message = (
+        r"model or checkpoint must be of this graph \(300 events, 25 nodes, .*\), got '300 events.*; give the stream"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        trainer(tmp_path).test(LinkPrediction("tgn", **SMALL), datamodule=other, ckpt_path=path)
+    with pytest.raises(CheckpointError, match=message):
+        trainer(tmp_path).fit(LinkPrediction.load_from_checkpoint(path), datamodule=other)
+    with pytest.raises(CheckpointError, match=message):
+        trainer(tmp_path).fit(task, datamodule=other)
+
+
+def test_other_splits_than_those_of_training_are_refused(tmp_path):
+    task, run = fitted(tmp_path)
+    with pytest.raises(CheckpointError, match="node state must be from before event 150, got 'state after event 210'"):
+        run.validate(task, datamodule=data_module(val_ratio=0.3, test_ratio=0.2))
+
+
+def test_a_checkpoint_of_another_task_is_refused(tmp_path):
+    torch.save({"state_dict": {}, "pytorch-lightning_version": "2.5.0"}, tmp_path / "a.ckpt")
+    with pytest.raises(CheckpointError, match="checkpoint must be with node state"):
+        LinkPrediction.load_from_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_fit_without_a_datamodule_is_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="datamodule must be a TemporalDataModule, got None"):
+        trainer(tmp_path).fit(LinkPrediction("tgn", **SMALL), train_dataloaders=data_module().train_dataloader())
+
+
+def test_several_ranks_are_refused(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = trainer(tmp_path, num_nodes=2, devices=1, strategy="ddp")
+    task = LinkPrediction("tgn", **SMALL)
+    task._trainer = run
+    with pytest.raises(InvalidArgumentError, match=r"must be one rank, got '2 ranks'; set devices=1"):
+        task.setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "tgat"}, "model must be one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        ({"memory_dim": 0}, "memory_dim must be an integer of at least 1, got 0"),
+        ({"memory_dim": 7}, "memory_dim must be a multiple of num_heads=2, got 7"),
+        ({"embedding_dim": 5}, "embedding_dim must be a multiple of num_heads=2"),
+        ({"static_dim": -1}, "static_dim must be an integer of at least 0"),
+        ({"dropout": 1.0}, r"dropout must be a number in \[0, 1\), got 1.0"),
+        ({"lr": 0.0}, "lr must be a finite number above 0, got 0.0"),
+        ({"lr": float("nan")}, "lr must be a finite number above 0"),
+        ({"weight_decay": -1.0}, "weight_decay must be a finite number of at least 0"),
+    ],
+)
+def test_bad_arguments_are_refused(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        LinkPrediction(**options)

@@ -1,0 +1,148 @@
+"""The command: help, recipes, resuming, its report and its refusals."""
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+
+from lightning_tgnn import EventStore
+from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.report import print_report
+from tests.data.streams import random_store
+
+ROOT = Path(__file__).parents[1]
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu"]
+TINY = ["--model.memory_dim=8", "--model.embedding_dim=8", "--model.time_dim=4", "--data.num_eval_negatives=3"]
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+
+
+def wikipedia_like(path):
+    store = random_store(300, num_nodes=30, bipartite=True)
+    columns = zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)
+    path.write_text("\n".join(f"{u} {v} {t}" for u, v, t in columns))
+    return path
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_runs(recipe, tmp_path, capsys):
+    source = []
+    configured = yaml.safe_load(recipe.read_text())["data"]["init_args"]["source"]
+    if configured not in ("synthetic",) and not (ROOT / configured).exists():
+        source = [f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"]
+    elif configured != "synthetic":
+        source = [f"--data.source={ROOT / configured}"]
+    limits = ["--trainer.max_epochs=1", *(f"--trainer.limit_{part}_batches=2" for part in ("train", "val", "test"))]
+    main(["fit", f"--config={recipe}", *source, *limits, *QUIET, *TINY])
+    printed = capsys.readouterr().out
+    for row in ("validation", "test"):
+        figures = re.search(rf"{row} .*", printed).group()
+        assert len(re.findall(r"[01]\.\d{4}", figures)) >= 4, printed
+    logs = re.search(r"tensorboard --logdir (\S+)", printed).group(1)
+    assert list(Path(logs).glob("events.out.tfevents.*"))
+    assert list(Path(logs).glob("checkpoints/*.ckpt"))
+    assert (Path(logs) / "config.yaml").exists()
+
+
+def test_curves_are_in_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    source = wikipedia_like(tmp_path / "stream.txt")
+    main(["fit", f"--data.source={source}", "--trainer.max_epochs=2", "--trainer.log_every_n_steps=1", *QUIET, *TINY])
+    (folder,) = (tmp_path / "runs" / "tgnn").iterdir()
+    logged = EventAccumulator(str(folder)).Reload()
+    keys = {"train/loss", "train/events_per_second", "val/ap", "val/auc", "val/mrr", "val/hits@10", "test/ap"}
+    assert keys <= set(logged.Tags()["scalars"])
+    assert [event.step for event in logged.Scalars("val/ap")][:2] == [1, 3]
+
+
+def test_a_checkpoint_goes_through_all_subcommands(tmp_path, capsys):
+    source = f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"
+    main(["fit", source, "--model.model=jodie", "--trainer.max_epochs=1", "--data.batch_size=50", *QUIET, *TINY])
+    fitted = capsys.readouterr().out
+    (checkpoint,) = tmp_path.glob("runs/tgnn/version_0/checkpoints/*.ckpt")
+    common = [source, "--data.batch_size=50", f"--ckpt_path={checkpoint}", *QUIET, "--data.num_eval_negatives=3"]
+    for subcommand, row in (("validate", "validation"), ("test", "test")):
+        main([subcommand, *common])
+        ap = re.search(r"(?:val|test)/ap +│? *(0\.\d+)", capsys.readouterr().out).group(1)
+        assert f"{float(ap):.4f}" in re.search(rf"{row} .*", fitted).group()
+    resumed = TGNNCommand(["fit", *common, "--trainer.max_epochs=2", "--test_after_fit=false"])
+    assert resumed.trainer.current_epoch == 2
+    assert resumed.model.hparams.model == "jodie"
+    assert resumed.config.fit.model.init_args.memory_dim == 8
+
+
+def test_help_helps():
+    command = [sys.executable, "-c", "from lightning_tgnn.cli import main; main()"]
+    for arguments, expected in (
+        (["--help"], ["lightning-tgnn fit --config", "{fit,validate,test,predict}"]),
+        (["fit", "--help"], ["--data.help", "--test_after_fit", "go on where a run stopped\n"]),
+        (["fit", "--model.help", "LinkPrediction"], ["--model.memory_dim", "Width of the node memory"]),
+        (["fit", "--data.help", "TemporalDataModule"], ["--data.held_out_nodes", "Events per rank and step"]),
+    ):
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        for text in expected:
+            assert text in done.stdout, done.stdout
+
+
+def test_print_config_is_a_recipe(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", f"--config={ROOT / 'recipes/quickstart.yaml'}", "--print_config"])
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["data"]["init_args"]["num_neighbors"] == 10
+    assert printed["model"]["init_args"]["dropout"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data.source=nowhere.csv"], r"lightning-tgnn: .*nowhere\.csv"),
+        (["--data.batch_size=0"], r"batch_size must be an integer of at least 1, got 0"),
+        (["--model.model=tgat"], r"model must be one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        (["--data.negatives=hard"], r"negatives must be one of"),
+        (["--model.no_such_option=1"], r"no_such_option"),
+    ],
+)
+def test_mistakes_are_one_clear_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", *arguments, *QUIET])
+    printed = f"{stopped.value}\n{capsys.readouterr().err}"
+    assert re.search(message, printed), printed
+    assert stopped.value.code not in (0, None)
+    assert "Traceback" not in printed
+
+
+def test_report_leaves_out_what_was_not_measured():
+    out = io.StringIO()
+    print_report({"test/ap": 0.5, "test/mrr": 0.25}, None, Console(file=out, width=100))
+    assert "0.5000" in out.getvalue()
+    assert "validation" not in out.getvalue()
+    assert "AUC" not in out.getvalue()
+    assert "tensorboard" not in out.getvalue()
+
+
+def test_importing_needs_no_heavy_library():
+    names = ("dgl", "pandas", "numba", "torch_geometric")
+    code = f"import sys, lightning_tgnn; print([name for name in {names} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_public_names():
+    import lightning_tgnn
+
+    assert set(lightning_tgnn.__all__) >= {"EventStore", "LinkPrediction", "TemporalDataModule"}
+    assert lightning_tgnn.EventStore is EventStore
+    assert torch.get_default_dtype() == torch.float32
