@@ -72,13 +72,12 @@ class BatchOrganizer:
                 "neighbor_edge": events.new_empty(0, 0),
                 "edge_features": torch.empty(0, 0),
             }
-        # Empty places take an event that is there anyway. Sorted, so that the rows are read in the order of the file.
-        entries = torch.cat([events, torch.where(mask, neighbor_events, events[0]).flatten()])
-        distinct, position = torch.unique(entries, return_inverse=True)
+        # Empty places take an event that is there anyway.
+        edges = organize(torch.cat([events, torch.where(mask, neighbor_events, events[0]).flatten()]))
         return {
-            "event_edge": position[: len(events)],
-            "neighbor_edge": position[len(events) :].view(neighbor_events.shape),
-            "edge_features": _rows(self.store.edge_features, distinct),
+            "event_edge": edges.position[: len(events)],
+            "neighbor_edge": edges.position[len(events) :].view(neighbor_events.shape),
+            "edge_features": _rows(self.store.edge_features, edges.distinct),
         }
 
     def _deliver(self, src: Tensor, dst: Tensor, neighbor_events: Tensor) -> tuple[Tensor, Tensor]:

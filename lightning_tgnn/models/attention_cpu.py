@@ -27,7 +27,7 @@ def forward(
     attention = torch.empty(len(places.root), heads, places.mask.shape[1])
     arrays, lengths = _arrays(query, states, weight, bias, places, keep)
     outputs = (attention.numpy(), mixed.numpy())
-    _run(lambda part, span: attention_loops.forward(*span, *arrays, *outputs), lengths)
+    _run(lambda part, span: attention_loops.forward(*span, *arrays, *outputs), _spans(lengths))
     return mixed, attention
 
 
@@ -43,15 +43,20 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of query, states, weight and bias, given that of the weighted sums, [S, H, d]."""
     arrays, lengths = _arrays(query, states, weight, bias, places, keep)
+    # By query: no two threads then write to the same row of its gradient, since a part never ends within one.
+    sorted_root, order = places.root.sort(stable=True)
+    spans = _spans(lengths[order.numpy()], sorted_root.numpy())
     inputs = (*arrays, attention.numpy(), grad.contiguous().numpy())
-    # Every thread adds up its own gradients, so that the sums do not depend on who comes first.
-    shares = torch.get_num_threads()
-    totals = [torch.zeros(shares, *tensor.shape) for tensor in (query, states, weight, bias)]
+    grad_query = torch.zeros_like(query, memory_format=torch.contiguous_format)
+    # Of the rest every thread adds up its own, so that the sums do not depend on who comes first.
+    totals = [torch.zeros(len(spans), *tensor.shape) for tensor in (states, weight, bias)]
     _run(
-        lambda part, span: attention_loops.backward(*span, *inputs, *(total[part].numpy() for total in totals)),
-        lengths,
+        lambda part, span: attention_loops.backward(
+            *span, order.numpy(), *inputs, grad_query.numpy(), *(total[part].numpy() for total in totals)
+        ),
+        spans,
     )
-    grad_query, grad_states, grad_weight, grad_bias = (total.sum(0) for total in totals)
+    grad_states, grad_weight, grad_bias = (total.sum(0) for total in totals)
     return grad_query, grad_states, grad_weight, grad_bias
 
 
@@ -68,13 +73,19 @@ def _arrays(
     return tuple(tensor.detach().contiguous().numpy() for tensor in tensors), lengths.numpy()
 
 
-def _run(work: Callable[[int, tuple[int, int]], Any], lengths: np.ndarray) -> None:
-    """Call ``work(part, (start, stop))`` for parts of the roots with about as many neighbours each, side by side."""
+def _spans(lengths: np.ndarray, groups: np.ndarray | None = None) -> list[tuple[int, int]]:
+    """Cut the roots into a part per thread, with about as many neighbours each; ``groups`` are not cut apart."""
     entries = lengths.cumsum() + np.arange(1, len(lengths) + 1)  # a root without neighbours is some work, too
     total = int(entries[-1]) if len(entries) else 0
     parts = max(1, min(torch.get_num_threads(), total // _MIN_ENTRIES_PER_THREAD))
-    bounds = np.searchsorted(entries, [total * part / parts for part in range(1, parts)]).tolist()
-    spans = list(zip([0, *bounds], [*bounds, len(lengths)], strict=True))
+    bounds = np.searchsorted(entries, [total * part / parts for part in range(1, parts)])
+    if groups is not None and len(bounds):
+        bounds = np.searchsorted(groups, groups[bounds])
+    return list(zip([0, *bounds.tolist()], [*bounds.tolist(), len(lengths)], strict=True))
+
+
+def _run(work: Callable[[int, tuple[int, int]], Any], spans: list[tuple[int, int]]) -> None:
+    """Call ``work(part, (start, stop))`` for every part, side by side; the first here, the others in threads."""
     threads = [Thread(target=work, args=(part, span)) for part, span in enumerate(spans) if part]
     for thread in threads:
         thread.start()

@@ -126,6 +126,7 @@ def forward(
 def backward(
     start: int,
     stop: int,
+    order: Any,
     query: Any,
     states: Any,
     weight: Any,
@@ -144,14 +145,14 @@ def backward(
     grad_weight: Any,
     grad_bias: Any,
 ) -> None:
-    """Add the gradients of the roots ``start .. stop - 1``, given ``grad`` [S, H, d], to the last four arrays."""
+    """Add the gradients of the roots ``order[start:stop]``, given ``grad`` [S, H, d], to the last four arrays."""
     heads, width = query.shape[1], query.shape[2]
     state_dim, edge_end = states.shape[1], states.shape[1] + features.shape[1]
     x = np.empty((index.shape[1], width), np.float32)
     sine = np.empty((index.shape[1], weight.shape[0]), np.float32)
     slope = np.empty(weight.shape[0], np.float32)
     scores = np.empty((heads, index.shape[1]), np.float32)
-    for s in range(start, stop):
+    for s in order[start:stop]:
         count, own = lengths[s], root[s]
         for k in range(count):
             _gather(x[k], states, features, index[s, k], edge[s, k] if edge.size else 0)

@@ -1,4 +1,4 @@
-"""From updated memory to the embedding of a root at its time: attention (TGN), projection (JODIE), identity (APAN)."""
+"""From updated memory to the embedding of a root at its time: attention (TGN) or projection (JODIE, APAN)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.models.folded_attention import Neighborhood, folded_attention
+from lightning_tgnn.models.memory_updaters import ROW_MULTIPLE
 from lightning_tgnn.models.time_encoding import TimeEncoder
 from lightning_tgnn.types import EventBatch, SampledRoots
 
@@ -85,7 +86,8 @@ class TemporalAttention(Embedding):
 
     def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
         """Return the embeddings of the roots."""
-        own = states[: batch.num_roots]
+        # Some neighbours more than there are roots: few different shapes, see `ROW_MULTIPLE`.
+        own = states[: -(-batch.num_roots // ROW_MULTIPLE) * ROW_MULTIPLE]
         query, from_own = self._folded_query(own), self.from_own(own)
         times, total = root_times(batch), batch.root_index.numel()
         step = total if torch.is_grad_enabled() else _ROOTS_PER_PIECE
@@ -127,17 +129,29 @@ class TemporalAttention(Embedding):
 class TimeProjection(Embedding):
     """``W ((1 + w dt) * h)``: the memory drifts with the time since it was written (JODIE, section 3.2).
 
+    APAN takes it, too: its memory alone does not tell an active node from one that has long been silent.
+
     Args:
         state_dim: Width of the node states.
         embedding_dim: Width of the result.
         gap_mean: Mean time between events of a node.
         gap_std: Its standard deviation.
+        sampled_roots: Whose neighbours receive mails, see `EventBatch`.
     """
 
     gap: Tensor
 
-    def __init__(self, state_dim: int, embedding_dim: int, gap_mean: float, gap_std: float) -> None:
+    def __init__(
+        self,
+        state_dim: int,
+        embedding_dim: int,
+        gap_mean: float,
+        gap_std: float,
+        *,
+        sampled_roots: SampledRoots = "none",
+    ) -> None:
         super().__init__()
+        self.sampled_roots = sampled_roots
         self.register_buffer("gap", torch.tensor([gap_mean, gap_std], dtype=torch.float64))
         self.drift = nn.Linear(1, state_dim)
         nn.init.normal_(self.drift.weight, std=state_dim**-0.5)
@@ -149,22 +163,3 @@ class TimeProjection(Embedding):
         elapsed = root_times(batch) - memory_time[batch.root_index]
         normalised = ((elapsed - self.gap[0]) / self.gap[1]).float().unsqueeze(-1)
         return self.out(states.index_select(0, batch.root_index) * (1 + self.drift(normalised)))
-
-
-class IdentityEmbedding(Embedding):
-    """``W h``: all the work has been done when the mail was read (APAN, section 3.3).
-
-    Args:
-        state_dim: Width of the node states.
-        embedding_dim: Width of the result.
-    """
-
-    sampled_roots: SampledRoots = "events"
-
-    def __init__(self, state_dim: int, embedding_dim: int) -> None:
-        super().__init__()
-        self.out = nn.Linear(state_dim, embedding_dim)
-
-    def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
-        """Return the embeddings of the roots."""
-        return self.out(states).index_select(0, batch.root_index)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from lightning_tgnn.models.time_encoding import TimeEncoder
 from lightning_tgnn.types import StateRows, StateSpec
 
+ROW_MULTIPLE = 128
+
 
 class UpdatedRows(NamedTuple):
     """Memory after the pending mail.
@@ -40,7 +42,8 @@ class MemoryUpdater(nn.Module):
     def forward(self, rows: StateRows) -> UpdatedRows:
         """Return the rows' memory with their mails taken in."""
         arrived = rows.mail_count > 0
-        memory = torch.where(arrived.unsqueeze(-1), self.candidate(rows).float(), rows.memory)
+        candidate = self.candidate(_padded(rows))[: len(arrived)].float()
+        memory = torch.where(arrived.unsqueeze(-1), candidate, rows.memory)
         return UpdatedRows(memory, torch.where(arrived, rows.mail_time.amax(-1), rows.memory_time))
 
     def candidate(self, rows: StateRows) -> Tensor:
@@ -50,6 +53,18 @@ class MemoryUpdater(nn.Module):
     def encode_age(self, rows: StateRows) -> Tensor:
         """Return the encoding [U, M, d_time] of the time from the memory to each mail."""
         return self.time_encoder(self.time_encoder.elapsed(rows.mail_time, rows.memory_time.unsqueeze(-1)))
+
+
+def _padded(rows: StateRows) -> StateRows:
+    """Add empty rows up to a multiple, where the CPU computes in bfloat16.
+
+    Its kernels are compiled for every shape they meet and kept: without this each batch would bring new ones.
+    """
+    exact = torch.get_float32_matmul_precision() == "highest" and not torch.is_autocast_enabled("cpu")
+    extra = -len(rows.mail_count) % ROW_MULTIPLE
+    if exact or rows.memory.device.type != "cpu" or not extra:
+        return rows
+    return StateRows(*(torch.cat([table, table.new_zeros(extra, *table.shape[1:])]) for table in vars(rows).values()))
 
 
 class GRUUpdater(MemoryUpdater):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int, refusal
-from lightning_tgnn.models.embeddings import IdentityEmbedding, TemporalAttention, TimeProjection
+from lightning_tgnn.models.embeddings import TemporalAttention, TimeProjection
 from lightning_tgnn.models.memory_tgnn import MemoryTGNN
 from lightning_tgnn.models.memory_updaters import GRUUpdater, MailboxAttentionUpdater, RNNUpdater
 from lightning_tgnn.models.time_encoding import TimeEncoder
@@ -75,7 +75,8 @@ def _apan(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
     spec = _spec(config, info, mailbox_size=config.mailbox_size)
     time_encoder = TimeEncoder(config.time_dim, info.gap_mean)
     updater = MailboxAttentionUpdater(spec, time_encoder, config.num_heads, config.dropout)
-    embedding = IdentityEmbedding(config.memory_dim, config.embedding_dim)
+    gaps = (info.gap_mean, info.gap_std)
+    embedding = TimeProjection(config.memory_dim, config.embedding_dim, *gaps, sampled_roots="events")
     return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
 
 

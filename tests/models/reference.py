@@ -123,11 +123,9 @@ class Reference:
     def embed(self, node, event):
         h, t_u = self.state(node)
         t = self.times[event]
-        if self.name == "jodie":
+        if self.name in {"jodie", "apan"}:
             elapsed = torch.tensor([(t - t_u - self.gap_mean) / self.gap_std], dtype=D)
             return self.linear("embedding.out", h * (1 + self.linear("embedding.drift", elapsed)))
-        if self.name == "apan":
-            return self.linear("embedding.out", h)
         return self.attend(h, node, event)
 
     def attend(self, h, node, event):

@@ -71,7 +71,8 @@ def test_both_ways_equal_the_written_out_one(roots, k, heads, edge, seed):
     wanted = gradients(exact, expected, grad.double())
     for way in (attention_cpu, attention_tensors):
         mixed, attention = way.forward(*inputs, places, keep)
-        torch.testing.assert_close(mixed.double(), expected.detach(), rtol=1e-4, atol=1e-5)
+        # Angles reach 500: rounding one to float32 moves its cosine by up to 3e-5.
+        torch.testing.assert_close(mixed.double(), expected.detach(), rtol=1e-4, atol=1e-4)
         got = way.backward(grad, *inputs, places, keep, attention)
         for ours, theirs in zip(got, wanted, strict=True):
             torch.testing.assert_close(ours.double(), theirs, rtol=1e-3, atol=1e-3)

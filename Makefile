@@ -1,0 +1,33 @@
+# `make quickstart` and `make test` work on a fresh machine with Python 3.11: both make the environment if it is missing.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+BENCH_INSTALLED := .venv/.bench-installed
+
+.PHONY: quickstart test lint bench clean
+
+quickstart: $(INSTALLED)
+	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
+
+test: lint
+	$(BIN)/python -m pytest --doctest-modules lightning_tgnn tests
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(BENCH_INSTALLED)
+	$(BIN)/python -m pytest tests/benchmarks --override-ini addopts= --benchmark-disable-gc -s
+
+clean:
+	rm -rf .venv build *.egg-info
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,bench]'
+	touch $@

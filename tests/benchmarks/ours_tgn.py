@@ -1,0 +1,85 @@
+"""Our TGN through Lightning's Trainer, in rounds: ours_tgn.py SOURCE BATCH_SIZE PRECISION."""
+
+import sys
+import time
+from collections import defaultdict
+from typing import ClassVar
+
+import lightning_tgnn  # isort: skip  # before torch, as the README has it
+
+import lightning.pytorch as pl
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+
+from lightning_tgnn.data import read_events
+from tests.benchmarks.rounds import Turns
+
+
+class TimedLinkPrediction(lightning_tgnn.LinkPrediction):
+    """Adds up the seconds of each stage."""
+
+    seconds: ClassVar = defaultdict(float)
+
+    def timed(self, stage, call, *arguments):
+        start = time.perf_counter()
+        result = call(*arguments)
+        self.seconds[stage] += time.perf_counter() - start
+        return result
+
+    def fetch(self, batch):
+        return self.timed("fetch", super().fetch, batch)
+
+    def apply_mail(self, rows):
+        return self.timed("update memory", super().apply_mail, rows)
+
+    def embed(self, updated, batch):
+        return self.timed("embed", super().embed, updated, batch)
+
+    def score(self, embeddings, batch):
+        return self.timed("score", super().score, embeddings, batch)
+
+    def make_mails(self, updated, batch):
+        return self.timed("make mails", super().make_mails, updated, batch)
+
+    def commit(self, update):
+        return self.timed("commit", super().commit, update)
+
+    def backward(self, loss, *arguments, **options):
+        self.timed("backward", lambda: super(TimedLinkPrediction, self).backward(loss, *arguments, **options))
+
+
+class Rounds(Callback):
+    def __init__(self):
+        self.turns = Turns()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        before = self.turns.round
+        trainer.should_stop = not self.turns.step(len(batch), stages=dict(module.seconds))
+        if self.turns.round > before:
+            module.seconds.clear()
+
+
+def main(source, batch_size, precision):
+    pl.seed_everything(0, verbose=False)
+    stream = read_events(source)
+    features = np.random.default_rng(0).standard_normal((len(stream), 172), dtype=np.float32)
+    columns = (stream.src.numpy(), stream.dst.numpy(), stream.time.numpy())
+    data = lightning_tgnn.TemporalDataModule(
+        lightning_tgnn.EventStore.from_arrays(*columns, edge_features=features), batch_size=int(batch_size)
+    )
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        precision=precision,
+        max_epochs=5,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Rounds()],
+    )
+    trainer.fit(TimedLinkPrediction("tgn"), datamodule=data)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
