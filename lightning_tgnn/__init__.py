@@ -1,11 +1,7 @@
 """Distributed training of graph neural networks on graphs that change with time, for PyTorch Lightning."""
 
-from lightning_tgnn.host import limit_spinning
-
-limit_spinning()
-
-from lightning_tgnn.data import EventStore, TemporalDataModule  # noqa: E402
-from lightning_tgnn.tasks import LinkPrediction  # noqa: E402
+from lightning_tgnn.data import EventStore, TemporalDataModule
+from lightning_tgnn.tasks import LinkPrediction
 
 __version__ = "0.1.0"
 

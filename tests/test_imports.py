@@ -20,7 +20,6 @@ ALLOWED = {
     "strategies": SHARED | {"algorithms", "comm", "state"},
     "callbacks": SHARED | {"algorithms"},
     "report": SHARED,
-    "host": set(),
 }
 LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars"}
 PURE = {"torch.distributed", "lightning", "dgl", "pathlib", "os", "time", "io"}

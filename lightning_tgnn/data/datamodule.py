@@ -15,6 +15,7 @@ from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.event_store import EventStore, is_event_store
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
+from lightning_tgnn.data.prefetch import default_workers
 from lightning_tgnn.data.presample import PresampledEpochs
 from lightning_tgnn.data.readers import FORMATS, read_events
 from lightning_tgnn.data.sampling import NEIGHBOR_SAMPLERS, EventSampler
@@ -48,7 +49,7 @@ class TemporalDataModule(pl.LightningDataModule):
         num_eval_negatives: Negatives per validation and test event. AP and AUC use the first, MRR and Hits@K all.
         neighbor_sampler: ``"most_recent"`` or ``"uniform"``.
         seed: Of negatives, uniform neighbours and held-out nodes.
-        num_workers: Background threads that make batches.
+        num_workers: Background threads that make batches; None takes one where there are more than two cores, else 0.
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
         presample: ``"epoch"`` draws a whole epoch ahead, into memory-mapped files; ``"off"`` does not.
         presample_dir: Where those files are put; the system's temporary folder if None.
@@ -77,7 +78,7 @@ class TemporalDataModule(pl.LightningDataModule):
         num_eval_negatives: int = 49,
         neighbor_sampler: str = "most_recent",
         seed: int = 0,
-        num_workers: int = 1,
+        num_workers: int | None = None,
         prefetch_batches: int = 2,
         presample: str = "off",
         presample_dir: str | Path | None = None,
@@ -91,6 +92,7 @@ class TemporalDataModule(pl.LightningDataModule):
         check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
         check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")
         check_int("num_eval_negatives", num_eval_negatives, minimum=1, cure="1 gives AP and AUC, 49 a useful MRR")
+        num_workers = default_workers() if num_workers is None else num_workers
         check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
         check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
         check_int("seed", seed, minimum=0, cure="give a seed, for example 0")

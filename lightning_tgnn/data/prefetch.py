@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,15 @@ import torch
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
+
+
+def default_workers() -> int:
+    """Return 1 where there are cores to spare, else 0.
+
+    On two cores that training keeps busy, a worker's turns at Python's lock cost more than the work it takes over.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(cores > 2)
 
 
 def prefetched(make: Callable[[_In], _Out], inputs: Iterable[_In], *, ahead: int, workers: int) -> Iterator[_Out]:

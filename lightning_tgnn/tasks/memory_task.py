@@ -166,7 +166,8 @@ class MemoryTask(pl.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: EventBatch, batch_idx: int) -> None:
         """Count the batch's events."""
         self._rate.add(len(batch))
-        self.log("train/events_per_second", self._rate.per_second(), prog_bar=True, batch_size=len(batch))
+        if self.trainer.global_step % getattr(self.trainer, "log_every_n_steps", 1) == 0:
+            self.log("train/events_per_second", self._rate.per_second(), prog_bar=True, batch_size=len(batch))
 
     def _begin_evaluation(self, loader: Any, *, catch_up: bool) -> None:
         self._snapshot = self.state_store.snapshot()

@@ -5,17 +5,16 @@ import time
 from collections import defaultdict
 from typing import ClassVar
 
-import lightning_tgnn  # isort: skip  # before torch, as the README has it
-
 import lightning.pytorch as pl
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
+from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
 from lightning_tgnn.data import read_events
 from tests.benchmarks.rounds import Turns
 
 
-class TimedLinkPrediction(lightning_tgnn.LinkPrediction):
+class TimedLinkPrediction(LinkPrediction):
     """Adds up the seconds of each stage."""
 
     seconds: ClassVar = defaultdict(float)
@@ -64,9 +63,7 @@ def main(source, batch_size, precision):
     stream = read_events(source)
     features = np.random.default_rng(0).standard_normal((len(stream), 172), dtype=np.float32)
     columns = (stream.src.numpy(), stream.dst.numpy(), stream.time.numpy())
-    data = lightning_tgnn.TemporalDataModule(
-        lightning_tgnn.EventStore.from_arrays(*columns, edge_features=features), batch_size=int(batch_size)
-    )
+    data = TemporalDataModule(EventStore.from_arrays(*columns, edge_features=features), batch_size=int(batch_size))
     trainer = pl.Trainer(
         accelerator="cpu",
         precision=precision,

@@ -12,7 +12,14 @@ K = 3
 def batches(sampled_roots, store=None, training=True, **options):
     data = TemporalDataModule(
         random_store(edge_dim=2, node_dim=3) if store is None else store,
-        **{"batch_size": 16, "num_neighbors": K, "num_train_negatives": 2, "num_eval_negatives": 5, **options},
+        **{
+            "num_workers": 1,
+            "batch_size": 16,
+            "num_neighbors": K,
+            "num_train_negatives": 2,
+            "num_eval_negatives": 5,
+            **options,
+        },
     )
     data.sampled_roots = sampled_roots
     return data, list(data.train_dataloader() if training else data.val_dataloader())

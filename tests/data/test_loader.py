@@ -14,7 +14,7 @@ from tests.data.streams import random_store
 def module(**options):
     data = TemporalDataModule(
         random_store(300, num_nodes=25, edge_dim=2),
-        **{"batch_size": 16, "num_neighbors": 3, "num_eval_negatives": 4, **options},
+        **{"num_workers": 1, "batch_size": 16, "num_neighbors": 3, "num_eval_negatives": 4, **options},
     )
     data.sampled_roots = "all"
     return data

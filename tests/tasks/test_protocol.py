@@ -150,8 +150,8 @@ def test_bf16_mixed_keeps_node_state_in_float32(tmp_path, name):
     task, _ = fitted(tmp_path, name, precision="bf16-mixed")
     assert task.state_store.rows.memory.dtype == task.state_store.rows.mails.dtype == torch.float32
     exact, _ = fitted(tmp_path, name)
-    assert torch.allclose(task.state_store.rows.memory, exact.state_store.rows.memory, atol=0.1)
-    assert not torch.equal(task.state_store.rows.memory, exact.state_store.rows.memory)
+    difference = (task.state_store.rows.memory - exact.state_store.rows.memory).abs()
+    assert 0 < difference.mean() < 0.1 * exact.state_store.rows.memory.abs().mean()
 
 
 @pytest.mark.parametrize("options", [{"gradient_clip_val": 0.1}, {"accumulate_grad_batches": 3}, {"fast_dev_run": 2}])
