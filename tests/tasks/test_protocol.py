@@ -47,9 +47,9 @@ def name(request):
     return request.param
 
 
-def fitted(tmp_path, name="tgn", data=None, **options):
+def fitted(tmp_path, name="tgn", data=None, dropout=0.1, **options):
     torch.manual_seed(0)
-    task = LinkPrediction(name, **SMALL)
+    task = LinkPrediction(name, **SMALL, dropout=dropout)
     run = trainer(tmp_path, **options)
     run.fit(task, datamodule=data or data_module())
     return task, run
@@ -147,9 +147,10 @@ def test_predict_scores_the_test_part(tmp_path):
 
 
 def test_bf16_mixed_keeps_node_state_in_float32(tmp_path, name):
-    task, _ = fitted(tmp_path, name, precision="bf16-mixed")
+    # Without dropout: its random numbers are others in bfloat16.
+    task, _ = fitted(tmp_path, name, precision="bf16-mixed", dropout=0.0)
     assert task.state_store.rows.memory.dtype == task.state_store.rows.mails.dtype == torch.float32
-    exact, _ = fitted(tmp_path, name)
+    exact, _ = fitted(tmp_path, name, dropout=0.0)
     difference = (task.state_store.rows.memory - exact.state_store.rows.memory).abs()
     assert 0 < difference.mean() < 0.1 * exact.state_store.rows.memory.abs().mean()
 
