@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +178,11 @@ class TemporalDataModule(pl.LightningDataModule):
 
     def test_dataloader(self) -> EventLoader:
         """Return the loader of the test part."""
-        earlier = (self._replayed(self.split.train, training=True), self._replayed(self.split.val))
-        return self._loader(self.split.test, history=earlier)
+        return self._loader(self.split.test, history=self._before_test())
 
     def predict_dataloader(self) -> EventLoader:
-        """Return the loader of the test part."""
-        return self.test_dataloader()
+        """Return the loader of the test part, without negatives."""
+        return self._loader(self.split.test, history=self._before_test(), negatives=False)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Move the tensors of an `EventBatch`."""
@@ -204,42 +204,56 @@ class TemporalDataModule(pl.LightningDataModule):
         module = None if self.trainer is None else self.trainer.lightning_module
         return getattr(module, "sampled_roots", "all")
 
+    def _before_test(self) -> tuple[EventLoader, ...]:
+        return (self._replayed(self.split.train, training=True), self._replayed(self.split.val))
+
     def _replayed(self, events: Tensor, training: bool = False) -> EventLoader:
-        return self._loader(events, training=training, presample=False)
+        return self._loader(events, training=training, negatives=False)
+
+    @cached_property
+    def _negative_samplers(self) -> dict[bool, NegativeSampler]:
+        """The samplers of training and of evaluation; held-out nodes are no negatives in training either."""
+        store, split = self.store, self.split
+        barred = split.held_out if split.held_out.any() else None
+        return {
+            training: NegativeSampler.build(
+                self.negatives if training else self.eval_negatives,
+                store.src,
+                store.dst,
+                store.num_nodes,
+                seed=self.seed,
+                train_events=int(split.val[0]),
+                barred=barred if training else None,
+            )
+            for training in (True, False)
+        }
 
     def _loader(
         self,
         events: Tensor,
         *,
         training: bool = False,
-        presample: bool = True,
+        negatives: bool = True,
         history: tuple[EventLoader, ...] = (),
     ) -> EventLoader:
-        store, roots = self.store, self._roots_to_sample()
-        negatives = NegativeSampler.build(
-            self.negatives if training else self.eval_negatives,
-            store.src,
-            store.dst,
-            store.num_nodes,
-            seed=self.seed,
-            train_events=int(self.split.val[0]),
-        )
+        roots = self._roots_to_sample()
+        num_negatives = self.num_train_negatives if training else self.num_eval_negatives
         sampler = EventSampler(
-            store=store,
+            store=self.store,
             adjacency=self._train_adjacency if training else self._adjacency,
-            negatives=negatives,
-            num_negatives=self.num_train_negatives if training else self.num_eval_negatives,
+            negatives=self._negative_samplers[training] if negatives else None,
+            num_negatives=num_negatives if negatives else 0,
             num_neighbors=self.num_neighbors,
             neighbor_sampler=self.neighbor_sampler,
             sampled_roots=roots,
             seed=self.seed,
         )
-        presampled = presample and self.presample == "epoch"
+        presampled = negatives and self.presample == "epoch"
         return EventLoader(
             events,
             self.batch_size,
             sampler,
-            BatchOrganizer(store, self.split.unseen, roots),
+            BatchOrganizer(self.store, self.split.unseen, roots),
             training=training,
             prefetch_batches=self.prefetch_batches,
             num_workers=self.num_workers,

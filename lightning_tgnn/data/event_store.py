@@ -94,6 +94,7 @@ class EventStore:
                 raise DataError(refusal(name, f"of the length of src, {len(src)}", len(column), "give a row per event"))
         if node_features is not None:
             node_features = _float_column("node_features", node_features, np.float32, ndim=2)
+        node_ids = _id_column(node_ids)
         num_nodes = _count_nodes(src, dst, node_features, node_ids)
 
         if np.any(time[1:] < time[:-1]):
@@ -109,7 +110,7 @@ class EventStore:
             edge_features=_optional_tensor(columns.get("edge_features")),
             node_features=_optional_tensor(node_features),
             labels=_optional_tensor(columns.get("labels")),
-            node_ids=None if node_ids is None else np.asarray(node_ids),
+            node_ids=node_ids,
             fingerprint=_fingerprint(src, columns["dst"], columns["time"], num_nodes),
         )
 
@@ -239,8 +240,20 @@ def _float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarr
     return column
 
 
+def _id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:
+    if values is None:
+        return None
+    column = np.asarray(values)
+    if column.dtype == object and all(isinstance(value, str) for value in column):
+        column = column.astype(str)  # a pandas column of strings
+    if column.dtype.kind not in "iuU" or column.ndim != 1:
+        received = f"{column.dtype} of shape {list(column.shape)}"
+        raise DataError(refusal("node_ids", "integers or strings of shape [N]", received, "convert them"))
+    return column
+
+
 def _count_nodes(
-    src: np.ndarray, dst: np.ndarray, node_features: np.ndarray | None, node_ids: Sequence[Any] | np.ndarray | None
+    src: np.ndarray, dst: np.ndarray, node_features: np.ndarray | None, node_ids: np.ndarray | None
 ) -> int:
     highest = int(max(src.max(), dst.max()))
     given = {"node_features": node_features, "node_ids": node_ids}

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.prefetch import prefetched
 from lightning_tgnn.data.presample import PresampledEpochs
@@ -85,12 +86,12 @@ class EventLoader:
         self._epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch and the number of its batches that have been handed out."""
-        return {"epoch": self._epoch, "position": self._position}
+        """Return the epoch, the number of its batches that have been handed out, and their size."""
+        return {"epoch": self._epoch, "position": self._position, "batch_size": self.batch_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict` in the next iteration."""
-        self._resume = {"epoch": state["epoch"], "position": state["position"]}
+        self._resume = {name: state[name] for name in ("epoch", "position", "batch_size")}
         self._epoch = state["epoch"]
 
     def catch_up(self, position: int) -> Iterator[EventBatch]:
@@ -112,13 +113,22 @@ class EventLoader:
     def _iterate(self, resume: dict[str, int] | None) -> Iterator[EventBatch]:
         # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch. A saved
         # position counts only within its own epoch; a later epoch starts at its beginning.
-        self._position = resume["position"] if resume is not None and resume["epoch"] == self._epoch else 0
+        self._position = 0
+        if resume is not None and resume["epoch"] == self._epoch:
+            self._check_batch_size(resume)
+            self._position = resume["position"]
         epoch = self._epoch if self._training else None
         if self._presampled is not None:
             self._presampled.draw(epoch)
         for batch in self._prefetched(lambda number: self._make(number, epoch), range(self._position, len(self))):
             self._position += 1
             yield batch
+
+    def _check_batch_size(self, resume: dict[str, int]) -> None:
+        if resume["batch_size"] != self.batch_size:
+            requirement = f"{resume['batch_size']} to resume in the middle of this epoch"
+            cure = "give that size, or resume from a checkpoint of the end of an epoch"
+            raise CheckpointError(refusal("batch_size", requirement, self.batch_size, cure))
 
     def _prefetched(self, make: Callable[[_In], EventBatch], inputs: Iterable[_In]) -> Iterator[EventBatch]:
         return prefetched(make, inputs, ahead=self.prefetch_batches, workers=self.num_workers)

@@ -33,6 +33,7 @@ class NegativeSampler:
         dst: int64 [E].
         candidates: int64 [C], ascending, where `destination` and every fallback draw from.
         history: Past destinations of every source, for `historical`.
+        barred: bool [N], nodes that are never drawn, or None.
         first_seen: int64 [P], ascending, the events whose pair (source, destination) is new, for `inductive`.
     """
 
@@ -44,10 +45,19 @@ class NegativeSampler:
     candidates: Tensor
     history: TemporalAdjacency | None
     first_seen: Tensor | None
+    barred: Tensor | None = None
 
     @classmethod
     def build(
-        cls, name: str, src: Tensor, dst: Tensor, num_nodes: int, *, seed: int, train_events: int
+        cls,
+        name: str,
+        src: Tensor,
+        dst: Tensor,
+        num_nodes: int,
+        *,
+        seed: int,
+        train_events: int,
+        barred: Tensor | None = None,
     ) -> NegativeSampler:
         """Prepare the tables of the sampler called ``name``.
 
@@ -63,6 +73,7 @@ class NegativeSampler:
             num_nodes: Nodes are ``0 .. num_nodes - 1``.
             seed: Of all draws.
             train_events: Events before this one are the training part.
+            barred: bool [N], nodes that must not be drawn: those held out of training.
 
         Raises:
             InvalidArgumentError: The name is unknown, or the stream has a single destination to draw.
@@ -70,6 +81,8 @@ class NegativeSampler:
         check_choice("negatives", name, NEGATIVE_SAMPLERS)
         check_int("train_events", train_events, minimum=0, cure="give the number of events of the training part")
         candidates = torch.arange(num_nodes) if name == "all" else torch.unique(dst)
+        if barred is not None:
+            candidates = candidates[~barred[candidates]]
         if candidates.numel() < 2:
             cure = "draw from 'all' nodes" if num_nodes > 1 else "give a graph of at least two nodes"
             received = f"{candidates.numel()} candidate"
@@ -83,6 +96,7 @@ class NegativeSampler:
             candidates=candidates,
             history=TemporalAdjacency.build(src, dst, num_nodes, directed=True) if name == "historical" else None,
             first_seen=first_positions(src * num_nodes + dst) if name == "inductive" else None,
+            barred=barred,
         )
 
     def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
@@ -145,6 +159,8 @@ class NegativeSampler:
             entries = lowest[event] + random_below(count[event], key[pending], attempt)
             destinations = self._table(entries)
             accepted = destinations != true[pending]
+            if self.barred is not None:
+                accepted &= ~self.barred[destinations]
             drawn[pending[accepted]] = destinations[accepted]
             pending = pending[~accepted]
         return drawn

@@ -47,9 +47,9 @@ class PresampledEpochs:
         self._epoch, self._drawn = epoch, Sample(negatives, neighbors)
 
     def batch(self, piece: slice) -> Sample:
-        """Return what `draw` drew for a run of the epoch's events."""
+        """Return a copy of what `draw` drew for a run of the epoch's events: the next epoch overwrites the files."""
         assert self._drawn is not None, "draw first"
-        return Sample(self._drawn.negatives[piece], self._drawn.neighbor_events[piece])
+        return Sample(self._drawn.negatives[piece].clone(), self._drawn.neighbor_events[piece].clone())
 
     def _file(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if 0 in shape:

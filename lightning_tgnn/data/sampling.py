@@ -69,7 +69,7 @@ class EventSampler:
     def _sample_neighbors(self, events: Tensor, negatives: Tensor, epoch: int | None) -> Tensor:
         groups = self.roots_per_event
         if groups * self.num_neighbors == 0:
-            return torch.empty(len(events), 0, self.num_neighbors, dtype=torch.int64)
+            return torch.empty(len(events), groups, self.num_neighbors, dtype=torch.int64)
         ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
         roots = torch.cat([ends, negatives], dim=1)[:, :groups].flatten()
         before = events.repeat_interleave(groups)

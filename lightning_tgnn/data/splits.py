@@ -22,12 +22,14 @@ class Split:
         val: int64, event ids.
         test: int64, event ids.
         unseen: bool [N], nodes that no training event has.
+        held_out: bool [N], those of them that were held out.
     """
 
     train: Tensor
     val: Tensor
     test: Tensor
     unseen: Tensor
+    held_out: Tensor
 
 
 def chronological_split(
@@ -56,6 +58,7 @@ def chronological_split(
     _check_parts(parts, val_ratio, test_ratio, by)
 
     kept = torch.ones(train_end, dtype=torch.bool)
+    out = torch.zeros(store.num_nodes, dtype=torch.bool)
     if held_out:
         out = _held_out_nodes(store, train_end, held_out, seed)
         kept = ~(out[store.src[:train_end]] | out[store.dst[:train_end]])
@@ -64,7 +67,7 @@ def chronological_split(
     unseen = torch.ones(store.num_nodes, dtype=torch.bool)
     unseen[store.src[train]] = False
     unseen[store.dst[train]] = False
-    return Split(train, torch.arange(train_end, val_end), torch.arange(val_end, len(store)), unseen)
+    return Split(train, torch.arange(train_end, val_end), torch.arange(val_end, len(store)), unseen, out)
 
 
 def _boundaries(store: EventStore, val_ratio: float, test_ratio: float, by: str) -> tuple[int, int]:

@@ -8,6 +8,8 @@ from torch import Tensor
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.types import StreamInfo
 
+_LEAST_DEVIATION = 1e-3
+
 
 def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
     """Describe ``store``; the time scale comes from its training events (int64 [E]) alone."""
@@ -34,5 +36,6 @@ def _gaps(store: EventStore, train: Tensor) -> tuple[float, float]:
     gaps = (times[1:] - times[:-1])[nodes[1:] == nodes[:-1]]
     if not len(gaps):
         gaps = (store.time[-1] - store.time[0]).reshape(1)
-    mean, std = float(gaps.mean()), float(gaps.std(correction=0))
-    return mean or 1.0, std or mean or 1.0
+    mean, std = float(gaps.mean()) or 1.0, float(gaps.std(correction=0))
+    # The gaps of a regular stream differ by rounding alone, which is no scale to divide by.
+    return mean, std if std > _LEAST_DEVIATION * mean else mean

@@ -1,11 +1,14 @@
-"""The folded attention on the CPU: compiled loops, the roots shared out over threads."""
+"""The folded attention on the CPU: compiled loops, the roots shared out over threads.
+
+The loops' threads are those of torch: the compiler takes the OpenMP library that torch has loaded. Threads of our own
+would wait for torch's, which keep spinning for milliseconds after each operation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,8 +29,7 @@ def forward(
     mixed = torch.empty(len(places.root), heads, width)
     attention = torch.empty(len(places.root), heads, places.mask.shape[1])
     arrays, lengths = _arrays(query, states, weight, bias, places, keep)
-    outputs = (attention.numpy(), mixed.numpy())
-    _run(lambda part, span: attention_loops.forward(*span, *arrays, *outputs), _spans(lengths))
+    attention_loops.forward(_bounds(lengths), *arrays, attention.numpy(), mixed.numpy())
     return mixed, attention
 
 
@@ -45,17 +47,13 @@ def backward(
     arrays, lengths = _arrays(query, states, weight, bias, places, keep)
     # By query: no two threads then write to the same row of its gradient, since a part never ends within one.
     sorted_root, order = places.root.sort(stable=True)
-    spans = _spans(lengths[order.numpy()], sorted_root.numpy())
-    inputs = (*arrays, attention.numpy(), grad.contiguous().numpy())
+    bounds = _bounds(lengths[order.numpy()], sorted_root.numpy())
     grad_query = torch.zeros_like(query, memory_format=torch.contiguous_format)
     # Of the rest every thread adds up its own, so that the sums do not depend on who comes first.
-    totals = [torch.zeros(len(spans), *tensor.shape) for tensor in (states, weight, bias)]
-    _run(
-        lambda part, span: attention_loops.backward(
-            *span, order.numpy(), *inputs, grad_query.numpy(), *(total[part].numpy() for total in totals)
-        ),
-        spans,
-    )
+    totals = [torch.zeros(len(bounds) - 1, *tensor.shape) for tensor in (states, weight, bias)]
+    inputs = (*arrays, attention.numpy(), grad.contiguous().numpy())
+    outputs = (grad_query.numpy(), *(total.numpy() for total in totals))
+    attention_loops.backward(bounds, order.numpy(), *inputs, *outputs)
     grad_states, grad_weight, grad_bias = (total.sum(0) for total in totals)
     return grad_query, grad_states, grad_weight, grad_bias
 
@@ -73,22 +71,14 @@ def _arrays(
     return tuple(tensor.detach().contiguous().numpy() for tensor in tensors), lengths.numpy()
 
 
-def _spans(lengths: np.ndarray, groups: np.ndarray | None = None) -> list[tuple[int, int]]:
+def _bounds(lengths: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
     """Cut the roots into a part per thread, with about as many neighbours each; ``groups`` are not cut apart."""
     entries = lengths.cumsum() + np.arange(1, len(lengths) + 1)  # a root without neighbours is some work, too
     total = int(entries[-1]) if len(entries) else 0
-    parts = max(1, min(torch.get_num_threads(), total // _MIN_ENTRIES_PER_THREAD))
-    bounds = np.searchsorted(entries, [total * part / parts for part in range(1, parts)])
-    if groups is not None and len(bounds):
-        bounds = np.searchsorted(groups, groups[bounds])
-    return list(zip([0, *bounds.tolist()], [*bounds.tolist(), len(lengths)], strict=True))
-
-
-def _run(work: Callable[[int, tuple[int, int]], Any], spans: list[tuple[int, int]]) -> None:
-    """Call ``work(part, (start, stop))`` for every part, side by side; the first here, the others in threads."""
-    threads = [Thread(target=work, args=(part, span)) for part, span in enumerate(spans) if part]
-    for thread in threads:
-        thread.start()
-    work(0, spans[0])
-    for thread in threads:
-        thread.join()
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    numba.set_num_threads(threads)
+    parts = max(1, min(threads, total // _MIN_ENTRIES_PER_THREAD))
+    inner = np.searchsorted(entries, [total * part / parts for part in range(1, parts)])
+    if groups is not None and len(inner):
+        inner = np.searchsorted(groups, groups[inner])
+    return np.array([0, *inner, len(lengths)], dtype=np.int64)

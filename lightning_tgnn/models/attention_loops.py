@@ -2,6 +2,7 @@
 
 The same arithmetic as in tensor operations (see `folded_attention`), without their round trips through memory. A
 root's neighbours are put together in a small scratch array ``x`` [K, d] and everything about the root is done there.
+Helpers take whole arrays and indices: a slice costs the compiler's reference counting more than the work on it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
 # Reassociation lets sums use vector registers. The range reduction of `_encode` must not be reassociated.
 _SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "nogil": True, "cache": True}
 _EXACT: dict[str, Any] = {"fastmath": {"contract"}, "nogil": True, "cache": True}
 
-_ONE, _TWO, _ZERO = np.float32(1), np.float32(2), np.float32(0)
+_ZERO, _HALF, _ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
 _INVERSE_PI = np.float32(1 / math.pi)
 # pi = _PI + _PI_REST; the first part has few enough bits that `half_turns * _PI` is exact.
 _PI = np.float32(3.140625)
@@ -27,55 +28,58 @@ _S3, _S5, _S7, _S9, _S11 = (np.float32((-1) ** (n // 2) / math.factorial(n)) for
 
 
 @njit(**_EXACT)
-def _encode(elapsed: Any, weight: Any, bias: Any, cosine: Any) -> None:
-    """Write ``cos(elapsed * weight + bias)``."""
+def _encode(elapsed: Any, weight: Any, bias: Any, x: Any, k: int, first: int) -> None:
+    """Write ``cos(elapsed * weight + bias)`` to ``x[k, first:]``."""
     for d in range(weight.shape[0]):
         angle = elapsed * weight[d] + bias[d]
         half_turns = np.rint(angle * _INVERSE_PI)
         rest = (angle - half_turns * _PI) - half_turns * _PI_REST
-        sign = _ONE - _TWO * (half_turns - _TWO * np.floor(half_turns / _TWO))
+        sign = _ONE - _TWO * (half_turns - _TWO * np.floor(half_turns * _HALF))
         q = rest * rest
-        cosine[d] = sign * (_ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12))))))
+        x[k, first + d] = sign * (_ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12))))))
 
 
 @njit(**_EXACT)
-def _encode_with_sine(elapsed: Any, weight: Any, bias: Any, cosine: Any, sine: Any) -> None:
-    """Write the cosine and the sine of ``elapsed * weight + bias``."""
+def _encode_with_sine(elapsed: Any, weight: Any, bias: Any, x: Any, sine: Any, k: int, first: int) -> None:
+    """Write the cosine of ``elapsed * weight + bias`` to ``x[k, first:]`` and its sine to ``sine[k]``."""
     for d in range(weight.shape[0]):
         angle = elapsed * weight[d] + bias[d]
         half_turns = np.rint(angle * _INVERSE_PI)
         rest = (angle - half_turns * _PI) - half_turns * _PI_REST
-        sign = _ONE - _TWO * (half_turns - _TWO * np.floor(half_turns / _TWO))
+        sign = _ONE - _TWO * (half_turns - _TWO * np.floor(half_turns * _HALF))
         q = rest * rest
-        cosine[d] = sign * (_ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12))))))
-        sine[d] = sign * rest * (_ONE + q * (_S3 + q * (_S5 + q * (_S7 + q * (_S9 + q * _S11)))))
+        x[k, first + d] = sign * (_ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12))))))
+        sine[k, d] = sign * rest * (_ONE + q * (_S3 + q * (_S5 + q * (_S7 + q * (_S9 + q * _S11)))))
 
 
 @njit(**_SUMS)
-def _dot(a: Any, b: Any) -> Any:
+def _gather(x: Any, k: int, states: Any, features: Any, index: Any, edge: Any) -> None:
+    """Write a neighbour's state and edge features to ``x[k]``."""
+    state_dim = states.shape[1]
+    for d in range(state_dim):
+        x[k, d] = states[index, d]
+    for d in range(features.shape[1]):
+        x[k, state_dim + d] = features[edge, d]
+
+
+@njit(**_SUMS)
+def _dot(rows: Any, i: int, h: int, x: Any, k: int) -> Any:
+    """Return ``rows[i, h] . x[k]``."""
     total = _ZERO
-    for d in range(a.shape[0]):
-        total += a[d] * b[d]
+    for d in range(x.shape[1]):
+        total += rows[i, h, d] * x[k, d]
     return total
 
 
 @njit(**_SUMS)
-def _add_scaled(total: Any, factor: Any, row: Any) -> None:
-    for d in range(row.shape[0]):
-        total[d] += factor * row[d]
+def _add_scaled(rows: Any, i: int, h: int, factor: Any, x: Any, k: int) -> None:
+    """Add ``factor * x[k]`` to ``rows[i, h]``."""
+    for d in range(x.shape[1]):
+        rows[i, h, d] += factor * x[k, d]
 
 
 @njit(**_SUMS)
-def _gather(x: Any, states: Any, features: Any, index: Any, edge: Any) -> None:
-    """Write a neighbour's state and edge features to its place ``x`` [d]."""
-    state_dim, edge_dim = states.shape[1], features.shape[1]
-    x[:state_dim] = states[index]
-    if edge_dim:
-        x[state_dim : state_dim + edge_dim] = features[edge]
-
-
-@njit(**_SUMS)
-def forward(
+def _forward(
     start: int,
     stop: int,
     query: Any,
@@ -103,27 +107,29 @@ def forward(
     for s in range(start, stop):
         count = lengths[s]
         for k in range(count):
-            _gather(x[k], states, features, index[s, k], edge[s, k] if edge.size else 0)
-            _encode(elapsed[s, k], weight, bias, x[k, edge_end:])
+            _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
+            _encode(elapsed[s, k], weight, bias, x, k, edge_end)
         for h in range(heads):
-            scores, total = attention[s, h], mixed[s, h]
-            scores[:] = _ZERO
-            total[:] = _ZERO
             highest = np.float32(-np.inf)
             for k in range(count):
-                scores[k] = _dot(query[root[s], h], x[k])
-                highest = max(highest, scores[k])
+                attention[s, h, k] = _dot(query, root[s], h, x, k)
+                highest = max(highest, attention[s, h, k])
             normaliser = _ZERO
             for k in range(count):
-                scores[k] = np.exp(scores[k] - highest)
-                normaliser += scores[k]
+                attention[s, h, k] = np.exp(attention[s, h, k] - highest)
+                normaliser += attention[s, h, k]
+            for k in range(count, x.shape[0]):
+                attention[s, h, k] = _ZERO
+            for d in range(width):
+                mixed[s, h, d] = _ZERO
             for k in range(count):
-                scores[k] /= normaliser
-                _add_scaled(total, scores[k] * keep[s, h, k] if keep.size else scores[k], x[k])
+                attention[s, h, k] /= normaliser
+                factor = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
+                _add_scaled(mixed, s, h, factor, x, k)
 
 
 @njit(**_SUMS)
-def backward(
+def _backward(
     start: int,
     stop: int,
     order: Any,
@@ -155,28 +161,116 @@ def backward(
     for s in order[start:stop]:
         count, own = lengths[s], root[s]
         for k in range(count):
-            _gather(x[k], states, features, index[s, k], edge[s, k] if edge.size else 0)
-            _encode_with_sine(elapsed[s, k], weight, bias, x[k, edge_end:], sine[k])
+            _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
+            _encode_with_sine(elapsed[s, k], weight, bias, x, sine, k, edge_end)
         for h in range(heads):
             shared = _ZERO
             for k in range(count):
-                scores[h, k] = _dot(grad[s, h], x[k])
+                scores[h, k] = _dot(grad, s, h, x, k)
                 if keep.size:
                     scores[h, k] *= keep[s, h, k]
                 shared += scores[h, k] * attention[s, h, k]
             for k in range(count):
                 scores[h, k] = (scores[h, k] - shared) * attention[s, h, k]
-                _add_scaled(grad_query[own, h], scores[h, k], x[k])
+                _add_scaled(grad_query, own, h, scores[h, k], x, k)
         for k in range(count):
-            slope[:] = _ZERO
+            neighbor = index[s, k]
+            for d in range(slope.shape[0]):
+                slope[d] = _ZERO
             for h in range(heads):
+                score = scores[h, k]
                 kept = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
-                row = grad_states[index[s, k]]
-                _add_scaled(row, scores[h, k], query[own, h, :state_dim])
-                _add_scaled(row, kept, grad[s, h, :state_dim])
-                _add_scaled(slope, scores[h, k], query[own, h, edge_end:])
-                _add_scaled(slope, kept, grad[s, h, edge_end:])
+                for d in range(state_dim):
+                    grad_states[neighbor, d] += score * query[own, h, d] + kept * grad[s, h, d]
+                for d in range(slope.shape[0]):
+                    slope[d] += score * query[own, h, edge_end + d] + kept * grad[s, h, edge_end + d]
             for d in range(slope.shape[0]):
                 change = slope[d] * sine[k, d]
                 grad_bias[d] -= change
                 grad_weight[d] -= change * elapsed[s, k]
+
+
+@njit(parallel=True, **_SUMS)
+def forward(
+    bounds: Any,
+    query: Any,
+    states: Any,
+    weight: Any,
+    bias: Any,
+    features: Any,
+    root: Any,
+    index: Any,
+    edge: Any,
+    elapsed: Any,
+    lengths: Any,
+    keep: Any,
+    attention: Any,
+    mixed: Any,
+) -> None:
+    """Run `_forward` on the parts between ``bounds`` (int64 [parts + 1]), side by side."""
+    for part in prange(bounds.shape[0] - 1):
+        _forward(
+            bounds[part],
+            bounds[part + 1],
+            query,
+            states,
+            weight,
+            bias,
+            features,
+            root,
+            index,
+            edge,
+            elapsed,
+            lengths,
+            keep,
+            attention,
+            mixed,
+        )
+
+
+@njit(parallel=True, **_SUMS)
+def backward(
+    bounds: Any,
+    order: Any,
+    query: Any,
+    states: Any,
+    weight: Any,
+    bias: Any,
+    features: Any,
+    root: Any,
+    index: Any,
+    edge: Any,
+    elapsed: Any,
+    lengths: Any,
+    keep: Any,
+    attention: Any,
+    grad: Any,
+    grad_query: Any,
+    grad_states: Any,
+    grad_weight: Any,
+    grad_bias: Any,
+) -> None:
+    """Run `_backward` on the parts between ``bounds``; of the last three arrays each part has its own, [parts, ...]."""
+    for part in prange(bounds.shape[0] - 1):
+        _backward(
+            bounds[part],
+            bounds[part + 1],
+            order,
+            query,
+            states,
+            weight,
+            bias,
+            features,
+            root,
+            index,
+            edge,
+            elapsed,
+            lengths,
+            keep,
+            attention,
+            grad,
+            grad_query,
+            grad_states[part],
+            grad_weight[part],
+            grad_bias[part],
+        )

@@ -32,7 +32,8 @@ class LinkPredictor(nn.Module):
         source = self.source(embeddings[:num_events]).unsqueeze(1)
         candidates = self.destination(embeddings[num_events:])
         true = candidates[:num_events].unsqueeze(1)
-        negative = candidates[num_events:].view(num_events, -1, source.shape[-1])
+        negatives_per_event = len(embeddings) // num_events - 2
+        negative = candidates[num_events:].view(num_events, negatives_per_event, source.shape[-1])
         positive_logits = self.out(torch.relu(source + true)).view(num_events)
-        negative_logits = self.out(torch.relu(source + negative)).view(num_events, -1)
+        negative_logits = self.out(torch.relu(source + negative)).view(num_events, negatives_per_event)
         return positive_logits.float(), negative_logits.float()

@@ -41,13 +41,15 @@ class LocalStateStore:
         self.spec = spec
         self.position = 0
         size, slots = spec.num_nodes, spec.mailbox_size
-        self.rows = StateRows(
-            memory=torch.zeros(size, spec.memory_dim, device=device),
-            memory_time=torch.zeros(size, dtype=torch.float64, device=device),
-            mails=torch.zeros(size, slots, spec.mail_dim, device=device),
-            mail_time=torch.zeros(size, slots, dtype=torch.float64, device=device),
-            mail_count=torch.zeros(size, dtype=torch.int64, device=device),
-        )
+        # The first to ask may be an evaluation: tensors made under its inference mode could never be trained on.
+        with torch.inference_mode(False):
+            self.rows = StateRows(
+                memory=torch.zeros(size, spec.memory_dim, device=device),
+                memory_time=torch.zeros(size, dtype=torch.float64, device=device),
+                mails=torch.zeros(size, slots, spec.mail_dim, device=device),
+                mail_time=torch.zeros(size, slots, dtype=torch.float64, device=device),
+                mail_count=torch.zeros(size, dtype=torch.int64, device=device),
+            )
 
     def fetch(self, nodes: Tensor) -> _Fetched:
         """Read the rows of the distinct ``nodes``."""

@@ -101,6 +101,16 @@ class LinkPrediction(MemoryTask):
         positive, _ = self.run_stages(batch)
         return {"event": batch.events, "probability": positive.sigmoid()}
 
+    def on_validation_epoch_start(self) -> None:
+        """Start from what training has left, with nothing measured."""
+        self.val_metrics.reset()
+        super().on_validation_epoch_start()
+
+    def on_test_epoch_start(self) -> None:
+        """Start from the end of validation, with nothing measured."""
+        self.test_metrics.reset()
+        super().on_test_epoch_start()
+
     def on_validation_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
         self._log_metrics("val", self.val_metrics)

@@ -16,6 +16,7 @@ from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.types import EventBatch, SampledRoots, StateRows, StateStore, StateUpdate, StreamInfo
 
 _CHECKPOINT_KEY = "lightning_tgnn"
+_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
 class MemoryTask(pl.LightningModule):
@@ -94,8 +95,9 @@ class MemoryTask(pl.LightningModule):
         self.build_head()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam."""
-        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True)
+        """Return Adam, fused unless Lightning has to clip between its parts."""
+        clips = self._trainer is not None and bool(self.trainer.gradient_clip_val)
+        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=not clips)
 
     # -- stages --------------------------------------------------------------------------------------------------
 
@@ -136,7 +138,15 @@ class MemoryTask(pl.LightningModule):
         self._state_store = store
 
     def setup(self, stage: str) -> None:
-        """Refuse strategies that would keep one diverging copy of the node state per rank."""
+        """Refuse several ranks, each of which would keep a node state of its own, and what float64 times rule out."""
+        if str(self.trainer.precision) not in _PRECISIONS:
+            cure = "node times need float64 and node memory float32, so only the products can be in less"
+            raise InvalidArgumentError(
+                refusal("Trainer(precision=...)", f"one of {', '.join(_PRECISIONS)}", self.trainer.precision, cure)
+            )
+        if self.trainer.strategy.root_device.type == "mps":
+            cure = "set accelerator='cpu': Apple's GPU has no float64, which times need"
+            raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "'cpu' or 'cuda'", "mps", cure))
         if self.trainer.world_size > 1 and self._state_store is None:
             cure = "set devices=1 and num_nodes=1: the strategies that share node state are not part of this version"
             received = f"{self.trainer.world_size} ranks"
@@ -145,11 +155,12 @@ class MemoryTask(pl.LightningModule):
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""
         self._rate.restart()
-        if self._saved_random is not None:
-            torch.set_rng_state(self._saved_random["cpu"].cpu())
-            if torch.cuda.is_available() and self._saved_random["cuda"]:
-                torch.cuda.set_rng_state_all([state.cpu() for state in self._saved_random["cuda"]])
-            self._saved_random = None
+        self._abandon_evaluation()
+        saved, self._saved_random = self._saved_random, None
+        if saved is not None and self.trainer.ckpt_path is not None:
+            torch.set_rng_state(saved["cpu"].cpu())
+            if self.device.type == "cuda" and saved["cuda"] is not None:
+                torch.cuda.set_rng_state(saved["cuda"].cpu(), self.device)
 
     def on_train_batch_start(self, batch: EventBatch, batch_idx: int) -> None:
         """Empty the node state before the first event of an epoch.
@@ -166,10 +177,17 @@ class MemoryTask(pl.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: EventBatch, batch_idx: int) -> None:
         """Count the batch's events."""
         self._rate.add(len(batch))
-        if self.trainer.global_step % getattr(self.trainer, "log_every_n_steps", 1) == 0:
+        every = getattr(self.trainer, "log_every_n_steps", 1)
+        if every and self.trainer.global_step % every == 0:
             self.log("train/events_per_second", self._rate.per_second(), prog_bar=True, batch_size=len(batch))
 
+    def _abandon_evaluation(self) -> None:
+        """Put back what an evaluation that broke off has left."""
+        if self._snapshot is not None:
+            self._end_evaluation()
+
     def _begin_evaluation(self, loader: Any, *, catch_up: bool) -> None:
+        self._abandon_evaluation()
         self._snapshot = self.state_store.snapshot()
         if catch_up:
             self._catch_up(loader)
@@ -233,7 +251,7 @@ class MemoryTask(pl.LightningModule):
             "state": state,
             "random": {
                 "cpu": torch.get_rng_state(),
-                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+                "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
             },
         }
 
@@ -256,7 +274,7 @@ class MemoryTask(pl.LightningModule):
 
 
 def _check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:
-    if saved is None or current is None or saved.fingerprint == current.fingerprint:
+    if saved is None or current is None or _identity(saved) == _identity(current):
         return
     cure = "give the stream that the model was trained on, or train a new model"
     raise CheckpointError(
@@ -264,5 +282,10 @@ def _check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> N
     )
 
 
+def _identity(info: StreamInfo) -> tuple[str, int, int]:
+    return info.fingerprint, info.node_feature_dim, info.edge_feature_dim
+
+
 def _describe(info: StreamInfo) -> str:
-    return f"{info.num_events} events, {info.num_nodes} nodes, {info.fingerprint[:8]}"
+    widths = f"{info.edge_feature_dim} edge and {info.node_feature_dim} node features"
+    return f"{info.num_events} events, {info.num_nodes} nodes, {widths}, {info.fingerprint[:8]}"

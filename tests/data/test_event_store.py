@@ -139,3 +139,11 @@ def test_damaged_stores_are_refused(tmp_path, damage, message):
     damage(folder)
     with pytest.raises(DataError, match=message):
         EventStore.open(folder)
+
+
+def test_ids_of_a_pandas_column_are_saved(tmp_path):
+    ids = np.array(["a", "b", "c"], dtype=object)
+    store = EventStore.from_arrays([0, 1], [1, 2], [0.0, 1.0], node_ids=ids)
+    assert EventStore.open(store.save(tmp_path / "store")).node_ids.tolist() == ["a", "b", "c"]
+    with pytest.raises(DataError, match="node_ids must be integers or strings"):
+        EventStore.from_arrays([0, 1], [1, 2], [0.0, 1.0], node_ids=np.array(["a", 2, None], dtype=object))

@@ -98,7 +98,7 @@ def test_resume_continues_at_the_next_batch(prefetch):
 
 def test_a_saved_position_does_not_reach_into_the_next_epoch():
     loader = module().train_dataloader()
-    loader.load_state_dict({"epoch": 0, "position": 5})
+    loader.load_state_dict({"epoch": 0, "position": 5, "batch_size": 16})
     iterator = iter(loader)
     loader.set_epoch(1)
     assert len(list(iterator)) == len(loader)
@@ -162,3 +162,23 @@ def test_presampled_files_go_with_the_loader(tmp_path):
     iterator.close()
     del iterator, loader
     assert list(tmp_path.iterdir()) == []
+
+
+def test_presampled_batches_outlive_their_epoch():
+    loader = module(presample="epoch").train_dataloader()
+    first = list(loader)
+    copies = [batch.negatives.clone() for batch in first]
+    loader.set_epoch(1)
+    next(iter(loader))
+    assert all(torch.equal(batch.negatives, copy) for batch, copy in zip(first, copies, strict=True))
+
+
+@pytest.mark.parametrize("negatives", ["destination", "all", "historical", "inductive"])
+def test_held_out_nodes_are_no_negatives_in_training(negatives):
+    data = module(held_out_nodes=0.2, negatives=negatives)
+    out = set(data.split.held_out.nonzero().flatten().tolist())
+    assert out
+    drawn = {node for batch in data.train_dataloader() for node in batch.negatives.flatten().tolist()}
+    assert not drawn & out
+    drawn = {node for batch in data.val_dataloader() for node in batch.negatives.flatten().tolist()}
+    assert drawn & out

@@ -3,11 +3,12 @@
 import warnings
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
-from lightning_tgnn import LinkPrediction, TemporalDataModule
+from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from tests.data.streams import random_store
 
@@ -155,7 +156,16 @@ def test_bf16_mixed_keeps_node_state_in_float32(tmp_path, name):
     assert 0 < difference.mean() < 0.1 * exact.state_store.rows.memory.abs().mean()
 
 
-@pytest.mark.parametrize("options", [{"gradient_clip_val": 0.1}, {"accumulate_grad_batches": 3}, {"fast_dev_run": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_clip_val": 0.1},
+        {"gradient_clip_val": 0.1, "precision": "bf16-mixed"},
+        {"accumulate_grad_batches": 3},
+        {"fast_dev_run": 2},
+        {"log_every_n_steps": 0},
+    ],
+)
 def test_options_of_the_trainer(tmp_path, options):
     _, run = fitted(tmp_path, **options)
     assert torch.isfinite(run.callback_metrics["train/loss"])
@@ -239,3 +249,87 @@ def test_several_ranks_are_refused(tmp_path):
 def test_bad_arguments_are_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         LinkPrediction(**options)
+
+
+def test_evaluation_first_and_training_after(tmp_path, name):
+    task = LinkPrediction(name, **SMALL)
+    trainer(tmp_path).validate(task, datamodule=data_module(), verbose=False)
+    run = trainer(tmp_path)
+    run.fit(task, datamodule=data_module())
+    run.test(task, datamodule=data_module(), verbose=False)
+    run = trainer(tmp_path, max_epochs=1)
+    run.fit(task, datamodule=data_module())
+    assert task.state_store.position == 210
+
+
+def test_an_evaluation_that_broke_off_leaves_no_trace(tmp_path):
+    class Stop(Callback):
+        def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0):
+            raise RuntimeError("power cut")
+
+    task, run = fitted(tmp_path)
+    before, figures = state_of(task), dict(run.callback_metrics)
+    with pytest.raises(RuntimeError, match="power cut"):
+        trainer(tmp_path, callbacks=[Stop()]).validate(task, datamodule=data_module(), verbose=False)
+    again = trainer(tmp_path).validate(task, datamodule=data_module(), verbose=False)[0]
+    assert again["val/ap"] == pytest.approx(float(figures["val/ap"]), abs=1e-6)
+    assert_same_state(state_of(task), before)
+
+
+def test_no_neighbours(tmp_path, name):
+    _, run = fitted(tmp_path, name, data=data_module(num_neighbors=0))
+    assert torch.isfinite(run.callback_metrics["train/loss"])
+
+
+def test_a_regular_stream_has_a_usable_time_scale(tmp_path, name):
+    steps = np.arange(400)
+    store = EventStore.from_arrays(steps % 10, 10 + steps % 10, steps * 0.1)
+    _, run = fitted(tmp_path, name, data=data_module(store=store))
+    assert run.callback_metrics["train/loss"] < 10
+
+
+def test_a_batch_of_one_event(tmp_path, name):
+    _, run = fitted(tmp_path, name, data=data_module(batch_size=209, val_ratio=0.1, test_ratio=0.2))
+    assert torch.isfinite(run.callback_metrics["val/ap"])
+    assert len(data_module(batch_size=209).train_dataloader()) == 2
+
+
+def test_seeds_count_after_loading_weights(tmp_path):
+    _, run = fitted(tmp_path)
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    drawn = []
+    for seed in (1, 2):
+        loaded = LinkPrediction.load_from_checkpoint(tmp_path / "a.ckpt")
+        torch.manual_seed(seed)
+        trainer(tmp_path).fit(loaded, datamodule=data_module())
+        drawn.append(float(torch.rand(1)))
+    assert drawn[0] != drawn[1]
+
+
+def test_resuming_in_mid_epoch_with_another_batch_size_is_refused(tmp_path):
+    checkpoint = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=5, save_last=True)
+    fitted(tmp_path, callbacks=[checkpoint], enable_checkpointing=True, max_steps=5)
+    with pytest.raises(CheckpointError, match="batch_size must be 20 to resume in the middle of this epoch, got 10"):
+        trainer(tmp_path).fit(
+            LinkPrediction("tgn", **SMALL), datamodule=data_module(batch_size=10), ckpt_path=tmp_path / "last.ckpt"
+        )
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_other_precisions_are_refused(tmp_path, precision):
+    with pytest.raises(InvalidArgumentError, match="must be one of 32-true, bf16-mixed, 16-mixed"):
+        fitted(tmp_path, precision=precision)
+
+
+def test_the_rate_of_events_is_a_number(tmp_path):
+    _, run = fitted(tmp_path, log_every_n_steps=2)
+    assert float(run.callback_metrics["train/events_per_second"]) > 0
+
+
+def test_predict_draws_no_negatives(tmp_path):
+    class Watch(Callback):
+        def on_predict_batch_start(self, trainer, module, batch, batch_idx, dataloader_idx=0):
+            assert batch.negatives.shape[1] == 0
+
+    task, _ = fitted(tmp_path)
+    assert trainer(tmp_path, callbacks=[Watch()]).predict(task, datamodule=data_module())
