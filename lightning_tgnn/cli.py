@@ -8,6 +8,7 @@ from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.checks import LightningTGNNError
@@ -29,7 +30,10 @@ _DESCRIPTION = """Train, validate and test temporal graph neural networks on eve
 _DEFAULTS = {
     "model": {"class_path": "lightning_tgnn.LinkPrediction"},
     "data": {"class_path": "lightning_tgnn.TemporalDataModule"},
-    "trainer.logger": {"class_path": "TensorBoardLogger", "init_args": {"save_dir": "runs", "name": "tgnn"}},
+    "trainer.logger": {
+        "class_path": "TensorBoardLogger",
+        "init_args": {"save_dir": "runs", "name": "tgnn", "default_hp_metric": False},
+    },
 }
 
 
@@ -90,6 +94,8 @@ def main(args: ArgsType = None) -> None:
     """Run the command; what the user can put right is one line on standard error, not a traceback."""
     try:
         TGNNCommand(args)
+    except (FileNotFoundError, MisconfigurationException) as error:
+        sys.exit(f"lightning-tgnn: {error}")
     except (LightningTGNNError, ValueError) as error:
         refused = _refusal(error)
         if refused is None:

@@ -113,11 +113,13 @@ def test_print_config_is_a_recipe(capsys):
         (["--model.model=tgat"], r"model must be one of 'apan', 'jodie', 'tgn', got 'tgat'"),
         (["--data.negatives=hard"], r"negatives must be one of"),
         (["--model.no_such_option=1"], r"no_such_option"),
+        (["--ckpt_path=nowhere.ckpt"], r"lightning-tgnn: Checkpoint file not found: nowhere\.ckpt"),
+        (["--trainer.accelerator=mps"], r"lightning-tgnn: .*MPSAccelerator"),
     ],
 )
 def test_mistakes_are_one_clear_line(arguments, message, capsys):
     with pytest.raises(SystemExit) as stopped:
-        main(["fit", *arguments, *QUIET])
+        main(["fit", *QUIET, *arguments])
     printed = f"{stopped.value}\n{capsys.readouterr().err}"
     assert re.search(message, printed), printed
     assert stopped.value.code not in (0, None)

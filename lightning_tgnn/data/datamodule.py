@@ -9,9 +9,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.event_store import EventStore, is_event_store
 from lightning_tgnn.data.loader import EventLoader
@@ -57,7 +58,7 @@ class TemporalDataModule(pl.LightningDataModule):
         format: Format of the file: ``"auto"``, ``"snap"``, ``"jodie"`` or ``"csv"``.
         columns: For a CSV: which column is ``src``, ``dst``, ``time``, and optionally ``label`` and ``edge_features``.
         bipartite: Number sources and destinations apart; None asks the format.
-        synthetic: Settings of the synthetic stream, see `lightning_tgnn.data.synthetic.generate_stream`.
+        synthetic: Settings of the synthetic stream, used where that is the source; see `lightning_tgnn.data.synthetic.generate_stream`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -103,10 +104,6 @@ class TemporalDataModule(pl.LightningDataModule):
         check_choice("split_by", split_by, SPLIT_BY)
         check_choice("presample", presample, PRESAMPLE)
         check_choice("format", format, FORMATS)
-        if synthetic is not None and source != SYNTHETIC:
-            raise InvalidArgumentError(
-                refusal("synthetic", "left out unless source is 'synthetic'", synthetic, "drop it")
-            )
         self.source = source
         self.batch_size = batch_size
         self.num_neighbors = num_neighbors
@@ -148,6 +145,14 @@ class TemporalDataModule(pl.LightningDataModule):
                 store.src[train], store.dst[train], store.num_nodes, events=train
             )
         self._store = store
+        rank_zero_info(self._summary())
+
+    def _summary(self) -> str:
+        store, split = self.store, self.split
+        name = "EventStore" if isinstance(self.source, EventStore) else self.source
+        parts = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
+        widths = f"{store.edge_feature_dim} edge and {store.node_feature_dim} node features"
+        return f"{name}: {len(store):,} events ({parts}), {store.num_nodes:,} nodes, {widths}"
 
     @property
     def store(self) -> EventStore:

@@ -22,7 +22,6 @@ from tests.data.streams import random_store
         ({"split_by": "nodes"}, "split_by must be one of"),
         ({"presample": "yes"}, "presample must be one of 'epoch', 'off'"),
         ({"format": "xlsx"}, "format must be one of .*'jodie'.* got 'xlsx'"),
-        ({"source": "x.csv", "synthetic": {"seed": 1}}, "synthetic must be left out unless source is 'synthetic'"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(options, message):

@@ -11,8 +11,8 @@ from lightning_tgnn.data.readers.table import Roles, Rows, Table, iterate, to_nu
 
 _WHOLE = re.compile(r"-?\d+(\.0)?")
 _CURES = {
-    "time": "write times as numbers, such as Unix seconds, and drop or repair rows without",
-    "label": "encode classes as integers, and drop or repair rows without",
+    "time": "write times as numbers, such as Unix seconds, and drop or repair rows without one",
+    "label": "encode classes as integers, and drop or repair rows without one",
     "edge feature": "drop or repair that row, or leave the column out of edge_features",
 }
 
@@ -62,7 +62,7 @@ def _wrong_field(where: str, fields: list[str], rows: Rows, roles: Roles) -> str
     for role, position in (("src", roles.src), ("dst", roles.dst)):
         if not fields[position].strip():
             argument = f"{where}: {role} (column {rows.name(position)})"
-            return refusal(argument, "a node id", fields[position], "drop or repair rows without")
+            return refusal(argument, "a node id", fields[position], "drop or repair rows without one")
     for role, position in roles.numbers():
         number = to_number(fields[position])
         limit = float(np.finfo(np.float32 if role == "edge feature" else np.float64).max)
