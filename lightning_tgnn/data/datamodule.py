@@ -58,7 +58,8 @@ class TemporalDataModule(pl.LightningDataModule):
         format: Format of the file: ``"auto"``, ``"snap"``, ``"jodie"`` or ``"csv"``.
         columns: For a CSV: which column is ``src``, ``dst``, ``time``, and optionally ``label`` and ``edge_features``.
         bipartite: Number sources and destinations apart; None asks the format.
-        synthetic: Settings of the synthetic stream, used where that is the source; see `lightning_tgnn.data.synthetic.generate_stream`.
+        synthetic: Settings of the synthetic stream, used where that is the source; see
+            `lightning_tgnn.data.synthetic.generate_stream`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
