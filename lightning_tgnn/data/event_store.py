@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.columns import count_nodes, float_column, id_column, node_column
 
 _FORMAT_VERSION = 1
 _MANIFEST = "manifest.json"
 _COLUMNS = ("src", "dst", "time", "edge_features", "node_features", "labels", "node_ids")
-_MAX_ID_PER_EVENT = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +78,13 @@ class EventStore:
         Raises:
             DataError: A column is empty, of the wrong length or type, negative, NaN or infinite.
         """
-        src, dst = _node_column("src", src), _node_column("dst", dst)
-        time = _float_column("time", time, np.float64, ndim=1)
+        src, dst = node_column("src", src), node_column("dst", dst)
+        time = float_column("time", time, np.float64, ndim=1)
         if len(src) == 0:
             raise DataError(refusal("src", "a column of at least one event", "0 events", "check what was read"))
         columns = {"dst": dst, "time": time}
         if edge_features is not None:
-            columns["edge_features"] = _float_column("edge_features", edge_features, np.float32, ndim=2)
+            columns["edge_features"] = float_column("edge_features", edge_features, np.float32, ndim=2)
         if labels is not None:
             columns["labels"] = np.asarray(labels)
             if columns["labels"].dtype.kind not in "biuf":
@@ -93,9 +93,9 @@ class EventStore:
             if len(column) != len(src):
                 raise DataError(refusal(name, f"of the length of src, {len(src)}", len(column), "give a row per event"))
         if node_features is not None:
-            node_features = _float_column("node_features", node_features, np.float32, ndim=2)
-        node_ids = _id_column(node_ids)
-        num_nodes = _count_nodes(src, dst, node_features, node_ids)
+            node_features = float_column("node_features", node_features, np.float32, ndim=2)
+        node_ids = id_column(node_ids)
+        num_nodes = count_nodes(src, dst, node_features, node_ids)
 
         if np.any(time[1:] < time[:-1]):
             warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=2)
@@ -208,65 +208,6 @@ class EventStore:
 def is_event_store(path: Path) -> bool:
     """Whether ``path`` is a folder that `EventStore.open` would read."""
     return path.is_dir() and (path / _MANIFEST).is_file()
-
-
-def _node_column(name: str, values: Any) -> np.ndarray:
-    column = np.asarray(values)
-    if column.dtype.kind not in "iu" or column.ndim != 1:
-        received = f"{column.dtype} of shape {list(column.shape)}"
-        cure = "map other ids first: nodes, column = np.unique(ids, return_inverse=True)"
-        raise DataError(refusal(name, "integers of shape [E]", received, cure))
-    column = column.astype(np.int64)
-    if len(column) and column.min() < 0:
-        where = int(np.argmin(column))
-        cure = "number nodes from 0, or map ids: nodes, column = np.unique(ids, return_inverse=True)"
-        raise DataError(refusal(f"{name}[{where}]", "at least 0", int(column[where]), cure))
-    return column
-
-
-def _float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarray:
-    try:
-        column: np.ndarray = np.asarray(values, dtype=dtype)
-    except (TypeError, ValueError) as error:
-        raise DataError(refusal(name, "numbers, every row as long", str(error), "check the rows")) from None
-    if column.ndim != ndim:
-        shape = "[E]" if ndim == 1 else "[rows, width]"
-        raise DataError(refusal(name, f"of shape {shape}", list(column.shape), "reshape it"))
-    finite = np.isfinite(column) if ndim == 1 else np.isfinite(column).all(axis=1)
-    if not finite.all():
-        where = int(np.argmin(finite))
-        received = column[where] if ndim == 1 else "NaN or infinity"
-        raise DataError(refusal(f"{name}[{where}]", "finite", str(received), "drop or repair that row"))
-    return column
-
-
-def _id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:
-    if values is None:
-        return None
-    column = np.asarray(values)
-    if column.dtype == object and all(isinstance(value, str) for value in column):
-        column = column.astype(str)  # a pandas column of strings
-    if column.dtype.kind not in "iuU" or column.ndim != 1:
-        received = f"{column.dtype} of shape {list(column.shape)}"
-        raise DataError(refusal("node_ids", "integers or strings of shape [N]", received, "convert them"))
-    return column
-
-
-def _count_nodes(
-    src: np.ndarray, dst: np.ndarray, node_features: np.ndarray | None, node_ids: np.ndarray | None
-) -> int:
-    highest = int(max(src.max(), dst.max()))
-    given = {"node_features": node_features, "node_ids": node_ids}
-    lengths = {name: len(values) for name, values in given.items() if values is not None}
-    for name, length in lengths.items():
-        if highest >= length:
-            raise DataError(refusal(name, f"a row for every node up to {highest}", f"{length} rows", "add the rows"))
-    if len(set(lengths.values())) > 1:
-        raise DataError(refusal("node_ids", "as many as node_features", lengths, "give both for the same nodes"))
-    if not lengths and highest > _MAX_ID_PER_EVENT * max(len(src), 1000):
-        cure = "number nodes without gaps: nodes, column = np.unique(ids, return_inverse=True)"
-        raise DataError(refusal("src and dst", "numbers close to 0 .. N-1", f"{highest} in {len(src)} events", cure))
-    return next(iter(lengths.values()), highest + 1)
 
 
 def _fingerprint(src: np.ndarray, dst: np.ndarray, time: np.ndarray, num_nodes: int) -> str:

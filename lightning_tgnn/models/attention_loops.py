@@ -79,115 +79,19 @@ def _add_scaled(rows: Any, i: int, h: int, factor: Any, x: Any, k: int) -> None:
 
 
 @njit(**_SUMS)
-def _forward(
-    start: int,
-    stop: int,
-    query: Any,
-    states: Any,
-    weight: Any,
-    bias: Any,
-    features: Any,
-    root: Any,
-    index: Any,
-    edge: Any,
-    elapsed: Any,
-    lengths: Any,
-    keep: Any,
-    attention: Any,
-    mixed: Any,
-) -> None:
-    """Write ``attention`` [S, H, K] and ``mixed`` [S, H, d] of the roots ``start .. stop - 1``.
-
-    Shapes as in `folded_attention`; ``lengths`` int64 [S] are the numbers of neighbours, ``edge`` and ``keep`` may
-    be empty.
-    """
-    heads, width = query.shape[1], query.shape[2]
-    edge_end = states.shape[1] + features.shape[1]
-    x = np.empty((index.shape[1], width), np.float32)
-    for s in range(start, stop):
-        count = lengths[s]
-        for k in range(count):
-            _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
-            _encode(elapsed[s, k], weight, bias, x, k, edge_end)
-        for h in range(heads):
-            highest = np.float32(-np.inf)
-            for k in range(count):
-                attention[s, h, k] = _dot(query, root[s], h, x, k)
-                highest = max(highest, attention[s, h, k])
-            normaliser = _ZERO
-            for k in range(count):
-                attention[s, h, k] = np.exp(attention[s, h, k] - highest)
-                normaliser += attention[s, h, k]
-            for k in range(count, x.shape[0]):
-                attention[s, h, k] = _ZERO
-            for d in range(width):
-                mixed[s, h, d] = _ZERO
-            for k in range(count):
-                attention[s, h, k] /= normaliser
-                factor = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
-                _add_scaled(mixed, s, h, factor, x, k)
-
-
-@njit(**_SUMS)
-def _backward(
-    start: int,
-    stop: int,
-    order: Any,
-    query: Any,
-    states: Any,
-    weight: Any,
-    bias: Any,
-    features: Any,
-    root: Any,
-    index: Any,
-    edge: Any,
-    elapsed: Any,
-    lengths: Any,
-    keep: Any,
-    attention: Any,
-    grad: Any,
-    grad_query: Any,
-    grad_states: Any,
-    grad_weight: Any,
-    grad_bias: Any,
-) -> None:
-    """Add the gradients of the roots ``order[start:stop]``, given ``grad`` [S, H, d], to the last four arrays."""
-    heads, width = query.shape[1], query.shape[2]
-    state_dim, edge_end = states.shape[1], states.shape[1] + features.shape[1]
-    x = np.empty((index.shape[1], width), np.float32)
-    sine = np.empty((index.shape[1], weight.shape[0]), np.float32)
-    slope = np.empty(weight.shape[0], np.float32)
-    scores = np.empty((heads, index.shape[1]), np.float32)
-    for s in order[start:stop]:
-        count, own = lengths[s], root[s]
-        for k in range(count):
-            _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
-            _encode_with_sine(elapsed[s, k], weight, bias, x, sine, k, edge_end)
-        for h in range(heads):
-            shared = _ZERO
-            for k in range(count):
-                scores[h, k] = _dot(grad, s, h, x, k)
-                if keep.size:
-                    scores[h, k] *= keep[s, h, k]
-                shared += scores[h, k] * attention[s, h, k]
-            for k in range(count):
-                scores[h, k] = (scores[h, k] - shared) * attention[s, h, k]
-                _add_scaled(grad_query, own, h, scores[h, k], x, k)
-        for k in range(count):
-            neighbor = index[s, k]
-            for d in range(slope.shape[0]):
-                slope[d] = _ZERO
-            for h in range(heads):
-                score = scores[h, k]
-                kept = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
-                for d in range(state_dim):
-                    grad_states[neighbor, d] += score * query[own, h, d] + kept * grad[s, h, d]
-                for d in range(slope.shape[0]):
-                    slope[d] += score * query[own, h, edge_end + d] + kept * grad[s, h, edge_end + d]
-            for d in range(slope.shape[0]):
-                change = slope[d] * sine[k, d]
-                grad_bias[d] -= change
-                grad_weight[d] -= change * elapsed[s, k]
+def _softmax(scores: Any, s: int, h: int, count: int) -> None:
+    """Turn the first ``count`` of ``scores[s, h]`` into weights, and the rest into 0."""
+    highest = np.float32(-np.inf)
+    for k in range(count):
+        highest = max(highest, scores[s, h, k])
+    total = _ZERO
+    for k in range(count):
+        scores[s, h, k] = np.exp(scores[s, h, k] - highest)
+        total += scores[s, h, k]
+    for k in range(count):
+        scores[s, h, k] /= total
+    for k in range(count, scores.shape[2]):
+        scores[s, h, k] = _ZERO
 
 
 @njit(parallel=True, **_SUMS)
@@ -207,25 +111,29 @@ def forward(
     attention: Any,
     mixed: Any,
 ) -> None:
-    """Run `_forward` on the parts between ``bounds`` (int64 [parts + 1]), side by side."""
+    """Write ``attention`` [S, H, K] and ``mixed`` [S, H, d], the parts between ``bounds`` side by side.
+
+    Shapes as in `folded_attention`; ``bounds`` int64 [parts + 1] cut the roots, ``lengths`` int64 [S] are their
+    numbers of neighbours, ``edge`` and ``keep`` may be empty.
+    """
+    heads, width = query.shape[1], query.shape[2]
+    edge_end = states.shape[1] + features.shape[1]
     for part in prange(bounds.shape[0] - 1):
-        _forward(
-            bounds[part],
-            bounds[part + 1],
-            query,
-            states,
-            weight,
-            bias,
-            features,
-            root,
-            index,
-            edge,
-            elapsed,
-            lengths,
-            keep,
-            attention,
-            mixed,
-        )
+        x = np.empty((index.shape[1], width), np.float32)
+        for s in range(bounds[part], bounds[part + 1]):
+            count = lengths[s]
+            for k in range(count):
+                _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
+                _encode(elapsed[s, k], weight, bias, x, k, edge_end)
+            for h in range(heads):
+                for k in range(count):
+                    attention[s, h, k] = _dot(query, root[s], h, x, k)
+                _softmax(attention, s, h, count)
+                for d in range(width):
+                    mixed[s, h, d] = _ZERO
+                for k in range(count):
+                    factor = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
+                    _add_scaled(mixed, s, h, factor, x, k)
 
 
 @njit(parallel=True, **_SUMS)
@@ -250,27 +158,47 @@ def backward(
     grad_weight: Any,
     grad_bias: Any,
 ) -> None:
-    """Run `_backward` on the parts between ``bounds``; of the last three arrays each part has its own, [parts, ...]."""
+    """Add the gradients, given ``grad`` [S, H, d], to the last four arrays, the parts between ``bounds`` side by side.
+
+    ``order`` int64 [S] lists the roots by query, and ``bounds`` cuts it between queries; of the last three arrays each
+    part has its own, [parts, ...].
+    """
+    heads, width, slots = query.shape[1], query.shape[2], index.shape[1]
+    state_dim, time_dim = states.shape[1], weight.shape[0]
+    edge_end = state_dim + features.shape[1]
     for part in prange(bounds.shape[0] - 1):
-        _backward(
-            bounds[part],
-            bounds[part + 1],
-            order,
-            query,
-            states,
-            weight,
-            bias,
-            features,
-            root,
-            index,
-            edge,
-            elapsed,
-            lengths,
-            keep,
-            attention,
-            grad,
-            grad_query,
-            grad_states[part],
-            grad_weight[part],
-            grad_bias[part],
-        )
+        x = np.empty((slots, width), np.float32)
+        sine = np.empty((slots, time_dim), np.float32)
+        slope = np.empty(time_dim, np.float32)
+        scores = np.empty((heads, slots), np.float32)
+        for place in range(bounds[part], bounds[part + 1]):
+            s = order[place]
+            count, own = lengths[s], root[s]
+            for k in range(count):
+                _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
+                _encode_with_sine(elapsed[s, k], weight, bias, x, sine, k, edge_end)
+            for h in range(heads):
+                shared = _ZERO
+                for k in range(count):
+                    scores[h, k] = _dot(grad, s, h, x, k)
+                    if keep.size:
+                        scores[h, k] *= keep[s, h, k]
+                    shared += scores[h, k] * attention[s, h, k]
+                for k in range(count):
+                    scores[h, k] = (scores[h, k] - shared) * attention[s, h, k]
+                    _add_scaled(grad_query, own, h, scores[h, k], x, k)
+            for k in range(count):
+                neighbor = index[s, k]
+                for d in range(time_dim):
+                    slope[d] = _ZERO
+                for h in range(heads):
+                    score = scores[h, k]
+                    kept = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
+                    for d in range(state_dim):
+                        grad_states[part, neighbor, d] += score * query[own, h, d] + kept * grad[s, h, d]
+                    for d in range(time_dim):
+                        slope[d] += score * query[own, h, edge_end + d] + kept * grad[s, h, edge_end + d]
+                for d in range(time_dim):
+                    change = slope[d] * sine[k, d]
+                    grad_bias[part, d] -= change
+                    grad_weight[part, d] -= change * elapsed[s, k]
