@@ -33,12 +33,6 @@ class TensorFields:
         }
         return replace(self, **moved)  # type: ignore[type-var]
 
-    def pin_memory(self: _Batch) -> _Batch:
-        """Return a copy whose tensors are in page-locked memory."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        pinned = {name: value.pin_memory() for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **pinned)  # type: ignore[type-var]
-
 
 @dataclass(frozen=True)
 class StreamInfo:

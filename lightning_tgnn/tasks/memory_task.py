@@ -52,8 +52,6 @@ class MemoryTask(pl.LightningModule):
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
 
-    # -- building ------------------------------------------------------------------------------------------------
-
     def build_head(self) -> None:
         """Create the modules that turn embeddings into answers."""
         raise NotImplementedError
@@ -99,8 +97,6 @@ class MemoryTask(pl.LightningModule):
         clips = self._trainer is not None and bool(self.trainer.gradient_clip_val)
         return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=not clips)
 
-    # -- stages --------------------------------------------------------------------------------------------------
-
     def fetch(self, batch: EventBatch) -> StateRows:
         """Read the rows of the batch's distinct nodes."""
         return self.state_store.fetch(batch.nodes).wait()
@@ -120,8 +116,6 @@ class MemoryTask(pl.LightningModule):
     def commit(self, update: StateUpdate) -> None:
         """Write memory and deliver mails."""
         self.state_store.commit(update).wait()
-
-    # -- node state ----------------------------------------------------------------------------------------------
 
     @property
     def state_store(self) -> StateStore:
@@ -236,8 +230,6 @@ class MemoryTask(pl.LightningModule):
     def on_predict_epoch_end(self) -> None:
         """Put the snapshot back."""
         self._end_evaluation()
-
-    # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add node state, random states and what the stream looks like."""

@@ -38,8 +38,6 @@ class Reference:
         self.edge, self.node = edge_features, node_features
         self.memory, self.memory_time, self.mails = {}, {}, {}
 
-    # node state -------------------------------------------------------------------------------------------------
-
     def row(self, node):
         zero = torch.zeros(self.memory_dim, dtype=D)
         return self.memory.get(node, zero), self.memory_time.get(node, 0.0), self.mails.get(node, [])
@@ -98,8 +96,6 @@ class Reference:
         scaled = centred / torch.sqrt((centred**2).mean() + 1e-5)
         return scaled * self.w[f"{prefix}.weight"] + self.w[f"{prefix}.bias"]
 
-    # embedding --------------------------------------------------------------------------------------------------
-
     def state(self, node):
         h, t = self.updated(node)
         if self.node is not None:
@@ -155,8 +151,6 @@ class Reference:
     def score(self, z_source, z_destination):
         hidden = self.linear("predictor.source", z_source) + self.linear("predictor.destination", z_destination)
         return self.linear("predictor.out", torch.relu(hidden))[0]
-
-    # a step -----------------------------------------------------------------------------------------------------
 
     def step(self, events, negatives):
         """Return the loss of a batch, then write its state."""
