@@ -24,9 +24,9 @@ _MIN_ENTRIES_PER_THREAD = 500
 def forward(
     query: Tensor, states: Tensor, weight: Tensor, bias: Tensor, places: Neighborhood, keep: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the weighted sums [S, H, d] and the attention weights [S, H, K]; arguments as in `folded_attention`."""
-    heads, width = query.shape[1:]
-    mixed = torch.empty(len(places.root), heads, width)
+    """Return the weighted sums [H, S, d] and the attention weights [S, H, K]; arguments as in `folded_attention`."""
+    heads, _, width = query.shape
+    mixed = torch.empty(heads, len(places.root), width)
     attention = torch.empty(len(places.root), heads, places.mask.shape[1])
     arrays, lengths = _arrays(query, states, weight, bias, places, keep)
     attention_loops.forward(_bounds(lengths), *arrays, attention.numpy(), mixed.numpy())
@@ -43,7 +43,7 @@ def backward(
     keep: Tensor | None,
     attention: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of query, states, weight and bias, given that of the weighted sums, [S, H, d]."""
+    """Return the gradients of query, states, weight and bias, given that of the weighted sums, [H, S, d]."""
     arrays, lengths = _arrays(query, states, weight, bias, places, keep)
     # By query: no two threads then write to the same row of its gradient, since a part never ends within one.
     sorted_root, order = places.root.sort(stable=True)

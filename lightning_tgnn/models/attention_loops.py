@@ -1,8 +1,13 @@
 """Compiled loops of the folded attention for the CPU: one pass over the neighbours, which never leave the cache.
 
 The same arithmetic as in tensor operations (see `folded_attention`), without their round trips through memory. A
-root's neighbours are put together in a small scratch array ``x`` [K, d] and everything about the root is done there.
-Helpers take whole arrays and indices: a slice costs the compiler's reference counting more than the work on it.
+root's neighbours are put together in a small scratch array ``x`` [K, d] and everything about the root is done there,
+four neighbours at a time, so that a sum is read and written once for all four; the places up to a multiple of four
+count for nothing.
+
+Written for the compiler: helpers take whole arrays and indices, since a slice costs its reference counting more than
+the work on it, and a position that is a sum is unsigned, since the check for negative ones keeps a loop from using
+vector registers.
 """
 
 from __future__ import annotations
@@ -17,81 +22,99 @@ from numba import njit, prange
 _SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "nogil": True, "cache": True}
 _EXACT: dict[str, Any] = {"fastmath": {"contract"}, "nogil": True, "cache": True}
 
-_ZERO, _HALF, _ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
-_INVERSE_PI = np.float32(1 / math.pi)
-# pi = _PI + _PI_REST; the first part has few enough bits that `half_turns * _PI` is exact.
-_PI = np.float32(3.140625)
-_PI_REST = np.float32(math.pi - 3.140625)
-# Taylor series on [-pi/2, pi/2]: the first terms left out are below float32's resolution.
-_C2, _C4, _C6, _C8, _C10, _C12 = (np.float32((-1) ** (n // 2) / math.factorial(n)) for n in (2, 4, 6, 8, 10, 12))
-_S3, _S5, _S7, _S9, _S11 = (np.float32((-1) ** (n // 2) / math.factorial(n)) for n in (3, 5, 7, 9, 11))
+_ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
+_INVERSE_TURN = np.float32(1 / (2 * math.pi))
+# 2 pi = _TURN + _TURN_REST; the first part has few enough bits that `turns * _TURN` is exact.
+_TURN = np.float32(6.28125)
+_TURN_REST = np.float32(2 * math.pi - 6.28125)
+# Taylor series of sin(r / 2) and cos(r / 2) on [-pi, pi]: the first terms left out are below float32's resolution.
+_S1, _S3, _S5, _S7, _S9, _S11 = (np.float32((-1) ** (n // 2) / math.factorial(n) / 2**n) for n in (1, 3, 5, 7, 9, 11))
+_C2, _C4, _C6, _C8, _C10, _C12 = (np.float32((-1) ** (n // 2) / math.factorial(n) / 2**n) for n in (2, 4, 6, 8, 10, 12))
 
 
 @njit(**_EXACT)
-def _encode(elapsed: Any, weight: Any, bias: Any, x: Any, k: int, first: int) -> None:
-    """Write ``cos(elapsed * weight + bias)`` to ``x[k, first:]``."""
-    for d in range(weight.shape[0]):
+def _encode(elapsed: Any, weight: Any, bias: Any, x: Any, k: int, first: Any) -> None:
+    """Write ``cos(elapsed * weight + bias)``, as ``1 - 2 sin^2`` of half the angle, to ``x[k, first:]``."""
+    for d in range(np.uintp(weight.shape[0])):
         angle = elapsed * weight[d] + bias[d]
-        half_turns = np.rint(angle * _INVERSE_PI)
-        rest = (angle - half_turns * _PI) - half_turns * _PI_REST
-        sign = _ONE - _TWO * (half_turns - _TWO * np.floor(half_turns * _HALF))
+        turns = np.rint(angle * _INVERSE_TURN)
+        rest = (angle - turns * _TURN) - turns * _TURN_REST
         q = rest * rest
-        x[k, first + d] = sign * (_ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12))))))
+        sine = rest * (_S1 + q * (_S3 + q * (_S5 + q * (_S7 + q * (_S9 + q * _S11)))))
+        x[k, first + d] = _ONE - _TWO * sine * sine
 
 
 @njit(**_EXACT)
-def _encode_with_sine(elapsed: Any, weight: Any, bias: Any, x: Any, sine: Any, k: int, first: int) -> None:
-    """Write the cosine of ``elapsed * weight + bias`` to ``x[k, first:]`` and its sine to ``sine[k]``."""
-    for d in range(weight.shape[0]):
+def _encode_with_sine(elapsed: Any, weight: Any, bias: Any, x: Any, sines: Any, k: int, first: Any) -> None:
+    """Write the cosine of ``elapsed * weight + bias`` to ``x[k, first:]`` and its sine to ``sines[k]``."""
+    for d in range(np.uintp(weight.shape[0])):
         angle = elapsed * weight[d] + bias[d]
-        half_turns = np.rint(angle * _INVERSE_PI)
-        rest = (angle - half_turns * _PI) - half_turns * _PI_REST
-        sign = _ONE - _TWO * (half_turns - _TWO * np.floor(half_turns * _HALF))
+        turns = np.rint(angle * _INVERSE_TURN)
+        rest = (angle - turns * _TURN) - turns * _TURN_REST
         q = rest * rest
-        x[k, first + d] = sign * (_ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12))))))
-        sine[k, d] = sign * rest * (_ONE + q * (_S3 + q * (_S5 + q * (_S7 + q * (_S9 + q * _S11)))))
+        sine = rest * (_S1 + q * (_S3 + q * (_S5 + q * (_S7 + q * (_S9 + q * _S11)))))
+        cosine = _ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12)))))
+        x[k, first + d] = _ONE - _TWO * sine * sine
+        sines[k, d] = _TWO * sine * cosine
 
 
 @njit(**_SUMS)
 def _gather(x: Any, k: int, states: Any, features: Any, index: Any, edge: Any) -> None:
     """Write a neighbour's state and edge features to ``x[k]``."""
-    state_dim = states.shape[1]
-    for d in range(state_dim):
+    for d in range(states.shape[1]):
         x[k, d] = states[index, d]
-    for d in range(features.shape[1]):
-        x[k, state_dim + d] = features[edge, d]
+    first = np.uintp(states.shape[1])
+    for d in range(np.uintp(features.shape[1])):
+        x[k, first + d] = features[edge, d]
 
 
 @njit(**_SUMS)
-def _dot(rows: Any, i: int, h: int, x: Any, k: int) -> Any:
-    """Return ``rows[i, h] . x[k]``."""
-    total = _ZERO
+def _dot4(rows: Any, h: int, i: int, x: Any, k: int) -> Any:
+    """Return ``rows[h, i] . x[k]`` and the same for the next three."""
+    dot0, dot1, dot2, dot3 = _ZERO, _ZERO, _ZERO, _ZERO
     for d in range(x.shape[1]):
-        total += rows[i, h, d] * x[k, d]
-    return total
+        value = rows[h, i, d]
+        dot0 += value * x[k, d]
+        dot1 += value * x[k + 1, d]
+        dot2 += value * x[k + 2, d]
+        dot3 += value * x[k + 3, d]
+    return dot0, dot1, dot2, dot3
 
 
 @njit(**_SUMS)
-def _add_scaled(rows: Any, i: int, h: int, factor: Any, x: Any, k: int) -> None:
-    """Add ``factor * x[k]`` to ``rows[i, h]``."""
+def _dots(rows: Any, h: int, i: int, x: Any, count: int, dots: Any) -> None:
+    """Write ``rows[h, i] . x[k]`` to ``dots[h, k]`` for the first ``count``."""
+    for k in range(0, count, 4):
+        dots[h, k], dots[h, k + 1], dots[h, k + 2], dots[h, k + 3] = _dot4(rows, h, i, x, k)
+
+
+@njit(**_SUMS)
+def _add4(rows: Any, h: int, i: int, f0: Any, f1: Any, f2: Any, f3: Any, x: Any, k: int) -> None:
     for d in range(x.shape[1]):
-        rows[i, h, d] += factor * x[k, d]
+        rows[h, i, d] += f0 * x[k, d] + f1 * x[k + 1, d] + f2 * x[k + 2, d] + f3 * x[k + 3, d]
 
 
 @njit(**_SUMS)
-def _softmax(scores: Any, s: int, h: int, count: int) -> None:
-    """Turn the first ``count`` of ``scores[s, h]`` into weights, and the rest into 0."""
+def _add_weighted(rows: Any, h: int, i: int, factors: Any, x: Any, count: int) -> None:
+    """Add the sum over k of ``factors[h, k] * x[k]`` to ``rows[h, i]``; factors past ``count`` have to be 0."""
+    for k in range(0, count, 4):
+        _add4(rows, h, i, factors[h, k], factors[h, k + 1], factors[h, k + 2], factors[h, k + 3], x, k)
+
+
+@njit(**_SUMS)
+def _softmax(scores: Any, h: int, count: int) -> None:
+    """Turn the first ``count`` of ``scores[h]`` into weights, and the rest into 0."""
     highest = np.float32(-np.inf)
     for k in range(count):
-        highest = max(highest, scores[s, h, k])
+        highest = max(highest, scores[h, k])
     total = _ZERO
     for k in range(count):
-        scores[s, h, k] = np.exp(scores[s, h, k] - highest)
-        total += scores[s, h, k]
+        scores[h, k] = np.exp(scores[h, k] - highest)
+        total += scores[h, k]
     for k in range(count):
-        scores[s, h, k] /= total
-    for k in range(count, scores.shape[2]):
-        scores[s, h, k] = _ZERO
+        scores[h, k] /= total
+    for k in range(count, scores.shape[1]):
+        scores[h, k] = _ZERO
 
 
 @njit(parallel=True, **_SUMS)
@@ -111,29 +134,65 @@ def forward(
     attention: Any,
     mixed: Any,
 ) -> None:
-    """Write ``attention`` [S, H, K] and ``mixed`` [S, H, d], the parts between ``bounds`` side by side.
+    """Write ``attention`` [S, H, K] and ``mixed`` [H, S, d], the parts between ``bounds`` side by side.
 
     Shapes as in `folded_attention`; ``bounds`` int64 [parts + 1] cut the roots, ``lengths`` int64 [S] are their
     numbers of neighbours, ``edge`` and ``keep`` may be empty.
     """
-    heads, width = query.shape[1], query.shape[2]
-    edge_end = states.shape[1] + features.shape[1]
+    heads, width, slots = query.shape[0], query.shape[2], index.shape[1]
+    edge_end = np.uintp(states.shape[1] + features.shape[1])
+    padded = (slots + 3) // 4 * 4
     for part in prange(bounds.shape[0] - 1):
-        x = np.empty((index.shape[1], width), np.float32)
+        x = np.zeros((padded, width), np.float32)
+        scores = np.zeros((heads, padded), np.float32)
         for s in range(bounds[part], bounds[part + 1]):
             count = lengths[s]
             for k in range(count):
                 _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
                 _encode(elapsed[s, k], weight, bias, x, k, edge_end)
             for h in range(heads):
-                for k in range(count):
-                    attention[s, h, k] = _dot(query, root[s], h, x, k)
-                _softmax(attention, s, h, count)
+                _dots(query, h, root[s], x, count, scores)
+                _softmax(scores, h, count)
+                for k in range(slots):
+                    attention[s, h, k] = scores[h, k]
+                    if keep.size:
+                        scores[h, k] *= keep[s, h, k]
                 for d in range(width):
-                    mixed[s, h, d] = _ZERO
-                for k in range(count):
-                    factor = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
-                    _add_scaled(mixed, s, h, factor, x, k)
+                    mixed[h, s, d] = _ZERO
+                _add_weighted(mixed, h, s, scores, x, count)
+
+
+@njit(**_SUMS)
+def _add_to_state(grad_states: Any, part: int, neighbor: int, vectors: Any, j: int, factors: Any, k: int) -> None:
+    """Add four of ``factors[j, k] * vectors[j]``, as wide as a state, to ``grad_states[part, neighbor]``."""
+    f0, f1, f2, f3 = factors[j, k], factors[j + 1, k], factors[j + 2, k], factors[j + 3, k]
+    for d in range(grad_states.shape[2]):
+        grad_states[part, neighbor, d] += (
+            f0 * vectors[j, d] + f1 * vectors[j + 1, d] + f2 * vectors[j + 2, d] + f3 * vectors[j + 3, d]
+        )
+
+
+@njit(**_SUMS)
+def _add_to_slope(slope: Any, vectors: Any, j: int, factors: Any, k: int, first: Any) -> None:
+    """Add four of ``factors[j, k] * vectors[j, first:]`` to ``slope``."""
+    f0, f1, f2, f3 = factors[j, k], factors[j + 1, k], factors[j + 2, k], factors[j + 3, k]
+    for d in range(np.uintp(slope.shape[0])):
+        slope[d] += (
+            f0 * vectors[j, first + d]
+            + f1 * vectors[j + 1, first + d]
+            + f2 * vectors[j + 2, first + d]
+            + f3 * vectors[j + 3, first + d]
+        )
+
+
+@njit(**_SUMS)
+def _take_slope(of_weight: Any, of_bias: Any, slope: Any, sines: Any, k: int, elapsed: Any) -> None:
+    """Add what a neighbour's encoding asks of weight and bias, and clear ``slope``."""
+    for d in range(slope.shape[0]):
+        change = slope[d] * sines[k, d]
+        of_bias[d] -= change
+        of_weight[d] -= change * elapsed
+        slope[d] = _ZERO
 
 
 @njit(parallel=True, **_SUMS)
@@ -158,47 +217,49 @@ def backward(
     grad_weight: Any,
     grad_bias: Any,
 ) -> None:
-    """Add the gradients, given ``grad`` [S, H, d], to the last four arrays, the parts between ``bounds`` side by side.
+    """Add the gradients, given ``grad`` [H, S, d], to the last four arrays, the parts between ``bounds`` side by side.
 
     ``order`` int64 [S] lists the roots by query, and ``bounds`` cuts it between queries; of the last three arrays each
     part has its own, [parts, ...].
     """
-    heads, width, slots = query.shape[1], query.shape[2], index.shape[1]
-    state_dim, time_dim = states.shape[1], weight.shape[0]
-    edge_end = state_dim + features.shape[1]
+    heads, width, slots = query.shape[0], query.shape[2], index.shape[1]
+    edge_end = np.uintp(states.shape[1] + features.shape[1])
+    padded, rows = (slots + 3) // 4 * 4, (2 * heads + 3) // 4 * 4
     for part in prange(bounds.shape[0] - 1):
-        x = np.empty((slots, width), np.float32)
-        sine = np.empty((slots, time_dim), np.float32)
-        slope = np.empty(time_dim, np.float32)
-        scores = np.empty((heads, slots), np.float32)
+        x = np.zeros((padded, width), np.float32)
+        sines = np.empty((slots, weight.shape[0]), np.float32)
+        # A neighbour's gradient is the sum of these vectors, a query and a gradient per head, by these factors.
+        vectors = np.zeros((rows, width), np.float32)
+        factors = np.zeros((rows, padded), np.float32)
+        slope = np.zeros(weight.shape[0], np.float32)
+        of_weight, of_bias = np.zeros_like(slope), np.zeros_like(slope)
         for place in range(bounds[part], bounds[part + 1]):
             s = order[place]
             count, own = lengths[s], root[s]
             for k in range(count):
                 _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
-                _encode_with_sine(elapsed[s, k], weight, bias, x, sine, k, edge_end)
+                _encode_with_sine(elapsed[s, k], weight, bias, x, sines, k, edge_end)
             for h in range(heads):
+                _dots(grad, h, s, x, count, factors)
                 shared = _ZERO
                 for k in range(count):
-                    scores[h, k] = _dot(grad, s, h, x, k)
                     if keep.size:
-                        scores[h, k] *= keep[s, h, k]
-                    shared += scores[h, k] * attention[s, h, k]
+                        factors[h, k] *= keep[s, h, k]
+                    shared += factors[h, k] * attention[s, h, k]
                 for k in range(count):
-                    scores[h, k] = (scores[h, k] - shared) * attention[s, h, k]
-                    _add_scaled(grad_query, own, h, scores[h, k], x, k)
+                    factors[h, k] = (factors[h, k] - shared) * attention[s, h, k]
+                    factors[heads + h, k] = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
+                for k in range(count, padded):
+                    factors[h, k] = _ZERO
+                _add_weighted(grad_query, h, own, factors, x, count)
+                for d in range(width):
+                    vectors[h, d] = query[h, own, d]
+                    vectors[heads + h, d] = grad[h, s, d]
             for k in range(count):
-                neighbor = index[s, k]
-                for d in range(time_dim):
-                    slope[d] = _ZERO
-                for h in range(heads):
-                    score = scores[h, k]
-                    kept = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
-                    for d in range(state_dim):
-                        grad_states[part, neighbor, d] += score * query[own, h, d] + kept * grad[s, h, d]
-                    for d in range(time_dim):
-                        slope[d] += score * query[own, h, edge_end + d] + kept * grad[s, h, edge_end + d]
-                for d in range(time_dim):
-                    change = slope[d] * sine[k, d]
-                    grad_bias[part, d] -= change
-                    grad_weight[part, d] -= change * elapsed[s, k]
+                for j in range(0, rows, 4):
+                    _add_to_state(grad_states, part, index[s, k], vectors, j, factors, k)
+                    _add_to_slope(slope, vectors, j, factors, k, edge_end)
+                _take_slope(of_weight, of_bias, slope, sines, k, elapsed[s, k])
+        for d in range(weight.shape[0]):
+            grad_weight[part, d] += of_weight[d]
+            grad_bias[part, d] += of_bias[d]

@@ -107,10 +107,10 @@ class TemporalAttention(Embedding):
         )
 
     def _folded_query(self, own: Tensor) -> Tensor:
-        """Return [D, H, d]: what every distinct root asks of a neighbour's state, edge features and encoded time."""
+        """Return [H, D, d]: what every distinct root asks of a neighbour's state, edge features and encoded time."""
         query = (self.query(own) + self.query_time(self.time_encoder.at_zero())) * self.scale
         heads = query.view(len(own), self.num_heads, -1).transpose(0, 1)
-        return torch.bmm(heads, self.key).transpose(0, 1).contiguous()
+        return torch.bmm(heads, self.key)
 
     def _attend(self, query: Tensor, states: Tensor, neighborhood: Neighborhood) -> Tensor:
         """Return [S, d_emb]: what the neighbours say."""
@@ -122,8 +122,8 @@ class TemporalAttention(Embedding):
         # The core stays in float32 under autocast: its cost is memory traffic, which casting would add to.
         with torch.autocast(states.device.type, enabled=False):
             mixed = folded_attention(query.float(), states.float(), weight, bias, neighborhood, keep)
-        heads = torch.bmm(mixed.transpose(0, 1), self.value).transpose(0, 1)
-        return self.from_neighbors(heads.reshape(len(mixed), -1))
+        heads = torch.bmm(mixed, self.value).transpose(0, 1)
+        return self.from_neighbors(heads.flatten(1))
 
 
 class TimeProjection(Embedding):

@@ -46,7 +46,7 @@ def folded_attention(
     """Return the attention-weighted sum of the neighbours, per head.
 
     Args:
-        query: float32 [D, H, d], folded queries, already scaled; ``d = d_state + d_edge + d_time``.
+        query: float32 [H, D, d], folded queries, already scaled; ``d = d_state + d_edge + d_time``.
         states: float32 [U, d_state], node states.
         weight: float32 [d_time], of the time encoding.
         bias: float32 [d_time], of the time encoding.
@@ -54,7 +54,7 @@ def folded_attention(
         keep: float32 [S, H, K], dropout factors of the attention weights.
 
     Returns:
-        float32 [S, H, d]; zeros for a root without neighbours.
+        float32 [H, S, d]; zeros for a root without neighbours.
     """
     return _FoldedAttention.apply(query, states, weight, bias, neighborhood, keep)
 

@@ -22,7 +22,7 @@ def make(roots, k, *, heads=2, state=5, edge=3, time=4, distinct=6, nodes=9, eve
         edge_features=torch.randn(events, edge, generator=g) if edge else torch.empty(0, 0),
     )
     inputs = (
-        torch.randn(distinct, heads, state + edge + time, generator=g) * 0.3,
+        torch.randn(heads, distinct, state + edge + time, generator=g) * 0.3,
         torch.randn(nodes, state, generator=g),
         10 ** torch.linspace(1, -2, time),
         torch.randn(time, generator=g),
@@ -42,13 +42,13 @@ def written_out(query, states, weight, bias, places, keep):
             if places.edge_features.shape[1]:
                 parts.insert(1, places.edge_features[places.edge[s, k]].double())
             xs.append(torch.cat(parts))
-        for h in range(query.shape[1]):
-            q = query[places.root[s], h]
+        for h in range(len(query)):
+            q = query[h, places.root[s]]
             weights = torch.softmax(torch.stack([q @ x for x in xs]), 0) if xs else []
             terms = [a * keep[s, h, k].double() * xs[k] for k, a in enumerate(weights)]
             results.append(sum(terms, torch.zeros_like(q)))
     nothing = 0 * (query.sum() + states.sum() + weight.sum() + bias.sum())  # so that each has a gradient
-    return torch.stack(results).view(len(places.root), query.shape[1], -1) + nothing
+    return torch.stack(results).view(len(places.root), len(query), -1).transpose(0, 1) + nothing
 
 
 def gradients(inputs, result, grad):
