@@ -46,16 +46,28 @@ def organize(entries: Tensor, interaction: Tensor | None = None) -> Organization
     >>> organize(torch.tensor([7, 3, 7, 5])).distinct.tolist()
     [7, 3, 5]
     """
+    distinct, last, position = (by_loop if entries.device.type == "cpu" else by_tensors)(entries)
+    return Organization(distinct, last, position, None if interaction is None else interaction[last])
+
+
+def by_loop(entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return distinct, last and position of `organize`, for entries (int64 [L]) on the CPU."""
+    from lightning_tgnn.algorithms import dedup_loops  # imports the compiler: only where it is used
+
+    if entries.numel() == 0:
+        return entries, entries, entries
+    slots, num_slots = _slots(entries)
+    arrays = dedup_loops.organize(entries.numpy(), slots.numpy(), num_slots)
+    distinct, last, position = map(torch.from_numpy, arrays)
+    return distinct, last, position
+
+
+def by_tensors(entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return distinct, last and position of `organize`, for entries (int64 [L]) on any device."""
     first, last = _first_and_last(entries)
     is_first = _opens_its_value(first)
     seen = is_first.nonzero().squeeze(1)
-    distinct_last = last[seen]
-    return Organization(
-        distinct=entries[seen],
-        last=distinct_last,
-        position=(is_first.cumsum(0) - 1)[first],
-        last_interaction=None if interaction is None else interaction[distinct_last],
-    )
+    return entries[seen], last[seen], (is_first.cumsum(0) - 1)[first]
 
 
 def first_positions(entries: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def _other_end(store: EventStore, roots: Tensor, events: Tensor, mask: Tensor) -
 
 
 def _rows(table: Tensor | None, index: Tensor) -> Tensor:
-    return torch.empty(len(index), 0) if table is None else table[index]
+    return torch.empty(len(index), 0) if table is None else table.index_select(0, index)
 
 
 def _distinct_in(first_seen_positions: Tensor) -> int:

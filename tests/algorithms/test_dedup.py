@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.dedup import first_positions, organize
+from lightning_tgnn.algorithms.dedup import by_loop, by_tensors, first_positions, organize
 
 _DEVICES = [
     "cpu",
@@ -45,6 +45,8 @@ def test_equals_the_loop_of_the_paper(device, vertices, per_interaction):
     assert result.last.tolist() == last
     assert result.position.tolist() == psi
     assert torch.equal(result.distinct[result.position], entries)
+    for way in (by_loop, by_tensors) if device == "cpu" else (by_tensors,):
+        assert [part.tolist() for part in way(entries)] == [distinct, last, psi]
 
 
 def test_four_nodes_by_hand():
