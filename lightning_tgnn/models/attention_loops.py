@@ -12,53 +12,35 @@ vector registers.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numba import njit, prange
 
-# Reassociation lets sums use vector registers. The range reduction of `_encode` must not be reassociated.
-_SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "nogil": True, "cache": True}
-_EXACT: dict[str, Any] = {"fastmath": {"contract"}, "nogil": True, "cache": True}
+from lightning_tgnn.models.encoding_loops import EXACT, SUMS, cosine_of_half, sine_of_half, without_turns
 
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
-_INVERSE_TURN = np.float32(1 / (2 * math.pi))
-# 2 pi = _TURN + _TURN_REST; the first part has few enough bits that `turns * _TURN` is exact.
-_TURN = np.float32(6.28125)
-_TURN_REST = np.float32(2 * math.pi - 6.28125)
-# Taylor series of sin(r / 2) and cos(r / 2) on [-pi, pi]: the first terms left out are below float32's resolution.
-_S1, _S3, _S5, _S7, _S9, _S11 = (np.float32((-1) ** (n // 2) / math.factorial(n) / 2**n) for n in (1, 3, 5, 7, 9, 11))
-_C2, _C4, _C6, _C8, _C10, _C12 = (np.float32((-1) ** (n // 2) / math.factorial(n) / 2**n) for n in (2, 4, 6, 8, 10, 12))
 
 
-@njit(**_EXACT)
+@njit(**EXACT)
 def _encode(elapsed: Any, weight: Any, bias: Any, x: Any, k: int, first: Any) -> None:
-    """Write ``cos(elapsed * weight + bias)``, as ``1 - 2 sin^2`` of half the angle, to ``x[k, first:]``."""
+    """Write ``cos(elapsed * weight + bias)`` to ``x[k, first:]``."""
     for d in range(np.uintp(weight.shape[0])):
-        angle = elapsed * weight[d] + bias[d]
-        turns = np.rint(angle * _INVERSE_TURN)
-        rest = (angle - turns * _TURN) - turns * _TURN_REST
-        q = rest * rest
-        sine = rest * (_S1 + q * (_S3 + q * (_S5 + q * (_S7 + q * (_S9 + q * _S11)))))
+        sine = sine_of_half(without_turns(elapsed * weight[d] + bias[d]))
         x[k, first + d] = _ONE - _TWO * sine * sine
 
 
-@njit(**_EXACT)
+@njit(**EXACT)
 def _encode_with_sine(elapsed: Any, weight: Any, bias: Any, x: Any, sines: Any, k: int, first: Any) -> None:
     """Write the cosine of ``elapsed * weight + bias`` to ``x[k, first:]`` and its sine to ``sines[k]``."""
     for d in range(np.uintp(weight.shape[0])):
-        angle = elapsed * weight[d] + bias[d]
-        turns = np.rint(angle * _INVERSE_TURN)
-        rest = (angle - turns * _TURN) - turns * _TURN_REST
-        q = rest * rest
-        sine = rest * (_S1 + q * (_S3 + q * (_S5 + q * (_S7 + q * (_S9 + q * _S11)))))
-        cosine = _ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12)))))
+        rest = without_turns(elapsed * weight[d] + bias[d])
+        sine = sine_of_half(rest)
         x[k, first + d] = _ONE - _TWO * sine * sine
-        sines[k, d] = _TWO * sine * cosine
+        sines[k, d] = _TWO * sine * cosine_of_half(rest)
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _gather(x: Any, k: int, states: Any, features: Any, index: Any, edge: Any) -> None:
     """Write a neighbour's state and edge features to ``x[k]``."""
     for d in range(states.shape[1]):
@@ -68,7 +50,7 @@ def _gather(x: Any, k: int, states: Any, features: Any, index: Any, edge: Any) -
         x[k, first + d] = features[edge, d]
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _dot4(rows: Any, h: int, i: int, x: Any, k: int) -> Any:
     """Return ``rows[h, i] . x[k]`` and the same for the next three."""
     dot0, dot1, dot2, dot3 = _ZERO, _ZERO, _ZERO, _ZERO
@@ -81,27 +63,27 @@ def _dot4(rows: Any, h: int, i: int, x: Any, k: int) -> Any:
     return dot0, dot1, dot2, dot3
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _dots(rows: Any, h: int, i: int, x: Any, count: int, dots: Any) -> None:
     """Write ``rows[h, i] . x[k]`` to ``dots[h, k]`` for the first ``count``."""
     for k in range(0, count, 4):
         dots[h, k], dots[h, k + 1], dots[h, k + 2], dots[h, k + 3] = _dot4(rows, h, i, x, k)
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _add4(rows: Any, h: int, i: int, f0: Any, f1: Any, f2: Any, f3: Any, x: Any, k: int) -> None:
     for d in range(x.shape[1]):
         rows[h, i, d] += f0 * x[k, d] + f1 * x[k + 1, d] + f2 * x[k + 2, d] + f3 * x[k + 3, d]
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _add_weighted(rows: Any, h: int, i: int, factors: Any, x: Any, count: int) -> None:
     """Add the sum over k of ``factors[h, k] * x[k]`` to ``rows[h, i]``; factors past ``count`` have to be 0."""
     for k in range(0, count, 4):
         _add4(rows, h, i, factors[h, k], factors[h, k + 1], factors[h, k + 2], factors[h, k + 3], x, k)
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _softmax(scores: Any, h: int, count: int) -> None:
     """Turn the first ``count`` of ``scores[h]`` into weights, and the rest into 0."""
     highest = np.float32(-np.inf)
@@ -117,7 +99,7 @@ def _softmax(scores: Any, h: int, count: int) -> None:
         scores[h, k] = _ZERO
 
 
-@njit(parallel=True, **_SUMS)
+@njit(parallel=True, **SUMS)
 def forward(
     bounds: Any,
     query: Any,
@@ -162,7 +144,7 @@ def forward(
                 _add_weighted(mixed, h, s, scores, x, count)
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _add_to_state(grad_states: Any, part: int, neighbor: int, vectors: Any, j: int, factors: Any, k: int) -> None:
     """Add four of ``factors[j, k] * vectors[j]``, as wide as a state, to ``grad_states[part, neighbor]``."""
     f0, f1, f2, f3 = factors[j, k], factors[j + 1, k], factors[j + 2, k], factors[j + 3, k]
@@ -172,7 +154,7 @@ def _add_to_state(grad_states: Any, part: int, neighbor: int, vectors: Any, j: i
         )
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _add_to_slope(slope: Any, vectors: Any, j: int, factors: Any, k: int, first: Any) -> None:
     """Add four of ``factors[j, k] * vectors[j, first:]`` to ``slope``."""
     f0, f1, f2, f3 = factors[j, k], factors[j + 1, k], factors[j + 2, k], factors[j + 3, k]
@@ -185,7 +167,7 @@ def _add_to_slope(slope: Any, vectors: Any, j: int, factors: Any, k: int, first:
         )
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _take_slope(of_weight: Any, of_bias: Any, slope: Any, sines: Any, k: int, elapsed: Any) -> None:
     """Add what a neighbour's encoding asks of weight and bias, and clear ``slope``."""
     for d in range(slope.shape[0]):
@@ -195,7 +177,7 @@ def _take_slope(of_weight: Any, of_bias: Any, slope: Any, sines: Any, k: int, el
         slope[d] = _ZERO
 
 
-@njit(parallel=True, **_SUMS)
+@njit(parallel=True, **SUMS)
 def backward(
     bounds: Any,
     order: Any,

@@ -68,7 +68,11 @@ def _padded(rows: StateRows) -> StateRows:
 
 
 class GRUUpdater(MemoryUpdater):
-    """``s <- GRU(mail, s)`` (TGN, section 3.1)."""
+    """``s <- GRU(mail, s)`` (TGN, section 3.1).
+
+    A mail begins with the memory of its node as both were written, so the weights of the two are added before the
+    product with it rather than the products after.
+    """
 
     def __init__(self, spec: StateSpec, time_encoder: TimeEncoder) -> None:
         super().__init__(spec, time_encoder)
@@ -78,37 +82,60 @@ class GRUUpdater(MemoryUpdater):
 
     def candidate(self, rows: StateRows) -> Tensor:
         """Return the GRU's output."""
+        width = rows.memory.shape[1]
+        own, rest = self.from_mail.weight.split([width, self.from_mail.in_features - width], dim=1)
         # Separate products for mail and time: the mail needs no gradient, so none is computed for it.
-        incoming = torch.addmm(self.from_mail(rows.mails[:, 0]), self.encode_age(rows)[:, 0], self.from_time.weight.t())
-        return _Gates.apply(incoming.float(), self.from_memory(rows.memory).float(), rows.memory)
+        from_rest = nn.functional.linear(rows.mails[:, 0, width:], rest, self.from_mail.bias)
+        incoming = torch.addmm(from_rest, self.encode_age(rows)[:, 0], self.from_time.weight.t())
+        # Reset and update gate see the sum of both products; the proposal sees the memory's own part gated.
+        gates, proposal = self.from_memory.weight.split([2 * width, width])
+        weight = torch.cat([own[: 2 * width] + gates, own[2 * width :], proposal])
+        bias = nn.functional.pad(self.from_memory.bias.view(3, width), (0, 0, 0, 1))[[0, 1, 3, 2]].flatten()
+        recurrent = nn.functional.linear(rows.memory, weight, bias)
+        return _Gates.apply(incoming.float(), recurrent.float(), rows.memory)
 
 
 class _Gates(torch.autograd.Function):
-    """What a GRU does between its products: from [U, 3 d] (reset, update, proposal) twice and [U, d] to [U, d].
+    """What a GRU does between its products: from [U, 3 d], [U, 4 d] and the memory [U, d] to [U, d].
 
-    Written by hand because it is all memory traffic: a third of the temporaries of the plain expression.
+    The first three parts of the two are summed: reset gate, update gate, proposal. The fourth joins the proposal
+    behind the reset gate. Written by hand because it is all memory traffic.
     """
 
     @staticmethod
     def forward(ctx: Any, incoming: Tensor, recurrent: Tensor, memory: Tensor) -> Tensor:
-        width = memory.shape[-1]
-        gates = (incoming[:, : 2 * width] + recurrent[:, : 2 * width]).sigmoid_()
-        reset, update = gates.split(width, -1)
-        recalled = recurrent[:, 2 * width :]
-        proposal = torch.addcmul(incoming[:, 2 * width :], reset, recalled).tanh_()
-        ctx.save_for_backward(gates, proposal, recalled, memory)
-        return torch.lerp(proposal, memory, update)
+        if memory.device.type == "cpu":
+            from lightning_tgnn.models import gate_loops  # imports the compiler: only where it is used
+
+            incoming, recurrent = incoming.contiguous(), recurrent.contiguous()
+            reset, update, proposal, result = (torch.empty_like(memory) for _ in range(4))
+            tensors = (incoming, recurrent, memory, reset, update, proposal, result)
+            gate_loops.forward(*(tensor.numpy() for tensor in tensors))
+        else:
+            width = memory.shape[-1]
+            ahead = incoming + recurrent[:, : 3 * width]
+            reset, update = ahead[:, : 2 * width].sigmoid().split(width, -1)
+            proposal = torch.addcmul(ahead[:, 2 * width :], reset, recurrent[:, 3 * width :]).tanh_()
+            result = torch.lerp(proposal, memory, update)
+        ctx.save_for_backward(recurrent, memory, reset, update, proposal)
+        return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        gates, proposal, recalled, memory = ctx.saved_tensors
+        recurrent, memory, reset, update, proposal = ctx.saved_tensors
         width = memory.shape[-1]
-        reset, update = gates.split(width, -1)
-        grad_proposal = torch.ops.aten.tanh_backward(grads[0] * (1 - update), proposal)
-        to_gates = torch.cat([grad_proposal * recalled, (memory - proposal).mul_(grads[0])], dim=-1)
-        grad_gates = torch.ops.aten.sigmoid_backward(to_gates, gates)
-        grad_recurrent = torch.cat([grad_gates, grad_proposal * reset], dim=-1)
-        return torch.cat([grad_gates, grad_proposal], dim=-1), grad_recurrent, None
+        if memory.device.type == "cpu":
+            from lightning_tgnn.models import gate_loops
+
+            grad_recurrent = torch.empty_like(recurrent)
+            tensors = (grads[0].contiguous(), recurrent, memory, reset, update, proposal, grad_recurrent)
+            gate_loops.backward(*(tensor.numpy() for tensor in tensors))
+        else:
+            of_proposal = torch.ops.aten.tanh_backward(grads[0] * (1 - update), proposal)
+            of_reset = torch.ops.aten.sigmoid_backward(of_proposal * recurrent[:, 3 * width :], reset)
+            of_update = torch.ops.aten.sigmoid_backward((memory - proposal) * grads[0], update)
+            grad_recurrent = torch.cat([of_reset, of_update, of_proposal, of_proposal * reset], dim=-1)
+        return grad_recurrent[:, : 3 * width], grad_recurrent, None
 
 
 class RNNUpdater(MemoryUpdater):

@@ -36,15 +36,32 @@ def phase(delta: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class _Encode(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, delta: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        angle = phase(delta, weight, bias)
-        ctx.save_for_backward(angle, delta)
-        return angle.cos()
+        ctx.save_for_backward(delta, weight, bias)
+        if not _compiled(delta):
+            return phase(delta, weight, bias).cos()
+        from lightning_tgnn.models import encoding_loops  # imports the compiler: only where it is used
+
+        encoding = delta.new_empty(delta.numel(), weight.numel())
+        encoding_loops.encode(*(tensor.detach().numpy() for tensor in (delta.flatten(), weight, bias, encoding)))
+        return encoding.view(*delta.shape, -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:
-        angle, delta = ctx.saved_tensors
-        slope = angle.sin().mul_(grads[0]).flatten(0, -2)
-        return None, -(delta.reshape(1, -1) @ slope).squeeze(0), -slope.sum(0)
+        delta, weight, bias = ctx.saved_tensors
+        if not _compiled(delta):
+            slope = phase(delta, weight, bias).sin().mul_(grads[0]).flatten(0, -2)
+            return None, -(delta.reshape(1, -1) @ slope).squeeze(0), -slope.sum(0)
+        from lightning_tgnn.models import encoding_loops
+
+        grad_weight, grad_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        grad = grads[0].reshape(delta.numel(), -1).contiguous()
+        tensors = (grad, delta.flatten(), weight, bias, grad_weight, grad_bias)
+        encoding_loops.encode_backward(*(tensor.detach().numpy() for tensor in tensors))
+        return None, grad_weight, grad_bias
+
+
+def _compiled(delta: Tensor) -> bool:
+    return delta.device.type == "cpu" and delta.dtype == torch.float32
 
 
 class TimeEncoder(nn.Module):
