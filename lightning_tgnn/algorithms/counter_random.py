@@ -40,6 +40,13 @@ def splitmix64(state: Tensor) -> Tensor:
     return _xor_shifted_(bits, 31, scratch)
 
 
+def _splitmix64_of_int(state: int) -> int:
+    bits = (state + _INCREMENT) % (1 << 64)
+    bits = (bits ^ (bits >> 30)) * _FIRST_FACTOR % (1 << 64)
+    bits = (bits ^ (bits >> 27)) * _SECOND_FACTOR % (1 << 64)
+    return _as_int64(bits ^ (bits >> 31))
+
+
 def counter_hash(*counters: Tensor | int) -> Tensor:
     """Return a random-looking integer for every combination of ``counters``.
 
@@ -51,10 +58,14 @@ def counter_hash(*counters: Tensor | int) -> Tensor:
     Returns:
         int64 of the broadcast shape, in [0, 2^62).
     """
-    state = torch.zeros((), dtype=torch.int64)
+    state: Tensor | int = 0
     for counter in counters:
-        state = splitmix64(state ^ (counter if isinstance(counter, Tensor) else _as_int64(counter)))
-    return state.bitwise_and_(_LOW_62_BITS)
+        if isinstance(state, int) and isinstance(counter, int):
+            state = _splitmix64_of_int(state ^ _as_int64(counter))  # without the calls of tensor operations
+        else:
+            mixed = counter ^ state if isinstance(counter, Tensor) else state ^ _as_int64(counter)
+            state = splitmix64(torch.as_tensor(mixed))
+    return torch.as_tensor(state).bitwise_and(_LOW_62_BITS)
 
 
 def random_below(limit: Tensor | int, *counters: Tensor | int) -> Tensor:

@@ -193,6 +193,8 @@ class TemporalDataModule(pl.LightningDataModule):
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Move the tensors of an `EventBatch`."""
         if isinstance(batch, EventBatch):
+            if batch.nodes.device == device:
+                return batch
             return batch.to(device, non_blocking=device.type == "cuda")
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
