@@ -87,7 +87,12 @@ class EventBatch(TensorFields):
         num_written: Distinct sources and destinations.
         num_roots: Distinct roots.
         starts_stream: This is the first batch of an epoch: node state has to be empty before it.
-        position: Events of the stream that have happened once this batch has.
+        position: Events of the stream that have happened once this batch has, on all ranks.
+        changed: int64 [C], distinct nodes whose rows the global batch changes, on whatever rank; [0] where the whole
+            global batch is this batch.
+        share: This rank's share of the global batch's events, times the ranks: 1 where all have as many. A mean over
+            the batch times this, averaged over the ranks, is the mean over the global batch.
+        upcoming: int64 [U'], ``nodes`` of this rank's next batch, for stores that fetch ahead; [0] where not known.
     """
 
     events: Tensor
@@ -111,6 +116,9 @@ class EventBatch(TensorFields):
     num_roots: int
     starts_stream: bool
     position: int
+    changed: Tensor
+    share: float
+    upcoming: Tensor
 
     def __len__(self) -> int:
         return self.events.numel()
@@ -125,12 +133,15 @@ class StateSpec:
         memory_dim: Width of the memory.
         mail_dim: Width of a mail, ``2 * memory_dim + edge_feature_dim``.
         mailbox_size: Mails kept per node.
+        own_half: Mails go to the ends of their event only and one is kept, so that the first half of a mail is the
+            memory of the row it lies in, as both were written.
     """
 
     num_nodes: int
     memory_dim: int
     mail_dim: int
     mailbox_size: int
+    own_half: bool
 
 
 @dataclass(frozen=True)
@@ -142,6 +153,7 @@ class StateRows(TensorFields):
         memory_time: float64 [U], time of the latest mail that the memory has taken in; 0 at the start.
         mails: float32 [U, M, d_mail].
         mail_time: float64 [U, M].
+        mail_event: int64 [U, M], the event of each mail; 0 in empty slots.
         mail_count: int64 [U], mails ever delivered; slot ``k`` holds one where ``k < mail_count``.
     """
 
@@ -149,6 +161,7 @@ class StateRows(TensorFields):
     memory_time: Tensor
     mails: Tensor
     mail_time: Tensor
+    mail_event: Tensor
     mail_count: Tensor
 
 
@@ -163,7 +176,9 @@ class StateUpdate(TensorFields):
         mail_nodes: int64 [P], distinct.
         mails: float32 [P, d_mail], without gradient.
         mail_time: float64 [P].
+        mail_event: int64 [P], the event of each mail.
         position: Events of the stream that the state has taken in after this update.
+        changed: int64 [C], distinct nodes whose rows this step changes on whatever rank, see `EventBatch`.
     """
 
     nodes: Tensor
@@ -172,7 +187,9 @@ class StateUpdate(TensorFields):
     mail_nodes: Tensor
     mails: Tensor
     mail_time: Tensor
+    mail_event: Tensor
     position: int
+    changed: Tensor
 
 
 @runtime_checkable
@@ -197,8 +214,10 @@ class CommitHandle(Protocol):
 class StateStore(Protocol):
     """Where node state lives. Tasks and models see only this; the strategy decides what stands behind it."""
 
-    position: int
-    """Events of the stream that the state has taken in."""
+    @property
+    def position(self) -> int:
+        """Events of the stream that the state has taken in."""
+        ...
 
     def fetch(self, nodes: Tensor) -> FetchHandle:
         """Start to read the rows of the distinct ``nodes`` (int64 [U])."""
@@ -220,10 +239,57 @@ class StateStore(Protocol):
         """Put a snapshot back."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return tensors and plain values that hold the whole state."""
+    def state_dict(self, snapshot: Any = None) -> dict[str, Any]:
+        """Return tensors and plain values that hold the whole state, or that of a snapshot.
+
+        Where several ranks share the state, all have to call it, and rank 0 gets the rows.
+        """
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
+        ...
+
+
+class NodeStateTask(Protocol):
+    """What a strategy that shares node state asks of a LightningModule: its stages, and where state and order go."""
+
+    state_store: StateStore
+    stage_order: StageOrder
+
+    @property
+    def state_spec(self) -> StateSpec:
+        """Widths of a row of node state."""
+        ...
+
+    def fetch(self, nodes: Tensor) -> FetchHandle:
+        """Start to read the rows of distinct nodes."""
+        ...
+
+    def apply_mail(self, rows: StateRows) -> Any:
+        """Return ``memory`` [U, d_mem], with gradient, and ``memory_time`` [U] after the pending mails."""
+        ...
+
+    def embed(self, updated: Any, batch: EventBatch) -> Tensor:
+        """Return the embeddings [R, d_emb] of the roots."""
+        ...
+
+    def score(self, embeddings: Tensor, batch: EventBatch) -> Any:
+        """Return what the task makes of the embeddings."""
+        ...
+
+    def make_mails(self, updated: Any, batch: EventBatch) -> StateUpdate:
+        """Return what the batch writes; needs the first ``batch.num_written`` rows only."""
+        ...
+
+    def commit(self, update: StateUpdate) -> CommitHandle:
+        """Start to write memory and to deliver mails."""
+        ...
+
+
+class StageOrder(Protocol):
+    """Runs the stages of a step in some order and returns what `NodeStateTask.score` does."""
+
+    def __call__(self, task: Any, batch: EventBatch) -> Any:
+        """Run a step on a batch."""
         ...

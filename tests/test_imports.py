@@ -22,7 +22,7 @@ ALLOWED = {
     "report": SHARED,
 }
 LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars"}
-PURE = {"torch.distributed", "lightning", "dgl", "pathlib", "os", "time", "io"}
+PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS
 
 
 def imported_modules(tree: ast.AST):

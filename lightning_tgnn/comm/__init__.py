@@ -1,1 +1,16 @@
-"""Data exchange between ranks; the only home of torch.distributed."""
+"""Data exchange between processes: the only home of torch.distributed, strategies aside."""
+
+from lightning_tgnn.comm.exchange import Exchange, PendingRows
+from lightning_tgnn.comm.failure import PeerFailureError, announce_failure, explain, peer_failure
+from lightning_tgnn.comm.traffic import Flow, Traffic
+
+__all__ = [
+    "Exchange",
+    "Flow",
+    "PeerFailureError",
+    "PendingRows",
+    "Traffic",
+    "announce_failure",
+    "explain",
+    "peer_failure",
+]

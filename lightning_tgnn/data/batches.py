@@ -14,6 +14,21 @@ from lightning_tgnn.types import EventBatch, SampledRoots
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a rank's batch stands in the stream and among the ranks.
+
+    Attributes:
+        position: Events of the stream that have happened once the global batch has.
+        starts_stream: It is the first of an epoch.
+        others: Events of the global batch, int64 [G], and their sample; None where this rank has all of them.
+    """
+
+    position: int
+    starts_stream: bool = False
+    others: tuple[Tensor, Sample] | None = None
+
+
+@dataclass(frozen=True)
 class BatchOrganizer:
     """Makes batches (Sven, Algorithm 2): each distinct node and event once, and where every entry finds its own.
 
@@ -28,7 +43,7 @@ class BatchOrganizer:
     unseen: Tensor
     sampled_roots: SampledRoots
 
-    def organize(self, events: Tensor, sample: Sample, *, starts_stream: bool) -> EventBatch:
+    def organize(self, events: Tensor, sample: Sample, place: Place, *, share: float = 1.0) -> EventBatch:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
         store, count = self.store, len(events)
         src, dst = store.src[events], store.dst[events]
@@ -61,9 +76,18 @@ class BatchOrganizer:
             unseen=self.unseen[src] | self.unseen[dst],
             num_written=_distinct_in(root_index[: 2 * count]),
             num_roots=_distinct_in(root_index),
-            starts_stream=starts_stream,
-            position=int(events[-1]) + 1,
+            starts_stream=place.starts_stream,
+            position=place.position,
+            changed=self._changed(place),
+            share=share,
+            upcoming=events.new_empty(0),
         )
+
+    def _changed(self, place: Place) -> Tensor:
+        if place.others is None:
+            return torch.empty(0, dtype=torch.int64)
+        events, sample = place.others
+        return self._deliver(self.store.src[events], self.store.dst[events], sample.neighbor_events)[0]
 
     def _edges(self, events: Tensor, neighbor_events: Tensor, mask: Tensor) -> dict[str, Tensor]:
         if self.store.edge_features is None:
@@ -73,7 +97,8 @@ class BatchOrganizer:
                 "edge_features": torch.empty(0, 0),
             }
         # Empty places take an event that is there anyway.
-        edges = organize(torch.cat([events, torch.where(mask, neighbor_events, events[0]).flatten()]))
+        known = torch.where(mask, neighbor_events, events[:1]) if len(events) else neighbor_events
+        edges = organize(torch.cat([events, known.flatten()]))
         return {
             "event_edge": edges.position[: len(events)],
             "neighbor_edge": edges.position[len(events) :].view(neighbor_events.shape),
@@ -117,4 +142,4 @@ def _rows(table: Tensor | None, index: Tensor) -> Tensor:
 
 def _distinct_in(first_seen_positions: Tensor) -> int:
     """Return how many distinct entries a prefix of a first-seen organisation has."""
-    return int(first_seen_positions.max()) + 1
+    return int(first_seen_positions.max()) + 1 if len(first_seen_positions) else 0

@@ -12,8 +12,10 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
+from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.batches import BatchOrganizer
+from lightning_tgnn.data.demand import presample_demand
 from lightning_tgnn.data.event_store import EventStore, is_event_store
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
@@ -189,6 +191,10 @@ class TemporalDataModule(pl.LightningDataModule):
     def predict_dataloader(self) -> EventLoader:
         """Return the loader of the test part, without negatives."""
         return self._loader(self.split.test, history=self._before_test(), negatives=False)
+
+    def demand(self, ranks: int) -> Demand:
+        """Return how often each of ``ranks`` needs the row of each node in training, from batches drawn ahead."""
+        return presample_demand(self._loader(self.split.train, training=True), ranks)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Move the tensors of an `EventBatch`."""

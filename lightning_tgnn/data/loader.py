@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.data.batches import BatchOrganizer
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.data.batches import BatchOrganizer, Place
 from lightning_tgnn.data.prefetch import prefetched
 from lightning_tgnn.data.presample import PresampledEpochs
 from lightning_tgnn.data.sampling import EventSampler
@@ -26,7 +27,7 @@ class EventLoader:
 
     Args:
         events: int64 [E], ascending event ids.
-        batch_size: Events per batch.
+        batch_size: Events per rank and batch.
         sampler: Draws negatives and neighbours.
         organizer: Makes batches.
         training: Draws anew each epoch, and marks the first batch as the start of the stream.
@@ -60,12 +61,35 @@ class EventLoader:
         self._organizer = organizer
         self._training = training
         self._presampled = presampled
+        self.rank, self.ranks = 0, 1
         self._epoch = 0
         self._position = 0
         self._resume: dict[str, int] | None = None
 
     def __len__(self) -> int:
-        return -(-len(self.events) // self.batch_size)
+        return -(-len(self.events) // self.global_batch_size)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Events per step over all ranks."""
+        return self.batch_size * self.ranks
+
+    def shard(self, rank: int, ranks: int) -> EventLoader:
+        """Return a loader of one rank's part: consecutive events of each global batch, cut as evenly as can be.
+
+        All ranks have as many batches. The last global batch may be too short for everyone to have an event of it.
+
+        Raises:
+            InvalidArgumentError: There are fewer events than ranks.
+        """
+        if len(self.events) < ranks:
+            cure = "use fewer devices or a longer stream"
+            received = f"{ranks} ranks for {len(self.events)} events"
+            raise InvalidArgumentError(refusal("devices", "at most one rank per event", received, cure))
+        part = copy(self)
+        part.rank, part.ranks = rank, ranks
+        part.history = tuple(earlier.shard(rank, ranks) for earlier in self.history)
+        return part
 
     def __iter__(self) -> Iterator[EventBatch]:
         resume, self._resume = self._resume, None
@@ -87,7 +111,7 @@ class EventLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, the number of its batches that have been handed out, and their size."""
-        return {"epoch": self._epoch, "position": self._position, "batch_size": self.batch_size}
+        return {"epoch": self._epoch, "position": self._position, "batch_size": self.global_batch_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict` in the next iteration."""
@@ -104,11 +128,13 @@ class EventLoader:
         roots: SampledRoots = "events" if self._sampler.sampled_roots == "events" else "none"
         sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
         organizer = replace(self._organizer, sampled_roots=roots)
+
+        def make(events: Tensor) -> EventBatch:
+            own = events[self._own(len(events))]
+            return organizer.organize(own, sampler.sample(own, None), self._place(events, None))
+
         remaining = self.events[int((self.events < position).sum()) :]
-        return self._prefetched(
-            lambda events: organizer.organize(events, sampler.sample(events, None), starts_stream=False),
-            remaining.split(self.batch_size) if len(remaining) else (),
-        )
+        return self._prefetched(make, remaining.split(self.global_batch_size) if len(remaining) else ())
 
     def _iterate(self, resume: dict[str, int] | None) -> Iterator[EventBatch]:
         # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch. A saved
@@ -120,21 +146,57 @@ class EventLoader:
         epoch = self._epoch if self._training else None
         if self._presampled is not None:
             self._presampled.draw(epoch)
-        for batch in self._prefetched(lambda number: self._make(number, epoch), range(self._position, len(self))):
+        batches = self._prefetched(lambda number: self._make(number, epoch), range(self._position, len(self)))
+        for batch in batches if self.ranks == 1 else _with_upcoming(batches):
             self._position += 1
             yield batch
 
     def _check_batch_size(self, resume: dict[str, int]) -> None:
-        if resume["batch_size"] != self.batch_size:
+        if resume["batch_size"] != self.global_batch_size:
             requirement = f"{resume['batch_size']} to resume in the middle of this epoch"
+            name, received = "batch_size", self.global_batch_size
+            if self.ranks > 1:
+                name = f"batch_size times the {self.ranks} ranks"
             cure = "give that size, or resume from a checkpoint of the end of an epoch"
-            raise CheckpointError(refusal("batch_size", requirement, self.batch_size, cure))
+            raise CheckpointError(refusal(name, requirement, received, cure))
 
     def _prefetched(self, make: Callable[[_In], EventBatch], inputs: Iterable[_In]) -> Iterator[EventBatch]:
         return prefetched(make, inputs, ahead=self.prefetch_batches, workers=self.num_workers)
 
     def _make(self, number: int, epoch: int | None) -> EventBatch:
-        piece = slice(number * self.batch_size, (number + 1) * self.batch_size)
-        events = self.events[piece]
-        sample = self._sampler.sample(events, epoch) if self._presampled is None else self._presampled.batch(piece)
-        return self._organizer.organize(events, sample, starts_stream=self._training and number == 0)
+        first = number * self.global_batch_size
+        events = self.events[first : first + self.global_batch_size]
+        own = self._own(len(events))
+        piece = slice(first + own.start, first + own.stop)
+        sample = (
+            self._sampler.sample(self.events[piece], epoch)
+            if self._presampled is None
+            else self._presampled.batch(piece)
+        )
+        place = self._place(events, epoch, starts_stream=self._training and number == 0)
+        share = (own.stop - own.start) * self.ranks / len(events)
+        return self._organizer.organize(self.events[piece], sample, place, share=share)
+
+    def _own(self, count: int) -> slice:
+        """Return this rank's part of ``count`` events; the first ranks have one more where it does not divide."""
+        base, more = divmod(count, self.ranks)
+        start = self.rank * base + min(self.rank, more)
+        return slice(start, start + base + int(self.rank < more))
+
+    def _place(self, events: Tensor, epoch: int | None, *, starts_stream: bool = False) -> Place:
+        position = int(events[-1]) + 1
+        if self.ranks == 1:
+            return Place(position, starts_stream)
+        # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
+        roots: SampledRoots = "events" if self._organizer.sampled_roots == "events" else "none"
+        sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
+        return Place(position, starts_stream, (events, sampler.sample(events, epoch)))
+
+
+def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
+    """Tell each batch the nodes of the next."""
+    batch = next(batches, None)
+    while batch is not None:
+        following = next(batches, None)
+        yield batch if following is None else replace(batch, upcoming=following.nodes)
+        batch = following

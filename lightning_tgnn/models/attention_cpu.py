@@ -1,19 +1,15 @@
-"""The folded attention on the CPU: compiled loops, the roots shared out over threads.
-
-The loops' threads are those of torch: the compiler takes the OpenMP library that torch has loaded. Threads of our own
-would wait for torch's, which keep spinning for milliseconds after each operation.
-"""
+"""The folded attention on the CPU: compiled loops, the roots shared out over threads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_tgnn.models import attention_loops
+from lightning_tgnn.models.loop_threads import use_torch_threads
 
 if TYPE_CHECKING:
     from lightning_tgnn.models.folded_attention import Neighborhood
@@ -75,9 +71,7 @@ def _bounds(lengths: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray
     """Cut the roots into a part per thread, with about as many neighbours each; ``groups`` are not cut apart."""
     entries = lengths.cumsum() + np.arange(1, len(lengths) + 1)  # a root without neighbours is some work, too
     total = int(entries[-1]) if len(entries) else 0
-    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    numba.set_num_threads(threads)
-    parts = max(1, min(threads, total // _MIN_ENTRIES_PER_THREAD))
+    parts = max(1, min(use_torch_threads(), total // _MIN_ENTRIES_PER_THREAD))
     inner = np.searchsorted(entries, [total * part / parts for part in range(1, parts)])
     if groups is not None and len(inner):
         inner = np.searchsorted(groups, groups[inner])

@@ -3,7 +3,7 @@
 The same arithmetic as in tensor operations (see `folded_attention`), without their round trips through memory. A
 root's neighbours are put together in a small scratch array ``x`` [K, d] and everything about the root is done there,
 four neighbours at a time, so that a sum is read and written once for all four; the places up to a multiple of four
-count for nothing.
+are empty.
 
 Written for the compiler: helpers take whole arrays and indices, since a slice costs its reference counting more than
 the work on it, and a position that is a sum is unsigned, since the check for negative ones keeps a loop from using
@@ -48,6 +48,14 @@ def _gather(x: Any, k: int, states: Any, features: Any, index: Any, edge: Any) -
     first = np.uintp(states.shape[1])
     for d in range(np.uintp(features.shape[1])):
         x[k, first + d] = features[edge, d]
+
+
+@njit(**SUMS)
+def _clear(x: Any, count: int) -> None:
+    """Empty the places of ``x`` that are counted with the first ``count``."""
+    for k in range(count, (count + 3) // 4 * 4):
+        for d in range(x.shape[1]):
+            x[k, d] = _ZERO
 
 
 @njit(**SUMS)
@@ -132,6 +140,7 @@ def forward(
             for k in range(count):
                 _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
                 _encode(elapsed[s, k], weight, bias, x, k, edge_end)
+            _clear(x, count)
             for h in range(heads):
                 _dots(query, h, root[s], x, count, scores)
                 _softmax(scores, h, count)
@@ -221,6 +230,7 @@ def backward(
             for k in range(count):
                 _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
                 _encode_with_sine(elapsed[s, k], weight, bias, x, sines, k, edge_end)
+            _clear(x, count)
             for h in range(heads):
                 _dots(grad, h, s, x, count, factors)
                 shared = _ZERO

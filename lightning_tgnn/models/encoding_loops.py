@@ -17,6 +17,7 @@ SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "nog
 EXACT: dict[str, Any] = {"fastmath": {"contract"}, "nogil": True, "cache": True}
 
 _ONE, _TWO = np.float32(1), np.float32(2)
+_HALF_TURN = np.float32(math.pi)
 _INVERSE_TURN = np.float32(1 / (2 * math.pi))
 # 2 pi = _TURN + _TURN_REST; the first part has few enough bits that `turns * _TURN` is exact.
 _TURN = np.float32(6.28125)
@@ -28,9 +29,13 @@ _C2, _C4, _C6, _C8, _C10, _C12 = (np.float32((-1) ** (n // 2) / math.factorial(n
 
 @njit(inline="always", **EXACT)
 def without_turns(angle: Any) -> Any:
-    """Return ``angle`` less its whole turns, in about [-pi, pi]."""
+    """Return ``angle`` less its whole turns, in [-pi, pi].
+
+    Beyond some 1e7 float32 does not know where in its turn an angle stands; the bounds keep the series finite there.
+    """
     turns = np.rint(angle * _INVERSE_TURN)
-    return (angle - turns * _TURN) - turns * _TURN_REST
+    rest = (angle - turns * _TURN) - turns * _TURN_REST
+    return min(max(rest, -_HALF_TURN), _HALF_TURN)
 
 
 @njit(inline="always", **EXACT)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from lightning_tgnn.models import attention_tensors
 
@@ -76,6 +77,7 @@ class _FoldedAttention(torch.autograd.Function):
         return mixed
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, states, weight, bias, keep, attention = ctx.saved_tensors
         gradients = _implementation(query).backward(

@@ -19,12 +19,13 @@ class LinkPredictor(nn.Module):
         self.destination = nn.Linear(embedding_dim, embedding_dim)
         self.out = nn.Linear(embedding_dim, 1)
 
-    def forward(self, embeddings: Tensor, num_events: int) -> tuple[Tensor, Tensor]:
+    def forward(self, embeddings: Tensor, num_events: int, num_negatives: int) -> tuple[Tensor, Tensor]:
         """Score each event's true destination and its negatives.
 
         Args:
             embeddings: [R, d_emb], sources, destinations, then negatives event by event.
             num_events: B.
+            num_negatives: Q, per event.
 
         Returns:
             Logits of the true destinations [B] and of the negatives [B, Q], float32.
@@ -32,8 +33,7 @@ class LinkPredictor(nn.Module):
         source = self.source(embeddings[:num_events]).unsqueeze(1)
         candidates = self.destination(embeddings[num_events:])
         true = candidates[:num_events].unsqueeze(1)
-        negatives_per_event = len(embeddings) // num_events - 2
-        negative = candidates[num_events:].view(num_events, negatives_per_event, source.shape[-1])
+        negative = candidates[num_events:].view(num_events, num_negatives, source.shape[-1])
         positive_logits = self.out(torch.relu(source + true)).view(num_events)
-        negative_logits = self.out(torch.relu(source + negative)).view(num_events, negatives_per_event)
+        negative_logits = self.out(torch.relu(source + negative)).view(num_events, num_negatives)
         return positive_logits.float(), negative_logits.float()

@@ -56,8 +56,9 @@ class MemoryTGNN(nn.Module):
         count = len(batch)
         memory = updated.memory.detach().float()
         entries = batch.root_index[: 2 * count]
-        own, other = entries[batch.mail_source], entries[(batch.mail_source + count) % (2 * count)]
-        event = batch.mail_source % count
+        sides = max(count, 1)  # a rank may have no event of a last, short batch
+        own, other = entries[batch.mail_source], entries[(batch.mail_source + sides) % (2 * sides)]
+        event = batch.mail_source % sides
         pieces = [memory[own], memory[other]]
         if batch.edge_features.shape[-1]:
             pieces.append(batch.edge_features[batch.event_edge[event]])
@@ -68,5 +69,7 @@ class MemoryTGNN(nn.Module):
             mail_nodes=batch.mail_nodes,
             mails=torch.cat(pieces, dim=-1),
             mail_time=batch.time[event],
+            mail_event=batch.events[event],
             position=batch.position,
+            changed=batch.changed,
         )

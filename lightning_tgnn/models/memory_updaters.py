@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from lightning_tgnn.models.time_encoding import TimeEncoder
 from lightning_tgnn.types import StateRows, StateSpec
@@ -70,8 +71,8 @@ def _padded(rows: StateRows) -> StateRows:
 class GRUUpdater(MemoryUpdater):
     """``s <- GRU(mail, s)`` (TGN, section 3.1).
 
-    A mail begins with the memory of its node as both were written, so the weights of the two are added before the
-    product with it rather than the products after.
+    Where mails begin with the memory of their row (`StateSpec.own_half`) the weights of the two are added before the
+    product with it rather than the products after; that half of a mail is then not looked at.
     """
 
     def __init__(self, spec: StateSpec, time_encoder: TimeEncoder) -> None:
@@ -79,18 +80,23 @@ class GRUUpdater(MemoryUpdater):
         self.from_mail = nn.Linear(spec.mail_dim, 3 * spec.memory_dim)
         self.from_time = nn.Linear(time_encoder.weight.numel(), 3 * spec.memory_dim, bias=False)
         self.from_memory = nn.Linear(spec.memory_dim, 3 * spec.memory_dim)
+        self.shared = spec.memory_dim if spec.own_half else 0
 
     def candidate(self, rows: StateRows) -> Tensor:
         """Return the GRU's output."""
         width = rows.memory.shape[1]
-        own, rest = self.from_mail.weight.split([width, self.from_mail.in_features - width], dim=1)
+        own, rest = self.from_mail.weight.tensor_split([self.shared], dim=1)
         # Separate products for mail and time: the mail needs no gradient, so none is computed for it.
-        from_rest = nn.functional.linear(rows.mails[:, 0, width:], rest, self.from_mail.bias)
+        from_rest = nn.functional.linear(rows.mails[:, 0, self.shared :], rest, self.from_mail.bias)
         incoming = torch.addmm(from_rest, self.encode_age(rows)[:, 0], self.from_time.weight.t())
         # Reset and update gate see the sum of both products; the proposal sees the memory's own part gated.
         gates, proposal = self.from_memory.weight.split([2 * width, width])
-        weight = torch.cat([own[: 2 * width] + gates, own[2 * width :], proposal])
-        bias = nn.functional.pad(self.from_memory.bias.view(3, width), (0, 0, 0, 1))[[0, 1, 3, 2]].flatten()
+        if self.shared:
+            weight = torch.cat([own[: 2 * width] + gates, own[2 * width :], proposal])
+        else:
+            weight = torch.cat([gates, torch.zeros_like(proposal), proposal])
+        of_gates, of_proposal = self.from_memory.bias.split([2 * width, width])
+        bias = torch.cat([of_gates, torch.zeros_like(of_proposal), of_proposal])
         recurrent = nn.functional.linear(rows.memory, weight, bias)
         return _Gates.apply(incoming.float(), recurrent.float(), rows.memory)
 
@@ -105,8 +111,11 @@ class _Gates(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, incoming: Tensor, recurrent: Tensor, memory: Tensor) -> Tensor:
         if memory.device.type == "cpu":
-            from lightning_tgnn.models import gate_loops  # imports the compiler: only where it is used
+            # Imports the compiler: only where it is used.
+            from lightning_tgnn.models import gate_loops
+            from lightning_tgnn.models.loop_threads import use_torch_threads
 
+            use_torch_threads()
             incoming, recurrent = incoming.contiguous(), recurrent.contiguous()
             reset, update, proposal, result = (torch.empty_like(memory) for _ in range(4))
             tensors = (incoming, recurrent, memory, reset, update, proposal, result)
@@ -121,12 +130,15 @@ class _Gates(torch.autograd.Function):
         return result
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         recurrent, memory, reset, update, proposal = ctx.saved_tensors
         width = memory.shape[-1]
         if memory.device.type == "cpu":
             from lightning_tgnn.models import gate_loops
+            from lightning_tgnn.models.loop_threads import use_torch_threads
 
+            use_torch_threads()
             grad_recurrent = torch.empty_like(recurrent)
             tensors = (grads[0].contiguous(), recurrent, memory, reset, update, proposal, grad_recurrent)
             gate_loops.backward(*(tensor.numpy() for tensor in tensors))

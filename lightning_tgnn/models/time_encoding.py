@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 _DECADES = 6.0
 # 2 pi = _TURN + _TURN_REST; the first part has few enough bits that `turns * _TURN` is exact in float32.
@@ -37,31 +38,32 @@ class _Encode(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, delta: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(delta, weight, bias)
-        if not _compiled(delta):
+        if not _compiled(delta, weight):
             return phase(delta, weight, bias).cos()
         from lightning_tgnn.models import encoding_loops  # imports the compiler: only where it is used
 
         encoding = delta.new_empty(delta.numel(), weight.numel())
         encoding_loops.encode(*(tensor.detach().numpy() for tensor in (delta.flatten(), weight, bias, encoding)))
-        return encoding.view(*delta.shape, -1)
+        return encoding.view(*delta.shape, weight.numel())
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:
         delta, weight, bias = ctx.saved_tensors
-        if not _compiled(delta):
+        if not _compiled(delta, weight):
             slope = phase(delta, weight, bias).sin().mul_(grads[0]).flatten(0, -2)
             return None, -(delta.reshape(1, -1) @ slope).squeeze(0), -slope.sum(0)
         from lightning_tgnn.models import encoding_loops
 
         grad_weight, grad_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        grad = grads[0].reshape(delta.numel(), -1).contiguous()
+        grad = grads[0].reshape(-1, weight.numel()).contiguous()
         tensors = (grad, delta.flatten(), weight, bias, grad_weight, grad_bias)
         encoding_loops.encode_backward(*(tensor.detach().numpy() for tensor in tensors))
         return None, grad_weight, grad_bias
 
 
-def _compiled(delta: Tensor) -> bool:
-    return delta.device.type == "cpu" and delta.dtype == torch.float32
+def _compiled(delta: Tensor, weight: Tensor) -> bool:
+    return delta.device.type == "cpu" and delta.dtype == weight.dtype == torch.float32
 
 
 class TimeEncoder(nn.Module):

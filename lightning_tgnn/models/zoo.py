@@ -51,7 +51,7 @@ class ModelConfig:
 
 
 def _tgn(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
-    spec = _spec(config, info, mailbox_size=1)
+    spec = _spec(config, info)
     updater = GRUUpdater(spec, TimeEncoder(config.time_dim, info.gap_mean))
     embedding = TemporalAttention(
         config.memory_dim,
@@ -65,14 +65,14 @@ def _tgn(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
 
 
 def _jodie(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
-    spec = _spec(config, info, mailbox_size=1)
+    spec = _spec(config, info)
     updater = RNNUpdater(spec, TimeEncoder(config.time_dim, info.gap_mean))
     embedding = TimeProjection(config.memory_dim, config.embedding_dim, info.gap_mean, info.gap_std)
     return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
 
 
 def _apan(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
-    spec = _spec(config, info, mailbox_size=config.mailbox_size)
+    spec = _spec(config, info, mailbox_size=config.mailbox_size, own_half=False)
     time_encoder = TimeEncoder(config.time_dim, info.gap_mean)
     updater = MailboxAttentionUpdater(spec, time_encoder, config.num_heads, config.dropout)
     gaps = (info.gap_mean, info.gap_std)
@@ -93,6 +93,6 @@ def build_model(name: str, config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
     return _BUILDERS[check_choice("model", name, MODEL_NAMES)](config, info)
 
 
-def _spec(config: ModelConfig, info: StreamInfo, *, mailbox_size: int) -> StateSpec:
+def _spec(config: ModelConfig, info: StreamInfo, *, mailbox_size: int = 1, own_half: bool = True) -> StateSpec:
     mail_dim = 2 * config.memory_dim + info.edge_feature_dim
-    return StateSpec(info.num_nodes, config.memory_dim, mail_dim, mailbox_size)
+    return StateSpec(info.num_nodes, config.memory_dim, mail_dim, mailbox_size, own_half)

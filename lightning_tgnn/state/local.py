@@ -48,6 +48,7 @@ class LocalStateStore:
                 memory_time=torch.zeros(size, dtype=torch.float64, device=device),
                 mails=torch.zeros(size, slots, spec.mail_dim, device=device),
                 mail_time=torch.zeros(size, slots, dtype=torch.float64, device=device),
+                mail_event=torch.zeros(size, slots, dtype=torch.int64, device=device),
                 mail_count=torch.zeros(size, dtype=torch.int64, device=device),
             )
 
@@ -65,6 +66,7 @@ class LocalStateStore:
         slot = self.rows.mail_count[update.mail_nodes] % self.spec.mailbox_size
         self.rows.mails[update.mail_nodes, slot] = update.mails
         self.rows.mail_time[update.mail_nodes, slot] = update.mail_time
+        self.rows.mail_event[update.mail_nodes, slot] = update.mail_event
         self.rows.mail_count[update.mail_nodes] += 1
         self.position = update.position
         return _Committed()
@@ -85,9 +87,10 @@ class LocalStateStore:
             table.copy_(snapshot[name])
         self.position = snapshot["position"]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return tensors and plain values that hold the whole state."""
-        return {"spec": asdict(self.spec), "position": self.position, **self._tables()}
+    def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return tensors and plain values that hold the whole state, or that of a snapshot."""
+        held = {"position": self.position, **self._tables()} if snapshot is None else snapshot
+        return {"spec": asdict(self.spec), **held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned.
@@ -95,10 +98,19 @@ class LocalStateStore:
         Raises:
             CheckpointError: It is of another graph or another model.
         """
-        if state["spec"] != asdict(self.spec):
-            cure = "use the stream and the model widths that the checkpoint was trained with"
-            raise CheckpointError(refusal("node state", f"of {asdict(self.spec)}", state["spec"], cure))
+        check_same_spec(state, self.spec)
         self.restore(state)
 
     def _tables(self) -> dict[str, Tensor]:
         return {field.name: getattr(self.rows, field.name) for field in fields(self.rows)}
+
+
+def check_same_spec(state: dict[str, Any], spec: StateSpec) -> None:
+    """Refuse a saved state of another graph or another model.
+
+    Raises:
+        CheckpointError: It is.
+    """
+    if state["spec"] != asdict(spec):
+        cure = "use the stream and the model widths that the checkpoint was trained with"
+        raise CheckpointError(refusal("node state", f"of {asdict(spec)}", state["spec"], cure))

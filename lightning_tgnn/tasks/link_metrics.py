@@ -28,15 +28,14 @@ class LinkMetrics(nn.Module):
             metric.update(positive, negatives[:, :1])  # type: ignore[operator]
         for metric in self.against_all.values():
             metric.update(positive, negatives)  # type: ignore[operator]
-        if unseen.any():
-            self.inductive.update(positive[unseen], negatives[unseen, :1])
+        self.inductive.update(positive[unseen], negatives[unseen, :1])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the figures by name; ``ap_inductive`` only where an event had an unseen node."""
-        metrics = {**dict(self.against_first.items()), **dict(self.against_all.items())}
-        if self.inductive.update_called:
-            metrics["ap_inductive"] = self.inductive
-        return {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
+        metrics = {**self.against_first, **self.against_all, "ap_inductive": self.inductive}
+        # All of them on every rank, whatever it has seen: they gather over the ranks.
+        figures = {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
+        return {name: value for name, value in figures.items() if name != "ap_inductive" or not value.isnan()}
 
     def reset(self) -> None:
         """Forget all batches."""

@@ -74,7 +74,7 @@ class LinkPrediction(MemoryTask):
 
     def score(self, embeddings: Tensor, batch: EventBatch) -> tuple[Tensor, Tensor]:
         """Return logits of the true destinations [B] and of the negatives [B, Q]."""
-        return self.predictor(embeddings, len(batch))
+        return self.predictor(embeddings, *batch.negatives.shape)
 
     def loss(self, positive: Tensor, negatives: Tensor) -> Tensor:
         """Return the binary cross entropy of true destinations plus that of negatives, each a mean."""
@@ -84,9 +84,11 @@ class LinkPrediction(MemoryTask):
     def training_step(self, batch: EventBatch, batch_idx: int) -> Tensor:
         """Run the stages in order; mails are delivered after the batch has been scored."""
         positive, negatives = self.run_stages(batch)
+        if not len(batch):  # a rank's part of a last, short global batch: nothing to learn, but the others wait
+            return positive.sum() + negatives.sum()
         loss = self.loss(positive, negatives)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
-        return loss
+        return loss if batch.share == 1 else loss * batch.share
 
     def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Score a batch."""
@@ -122,15 +124,12 @@ class LinkPrediction(MemoryTask):
         super().on_test_epoch_end()
 
     def run_stages(self, batch: EventBatch) -> tuple[Tensor, Tensor]:
-        """Score a batch, then deliver its mails.
+        """Score a batch and deliver its mails, in the order of the strategy.
 
         Returns:
             Logits of the true destinations [B] and of the negatives [B, Q].
         """
-        updated = self.apply_mail(self.fetch(batch))
-        scores = self.score(self.embed(updated, batch), batch)
-        self.commit(self.make_mails(updated, batch))
-        return scores
+        return self.stage_order(self, batch)
 
     def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
         positive, negatives = self.run_stages(batch)

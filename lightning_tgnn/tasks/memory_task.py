@@ -13,7 +13,18 @@ from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.models import MemoryTGNN, ModelConfig, UpdatedRows, build_model
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.event_rate import EventRate
-from lightning_tgnn.types import EventBatch, SampledRoots, StateRows, StateStore, StateUpdate, StreamInfo
+from lightning_tgnn.types import (
+    CommitHandle,
+    EventBatch,
+    FetchHandle,
+    SampledRoots,
+    StageOrder,
+    StateRows,
+    StateSpec,
+    StateStore,
+    StateUpdate,
+    StreamInfo,
+)
 
 _CHECKPOINT_KEY = "lightning_tgnn"
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -47,6 +58,8 @@ class MemoryTask(pl.LightningModule):
         self.info: StreamInfo | None = None
         self.model = None
         self._state_store: StateStore | None = None
+        # How the stages of a step follow each other; a strategy may put another order here.
+        self.stage_order: StageOrder = in_order
         self._snapshot: Any = None
         self._saved_state: dict[str, Any] | None = None
         self._saved_random: dict[str, Any] | None = None
@@ -97,9 +110,9 @@ class MemoryTask(pl.LightningModule):
         clips = self._trainer is not None and bool(self.trainer.gradient_clip_val)
         return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=not clips)
 
-    def fetch(self, batch: EventBatch) -> StateRows:
-        """Read the rows of the batch's distinct nodes."""
-        return self.state_store.fetch(batch.nodes).wait()
+    def fetch(self, nodes: Tensor) -> FetchHandle:
+        """Start to read the rows of distinct nodes."""
+        return self.state_store.fetch(nodes)
 
     def apply_mail(self, rows: StateRows) -> UpdatedRows:
         """Take in the pending mails of the rows."""
@@ -113,9 +126,19 @@ class MemoryTask(pl.LightningModule):
         """Return what the batch writes."""
         return self._model.make_mails(updated, batch)
 
-    def commit(self, update: StateUpdate) -> None:
-        """Write memory and deliver mails."""
-        self.state_store.commit(update).wait()
+    def commit(self, update: StateUpdate) -> CommitHandle:
+        """Start to write memory and to deliver mails."""
+        return self.state_store.commit(update)
+
+    @property
+    def state_spec(self) -> StateSpec:
+        """Widths of a row of node state."""
+        return self._model.spec
+
+    @property
+    def has_state_store(self) -> bool:
+        """Whether there is node state from an earlier run."""
+        return self._state_store is not None
 
     @property
     def state_store(self) -> StateStore:
@@ -141,10 +164,11 @@ class MemoryTask(pl.LightningModule):
         if self.trainer.strategy.root_device.type == "mps":
             cure = "set accelerator='cpu': Apple's GPU has no float64, which times need"
             raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "'cpu' or 'cuda'", "mps", cure))
-        if self.trainer.world_size > 1 and self._state_store is None:
-            cure = "set devices=1 and num_nodes=1: the strategies that share node state are not part of this version"
-            received = f"{self.trainer.world_size} ranks"
-            raise InvalidArgumentError(refusal("Trainer(devices=..., num_nodes=...)", "one rank", received, cure))
+        if self.trainer.world_size > 1 and not getattr(self.trainer.strategy, "shares_node_state", False):
+            cure = "set strategy='sven', or devices=1: each rank would keep a node state of its own"
+            received = f"{type(self.trainer.strategy).__name__} with {self.trainer.world_size} ranks"
+            requirement = "a strategy that shares node state over ranks"
+            raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""
@@ -152,9 +176,11 @@ class MemoryTask(pl.LightningModule):
         self._abandon_evaluation()
         saved, self._saved_random = self._saved_random, None
         if saved is not None and self.trainer.ckpt_path is not None:
-            torch.set_rng_state(saved["cpu"].cpu())
-            if self.device.type == "cuda" and saved["cuda"] is not None:
-                torch.cuda.set_rng_state(saved["cuda"].cpu(), self.device)
+            rank = self.trainer.global_rank
+            if rank < len(saved["cpu"]):
+                torch.set_rng_state(saved["cpu"][rank].cpu())
+            if self.device.type == "cuda" and saved["cuda"] is not None and rank < len(saved["cuda"]):
+                torch.cuda.set_rng_state(saved["cuda"][rank].cpu(), self.device)
 
     def on_train_batch_start(self, batch: EventBatch, batch_idx: int) -> None:
         """Empty the node state before the first event of an epoch.
@@ -198,7 +224,7 @@ class MemoryTask(pl.LightningModule):
             self._take_in(self.trainer.strategy.batch_to_device(batch, self.device))
 
     def _take_in(self, batch: EventBatch) -> None:
-        self.commit(self.make_mails(self.apply_mail(self.fetch(batch)), batch))
+        self.commit(self.make_mails(self.apply_mail(self.fetch(batch.nodes).wait()), batch)).wait()
 
     def _end_evaluation(self) -> None:
         self.state_store.restore(self._snapshot)
@@ -235,17 +261,23 @@ class MemoryTask(pl.LightningModule):
         """Add node state, random states and what the stream looks like."""
         assert self.info is not None
         # A checkpoint made in the middle of an evaluation holds what that evaluation will put back.
-        state = self.state_store.state_dict()
-        if self._snapshot is not None:
-            state = {**state, **self._snapshot}
+        state = self.state_store.state_dict(self._snapshot)
         checkpoint[_CHECKPOINT_KEY] = {
             "stream": asdict(self.info),
             "state": state,
             "random": {
-                "cpu": torch.get_rng_state(),
-                "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+                "cpu": self._of_all_ranks(torch.get_rng_state()),
+                "cuda": self._of_all_ranks(torch.cuda.get_rng_state(self.device))
+                if self.device.type == "cuda"
+                else None,
             },
         }
+
+    def _of_all_ranks(self, state: Tensor) -> Tensor:
+        """Return a random state of every rank, [M, n]."""
+        if self.trainer.world_size == 1:
+            return state.unsqueeze(0)
+        return self.all_gather(state.to(self.device)).cpu()  # type: ignore[union-attr]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model if need be, and keep node state and random states until they can be used.
@@ -263,6 +295,14 @@ class MemoryTask(pl.LightningModule):
         else:
             _check_same_graph(info, self.info)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
+
+
+def in_order(task: Any, batch: EventBatch) -> Any:
+    """Run the stages of a step one after the other; mails are delivered after the batch has been scored."""
+    updated = task.apply_mail(task.fetch(batch.nodes).wait())
+    answer = task.score(task.embed(updated, batch), batch)
+    task.commit(task.make_mails(updated, batch)).wait()
+    return answer
 
 
 def _check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:

@@ -25,8 +25,8 @@ class TimedLinkPrediction(LinkPrediction):
         self.seconds[stage] += time.perf_counter() - start
         return result
 
-    def fetch(self, batch):
-        return self.timed("fetch", super().fetch, batch)
+    def fetch(self, nodes):
+        return self.timed("fetch", super().fetch, nodes)
 
     def apply_mail(self, rows):
         return self.timed("update memory", super().apply_mail, rows)

@@ -1,5 +1,8 @@
 """Compiled loops and tensor operations against attention written out neighbour by neighbour."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -93,6 +96,18 @@ def test_threads_do_not_change_the_result():
     assert torch.equal(results[0][0], results[1][0])
 
 
+def test_torch_keeps_its_number_of_threads():
+    script = """
+import torch
+torch.set_num_threads(1)
+from lightning_tgnn.models.loop_threads import use_torch_threads
+assert use_torch_threads() == 1
+print(torch.get_num_threads())
+"""
+    # In a process of its own: the compiler starts its threads once.
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout == "1\n"
+
+
 def test_two_runs_are_equal_bit_for_bit():
     inputs, places, keep = make(2000, 4, distinct=50, seed=3)
     runs = []
@@ -123,6 +138,37 @@ def test_large_angles_are_encoded_as_well_as_float32_can():
     torch.testing.assert_close(
         phase(elapsed, weight, bias).cos()[small], angle.double().cos().float()[small], rtol=0, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("longest", [1e8, 1e12, 1e30])
+def test_compiled_loops_stay_finite_where_float32_has_lost_the_angle(longest):
+    inputs, places, _ = make(20, 4, longest=longest)
+    mixed, attention = attention_cpu.forward(*inputs, places, None)
+    assert mixed[..., -4:].abs().max() <= 1
+    assert all(part.isfinite().all() for part in attention_cpu.backward(mixed, *inputs, places, None, attention))
+    encoder = TimeEncoder(4, unit=1.0)
+    encoding = encoder(torch.linspace(0, longest, 100))
+    assert encoding.abs().max() <= 1
+    encoding.sum().backward()
+    assert encoder.bias.grad.isfinite().all()
+
+
+def test_nothing_is_encoded_to_nothing():
+    encoder = TimeEncoder(4, unit=1.0)
+    encoding = encoder(torch.zeros(0, 1))
+    assert encoding.shape == (0, 1, 4)
+    encoding.sum().backward()
+    assert not encoder.weight.grad.any()
+
+
+def test_roots_keep_their_infinities_to_themselves():
+    inputs, places, _ = make(2, 3, distinct=2, nodes=6)
+    inputs[1][:3] = torch.inf
+    index = torch.tensor([[0, 1, 2], [3, 3, 3]])
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    places = Neighborhood(places.root, index, places.edge, places.elapsed, mask, places.edge_features)
+    mixed, _ = attention_cpu.forward(*inputs, places, None)
+    assert mixed[:, 1].isfinite().all()
 
 
 def test_the_encoding_has_the_gradient_of_autograd():

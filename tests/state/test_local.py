@@ -5,7 +5,7 @@ from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.types import CommitHandle, FetchHandle, StateSpec, StateStore, StateUpdate
 
-SPEC = StateSpec(num_nodes=4, memory_dim=2, mail_dim=3, mailbox_size=2)
+SPEC = StateSpec(num_nodes=4, memory_dim=2, mail_dim=3, mailbox_size=2, own_half=False)
 
 
 def update(nodes, mail_nodes, value, position=1):
@@ -16,7 +16,9 @@ def update(nodes, mail_nodes, value, position=1):
         mail_nodes=torch.tensor(mail_nodes),
         mails=torch.full((len(mail_nodes), 3), float(value)),
         mail_time=torch.full((len(mail_nodes),), float(value), dtype=torch.float64),
+        mail_event=torch.full((len(mail_nodes),), int(value)),
         position=position,
+        changed=torch.empty(0, dtype=torch.int64),
     )
 
 
@@ -85,6 +87,6 @@ def test_state_dict_round_trip():
 
 
 def test_state_of_another_graph_is_refused():
-    store = LocalStateStore(StateSpec(num_nodes=5, memory_dim=2, mail_dim=3, mailbox_size=2))
+    store = LocalStateStore(StateSpec(num_nodes=5, memory_dim=2, mail_dim=3, mailbox_size=2, own_half=False))
     with pytest.raises(CheckpointError, match=r"node state must be of .*'num_nodes': 5.* got .*'num_nodes': 4"):
         store.load_state_dict(LocalStateStore(SPEC).state_dict())

@@ -228,7 +228,9 @@ def test_several_ranks_are_refused(tmp_path):
         run = trainer(tmp_path, num_nodes=2, devices=1, strategy="ddp")
     task = LinkPrediction("tgn", **SMALL)
     task._trainer = run
-    with pytest.raises(InvalidArgumentError, match=r"must be one rank, got '2 ranks'; set devices=1"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"shares node state over ranks, got 'DDPStrategy with 2 ranks'; set strategy='sven'"
+    ):
         task.setup("fit")
 
 

@@ -1,0 +1,102 @@
+"""How many elements a batch moves between ranks: Sven, DepComm and DepCache (Sven, section 3.2 and appendix C).
+
+All figures are elements summed over ranks, and a row counts twice, at its sender and at its receiver. They suppose
+rows spread evenly, so that a share (M - 1) / M of them lives on another rank than the one that needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What the volumes depend on.
+
+    Attributes:
+        ranks: M, at least 1.
+        memory_dim: d_mem, elements of a node's memory.
+        message_dim: d_msg, elements of a mail, 2 d_mem + d_edge (Eq. 14).
+        sampled: N1, entries of the sampled vertex series (roots and neighbours), summed over ranks.
+        sampled_redundancy: eta1, the share of them that repeats another on the same rank, in [0, 1].
+        original: N2, entries of the original series (sources and destinations), summed over ranks.
+        original_redundancy: eta2, the same of them.
+
+    Raises:
+        InvalidArgumentError: A value is out of its range.
+    """
+
+    ranks: int
+    memory_dim: int
+    message_dim: int
+    sampled: float
+    sampled_redundancy: float
+    original: float
+    original_redundancy: float
+
+    def __post_init__(self) -> None:
+        check_int("ranks", self.ranks, minimum=1, cure="give the number of ranks, M")
+        check_int("memory_dim", self.memory_dim, minimum=1, cure="give the width of the memory, for example 100")
+        check_int("message_dim", self.message_dim, minimum=1, cure="give the width of a mail, 2 d_mem + d_edge")
+        check_not_negative("sampled", self.sampled, cure="give the entries of a batch, N1")
+        check_not_negative("original", self.original, cure="give the entries of a batch, N2")
+        check_redundancy("sampled_redundancy", self.sampled_redundancy)
+        check_redundancy("original_redundancy", self.original_redundancy)
+
+
+def check_redundancy(argument: str, value: float) -> None:
+    """Refuse ``value`` unless it is a number in [0, 1].
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    cure = "give the share of entries that repeat another"
+    if check_not_negative(argument, value, cure=cure) > 1:
+        raise InvalidArgumentError(refusal(argument, "a number in [0, 1]", value, cure))
+
+
+def sven_volume(batch: BatchShape) -> float:
+    """Return Sven's elements per batch (Eq. 9): distinct rows are fetched, and distinct updates sent back."""
+    return _fetched(batch) + _sent_back(batch)
+
+
+def depcomm_volume(batch: BatchShape) -> float:
+    """Return DepComm's elements per batch (Eq. 8): the updated memory of *every* sampled entry, and Sven's updates.
+
+    Owners update memory before they send it, so mails stay at home, but entries that repeat travel every time.
+    """
+    return batch.sampled * batch.memory_dim * _both_ends(batch) + _sent_back(batch)
+
+
+def depcache_volume(batch: BatchShape) -> float:
+    """Return DepCache's elements per batch as printed (Eq. 7): all ranks hold all rows, an all-gather spreads updates.
+
+    Every update goes to the M - 1 ranks that did not make it: 2 (M - 1), see `depcache_all_gather_volume`. The printed
+    factor, 2 (M - 1)^2 / M, is (M - 1) / M of that: it applies the share of rows that live elsewhere once more, though
+    with a copy on every rank no row lives in one place. This favours DepCache, the competitor.
+    """
+    return _sent_back(batch) * (batch.ranks - 1)
+
+
+def depcache_all_gather_volume(batch: BatchShape) -> float:
+    """Return the elements per batch of DepCache's plain all-gather: each distinct update to M - 1 ranks, both ends."""
+    return _updates(batch) * 2 * (batch.ranks - 1)
+
+
+def _fetched(batch: BatchShape) -> float:
+    row = batch.message_dim + batch.memory_dim
+    return batch.sampled * (1 - batch.sampled_redundancy) * row * _both_ends(batch)
+
+
+def _sent_back(batch: BatchShape) -> float:
+    return _updates(batch) * _both_ends(batch)
+
+
+def _updates(batch: BatchShape) -> float:
+    return batch.original * (1 - batch.original_redundancy) * (batch.message_dim + batch.memory_dim)
+
+
+def _both_ends(batch: BatchShape) -> float:
+    return 2 * (batch.ranks - 1) / batch.ranks

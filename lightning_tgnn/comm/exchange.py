@@ -1,0 +1,127 @@
+"""All-to-all exchange of rows with variable counts, over a process group of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_tgnn.comm.failure import peer_failure
+from lightning_tgnn.comm.traffic import Traffic
+
+_CPU = torch.device("cpu")
+
+
+class PendingRows:
+    """Rows on their way."""
+
+    def __init__(self, rows: Tensor, work: Any, exchange: Exchange, operation: str) -> None:
+        self._rows = rows
+        self._work = work
+        self._exchange = exchange
+        self._operation = operation
+        self._started = perf_counter()
+        self._arrived: float | None = None
+        if work is not None:
+            # The moment of arrival, seen by the thread that brings it: how much of the way nobody waited for.
+            work.get_future().add_done_callback(self._mark)
+
+    def _mark(self, _: Any) -> None:
+        self._arrived = perf_counter()
+
+    def wait(self) -> Tensor:
+        """Return the rows, those of the first rank first, in the order in which each rank sent them.
+
+        Raises:
+            PeerFailureError: Another rank has failed.
+        """
+        if self._work is not None:
+            begin = perf_counter()
+            with peer_failure(self._operation):
+                self._work.wait()
+            now = perf_counter()
+            arrived = now if self._arrived is None else self._arrived
+            waited = now - begin
+            self._exchange.traffic.add_wait(
+                self._operation, waited=waited, in_flight=max(arrived - self._started, waited)
+            )
+            self._work = None
+        return self._rows
+
+
+class Exchange:
+    """Moves rows between the ranks of a group. A lone rank never touches torch.distributed.
+
+    Every rank has to call the same methods in the same order.
+
+    Args:
+        ranks: Size of the group.
+        rank: Own rank in it.
+        group: The process group; None, with one rank, for none.
+        device: Where rows are; counts travel on it as well.
+    """
+
+    def __init__(self, ranks: int = 1, rank: int = 0, group: Any = None, device: torch.device | str = _CPU) -> None:
+        self.ranks = ranks
+        self.rank = rank
+        self.device = torch.device(device)
+        self.traffic = Traffic()
+        self._group = group
+
+    def counts(self, counts: Tensor, operation: str = "counts") -> Tensor:
+        """Tell every rank a row of ``counts`` (int64 [M, k]) and return what they tell, int64 [M, k], on the CPU."""
+        if self.ranks == 1:
+            return counts.cpu()
+        rows = counts.to(self.device).contiguous()
+        received = torch.empty_like(rows)
+        with peer_failure(operation):
+            dist.all_to_all_single(received, rows, group=self._group)
+        others = rows.numel() // self.ranks * (self.ranks - 1) * rows.element_size()
+        self.traffic.add(operation, sent=others, received=others)
+        return received.cpu()
+
+    def start(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> PendingRows:
+        """Start to send the first ``sent[0]`` of ``rows`` [n, ...] to rank 0, the next ``sent[1]`` to rank 1, and on.
+
+        Args:
+            rows: Of any dtype, on the device of the exchange.
+            sent: Rows for each rank.
+            received: Rows from each rank, as it has told by `counts`.
+            operation: Under what name the bytes are counted.
+        """
+        if self.ranks == 1:
+            return PendingRows(rows, None, self, operation)
+        rows = rows.contiguous()
+        arriving = rows.new_empty(sum(received), *rows.shape[1:])
+        work = None
+        with peer_failure(operation):
+            work = dist.all_to_all_single(arriving, rows, list(received), list(sent), group=self._group, async_op=True)
+        width = rows[:1].numel() * rows.element_size() if len(rows) else arriving[:1].numel() * rows.element_size()
+        self.traffic.add(
+            operation,
+            sent=(sum(sent) - sent[self.rank]) * width,
+            received=(sum(received) - received[self.rank]) * width,
+        )
+        return PendingRows(arriving, work, self, operation)
+
+    def with_gradient(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> Tensor:
+        """Exchange rows and let their gradients find the way back; arguments as in `start`."""
+        return _Exchanged.apply(rows, self, tuple(sent), tuple(received), operation)
+
+
+class _Exchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, exchange: Exchange, sent: tuple[int, ...], received: tuple[int, ...], operation: str
+    ) -> Tensor:
+        ctx.exchange, ctx.sent, ctx.received, ctx.operation = exchange, sent, received, operation
+        return exchange.start(rows, sent, received, operation).wait()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        back = ctx.exchange.start(grads[0], ctx.received, ctx.sent, f"{ctx.operation}_gradient").wait()
+        return back, None, None, None, None

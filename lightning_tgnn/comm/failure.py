@@ -1,0 +1,83 @@
+"""What a rank says when another has failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from lightning_tgnn.checks import LightningTGNNError
+
+_KEY = "lightning_tgnn/failure"
+_ROLL_CALL_SECONDS = 3.0
+_SIGNS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
+
+
+class PeerFailureError(LightningTGNNError):
+    """Another rank has failed, so this one cannot go on."""
+
+
+@contextmanager
+def peer_failure(operation: str) -> Iterator[None]:
+    """Turn an error of torch.distributed into one that names the rank that has failed and what was under way.
+
+    Raises:
+        PeerFailureError: In place of the error that the exchange has raised.
+    """
+    try:
+        yield
+    except (RuntimeError, dist.DistBackendError) as error:
+        raise PeerFailureError(f"{operation}: {_who_failed(error)}") from error
+
+
+def explain(error: BaseException) -> None:
+    """Name the failed rank in an error that torch.distributed has raised elsewhere, in an all-reduce say."""
+    about_peers = any(sign in str(error) for sign in _SIGNS)
+    if about_peers and not isinstance(error, LightningTGNNError) and _store() is not None:
+        error.args = (_who_failed(error), *error.args[1:])
+
+
+def announce_failure(rank: int, error: BaseException) -> None:
+    """Leave word of this rank's own error for the others, who will notice that it has gone."""
+    store = _store()
+    if store is not None and not isinstance(error, PeerFailureError):
+        with suppress(Exception):
+            store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
+
+
+def _store() -> Any:
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.distributed_c10d._get_default_store()
+
+
+def _who_failed(error: BaseException) -> str:
+    """Hold a roll call: whoever neither answers nor has left word is gone."""
+    store, rank, ranks = _store(), dist.get_rank(), dist.get_world_size()
+    cure = "resume from the last checkpoint"
+    try:
+        store.set_timeout(timedelta(seconds=_ROLL_CALL_SECONDS))
+        store.set(f"{_KEY}/here/{rank}", "1")
+        deadline = time.monotonic() + _ROLL_CALL_SECONDS
+        missing = set(range(ranks)) - {rank}
+        words: dict[int, str] = {}
+        while missing and time.monotonic() < deadline:
+            for other in sorted(missing):
+                if store.check([f"{_KEY}/own/{other}"]):
+                    words[other] = store.get(f"{_KEY}/own/{other}").decode()
+                    missing.discard(other)
+                elif store.check([f"{_KEY}/here/{other}"]):
+                    missing.discard(other)
+            time.sleep(0.05)
+    except Exception:
+        return f"rank 0 has gone, and with it the store through which ranks find each other ({error}); {cure}"
+    if words:
+        return "; ".join(f"rank {other} has failed with {word}" for other, word in words.items())
+    if missing:
+        names = ", ".join(f"rank {other}" for other in sorted(missing))
+        return f"{names} {'has' if len(missing) == 1 else 'have'} gone without a word ({error}); {cure}"
+    return f"a connection between ranks broke, though all of them are there ({error}); {cure}"

@@ -1,0 +1,341 @@
+"""Node state cut over ranks by node: rows are fetched from their owners and updates sent to them (Sven, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.dedup import organize
+from lightning_tgnn.comm import Exchange, PendingRows
+from lightning_tgnn.state.local import LocalStateStore, check_same_spec
+from lightning_tgnn.state.merge import by_owner, latest
+from lightning_tgnn.state.row_cache import RowCache
+from lightning_tgnn.state.wire import MailCodec, RowCodec, join, split
+from lightning_tgnn.types import FetchHandle, StateRows, StateSpec, StateUpdate
+
+_Updated = TypeVar("_Updated")
+_TABLES = tuple(field.name for field in fields(StateRows))
+
+
+class ShardedStateStore:
+    """Memory and mailbox of the nodes that this rank owns, and the way to all others.
+
+    Two maps lead to a row (Sven, section 4.1): node to rank, on every rank, and node to local row, on its owner. All
+    ranks have to call `fetch`, `commit` and what else exchanges data the same number of times in the same order.
+
+    What is sent is exact and less than whole rows: rows that nobody has changed since this rank fetched them are not
+    sent again; a mail's first half is left out where it equals the memory of its row (`StateSpec.own_half`); the
+    features of its event travel as the event's number.
+
+    Args:
+        spec: Number of nodes and widths.
+        owner: int64 [N], the rank of every node.
+        exchange: Between the ranks.
+        device: Where the rows are kept.
+        row_cache_mb: Megabytes (2^20 bytes) of fetched rows that a rank keeps; 0 for none.
+        omit_own_half: Leave out what is already in the row.
+        edge_features: float32 [E, d_edge] of the stream, for mails without theirs; None sends them.
+    """
+
+    def __init__(
+        self,
+        spec: StateSpec,
+        owner: Tensor,
+        exchange: Exchange,
+        device: torch.device | str = "cpu",
+        *,
+        row_cache_mb: float = 256,
+        omit_own_half: bool = True,
+        edge_features: Tensor | None = None,
+    ) -> None:
+        self.spec = spec
+        self.exchange = exchange
+        self.owner = owner.to(device)
+        self.own_nodes = (self.owner == exchange.rank).nonzero().squeeze(1)
+        self._local_row = torch.full_like(self.owner, -1)
+        self._local_row[self.own_nodes] = torch.arange(len(self.own_nodes), device=device)
+        self.local = LocalStateStore(replace(spec, num_nodes=len(self.own_nodes)), device)
+        self._mail = MailCodec(spec, own_half=omit_own_half and spec.own_half, edge_features=edge_features)
+        self._row = RowCodec(self._mail)
+        self.cache = RowCache(
+            spec.num_nodes, self._row.width, int(row_cache_mb * 2**20) if exchange.ranks > 1 else 0, device
+        )
+        # Remote rows asked for, and those of them that the cache had.
+        self.asked, self.found = 0, 0
+        self._commit: _Commit | None = None
+        self._ahead: _Ahead | None = None
+
+    @property
+    def position(self) -> int:
+        """Events of the stream that the state has taken in."""
+        self._settle()
+        return self.local.position
+
+    def fetch(self, nodes: Tensor) -> FetchHandle:
+        """Start to read the rows of the distinct ``nodes``."""
+        return self.fetch_parts([nodes])[0]
+
+    def fetch_parts(self, parts: list[Tensor]) -> list[FetchHandle]:
+        """Start to read the rows of several lists of nodes, which arrive one after the other."""
+        self._settle()
+        ahead, self._ahead = self._ahead, None
+        return list(self._fetch(parts, ahead, "dispatch"))
+
+    def fetch_ahead(self, nodes: Tensor, changing: Tensor) -> None:
+        """Start to read those of the next step's ``nodes`` that this step does not change, behind its computation.
+
+        Call it after `commit`, on all ranks; the next `fetch` takes what has arrived.
+
+        Args:
+            nodes: int64 [U], distinct.
+            changing: int64 [C], nodes whose rows are about to change.
+        """
+        index = nodes.to(self.owner.device)
+        kept = index[~torch.isin(index, changing.to(index.device))]
+        remote = kept[self.owner[kept] != self.exchange.rank]
+        self._ahead = _Ahead(remote, self._fetch([remote], None, "dispatch_ahead")[0])
+
+    def _fetch(self, parts: list[Tensor], ahead: _Ahead | None, operation: str) -> list[_Fetch]:
+        fetches = [_Fetch(self, nodes, ahead) for nodes in parts]
+        if self.exchange.ranks == 1:
+            return fetches
+        ranks, count = self.exchange.ranks, len(parts)
+        missing = torch.cat([fetch.missing for fetch in fetches])
+        part = torch.cat([torch.full_like(fetch.missing, k) for k, fetch in enumerate(fetches)])
+        # For every owner the nodes of the first part, then those of the second, and on.
+        order, flat = by_owner(self.owner[missing] * count + part, ranks * count)
+        asked = torch.tensor(flat).view(ranks, count)
+        wanted = self.exchange.counts(asked, "request")
+        sent, received = asked.sum(1).tolist(), wanted.sum(1).tolist()
+        nodes = self.exchange.start(missing[order], sent, received, "request").wait()
+        label = torch.arange(count).repeat(ranks).repeat_interleave(wanted.flatten()).to(nodes.device)
+        for k, fetch in enumerate(fetches):
+            rows = self.local.fetch(self._local_row[nodes[label == k]]).wait()
+            fetch.pending = self.exchange.start(
+                self._row.pack(rows), wanted[:, k].tolist(), asked[:, k].tolist(), operation
+            )
+        return fetches
+
+    def commit(self, update: StateUpdate) -> _Commit:
+        """Start to send what this rank's events write to the owners; of several ranks' writes the latest counts.
+
+        Rows that the step changes on whatever rank are forgotten here: see `StateUpdate.changed`.
+        """
+        self._settle()
+        self._commit = _Commit(self, update.to(self.owner.device))
+        return self._commit
+
+    def _settle(self) -> None:
+        """Finish a commit under way."""
+        if self._commit is not None:
+            self._commit.wait()
+            self._commit = None
+
+    def update_at_owners(
+        self, entries: Tensor, update: Callable[[StateRows], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Let the owners apply pending mails and send the result for every entry, repeated or not (DepComm).
+
+        Args:
+            entries: int64 [L], nodes.
+            update: Returns memory [n, d_mem], with gradient, and its time [n] of rows.
+
+        Returns:
+            Memory [L, d_mem], whose gradient goes back to the owners, and its time, float64 [L].
+        """
+        self._settle()
+        device, exchange = entries.device, self.exchange
+        nodes = entries.to(self.owner.device)
+        order, sent = by_owner(self.owner[nodes], exchange.ranks)
+        received = exchange.counts(torch.tensor(sent).unsqueeze(1), "request").squeeze(1).tolist()
+        asked = organize(exchange.start(nodes[order], sent, received, "request").wait())
+        memory, time = update(self.local.fetch(self._local_row[asked.distinct]).wait().to(device))
+        place = asked.position.to(device)
+        arriving = exchange.start(time[place], received, sent, "dispatch")
+        arrived = exchange.with_gradient(memory.index_select(0, place), received, sent, "dispatch")
+        back = order.argsort().to(device)
+        return arrived.index_select(0, back), arriving.wait()[back]
+
+    def reset(self) -> None:
+        """Return to the state before the first event."""
+        self._forget()
+        self.local.reset()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of this rank's rows."""
+        self._settle()
+        return self.local.snapshot()
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Put a snapshot back."""
+        self._forget()
+        self.local.restore(snapshot)
+
+    def _forget(self) -> None:
+        self._settle()
+        if self._ahead is not None:
+            self._ahead.handle.wait()
+            self._ahead = None
+        self.cache.clear()
+
+    def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the rows of all ranks in the order of the nodes, on rank 0; the others return no rows.
+
+        The form is that of `LocalStateStore`, so that any number of ranks can load it.
+        """
+        self._settle()
+        mine = self.local.state_dict(snapshot)
+        state: dict[str, Any] = {"spec": asdict(self.spec), "position": mine["position"]}
+        ranks, rank = self.exchange.ranks, self.exchange.rank
+        sizes = torch.bincount(self.owner, minlength=ranks).tolist()
+        sent = [sizes[rank], *[0] * (ranks - 1)]
+        received = sizes if rank == 0 else [0] * ranks
+        # Rows come rank by rank, each in the order of its nodes.
+        order = self.owner.argsort(stable=True)
+        for name in _TABLES:
+            rows = self.exchange.start(mine[name], sent, received, "checkpoint").wait()
+            if rank == 0:
+                state[name] = torch.empty_like(rows).index_copy_(0, order, rows)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over this rank's rows of what `state_dict` returned on rank 0.
+
+        Raises:
+            CheckpointError: It is of another graph or another model.
+        """
+        check_same_spec(state, self.spec)
+        own = self.own_nodes.cpu()
+        self.restore({"position": state["position"], **{name: state[name][own] for name in _TABLES}})
+
+
+class _Ahead:
+    """Rows of the next step under way."""
+
+    def __init__(self, nodes: Tensor, handle: _Fetch) -> None:
+        self.nodes, self._order = nodes.sort()
+        self.handle = handle
+        self._rows: Tensor | None = None
+
+    def find(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which of ``nodes`` are here, bool [U], and where, int64 [U]."""
+        place = torch.searchsorted(self.nodes, nodes).clamp_(max=max(len(self.nodes) - 1, 0))
+        here = self.nodes[place] == nodes if len(self.nodes) else torch.zeros_like(nodes, dtype=torch.bool)
+        return here, place
+
+    def read(self, place: Tensor) -> Tensor:
+        """Return packed rows by their places."""
+        if self._rows is None:
+            self._rows = self.handle.packed()
+        return self._rows[self._order[place]]
+
+
+class _Fetch:
+    """A fetch under way: rows that are here, rows that were kept, rows that travel."""
+
+    pending: PendingRows | None = None
+
+    def __init__(self, store: ShardedStateStore, nodes: Tensor, ahead: _Ahead | None) -> None:
+        self._store, self._device, self._ahead = store, nodes.device, ahead
+        nodes = nodes.to(store.owner.device)
+        own = store.owner[nodes] == store.exchange.rank
+        self._own, remote = own.nonzero().squeeze(1), (~own).nonzero().squeeze(1)
+        self._own_nodes = nodes[self._own]
+        self._parts: list[Tensor] = []
+        self._places: list[Tensor] = [self._own]
+        if ahead is not None:
+            here, place = ahead.find(nodes[remote])
+            self._ahead_place = place[here]
+            self._places.append(remote[here])
+            remote = remote[~here]
+        slots = store.cache.find(nodes[remote])
+        kept = slots >= 0
+        self._kept = store.cache.read(slots[kept])  # at once: what is dropped later must not be lost here
+        self._places += [remote[kept], remote[~kept]]
+        self.missing = nodes[remote[~kept]]
+        store.asked += len(remote)
+        store.found += len(self._kept)
+        # The order in which rows will arrive: owner by owner.
+        self.missing_order = store.owner[self.missing].argsort(stable=True)
+
+    def packed(self) -> Tensor:
+        """Return the packed rows of the remote nodes, in the order asked for."""
+        assert not len(self._own)
+        rows = torch.cat(self._remote())
+        return torch.empty_like(rows).index_copy_(0, torch.cat(self._places[1:]), rows)
+
+    def _remote(self) -> list[Tensor]:
+        found = [] if self._ahead is None else [self._ahead.read(self._ahead_place)]
+        arrived = self._kept[:0]
+        if self.pending is not None:
+            data = self.pending.wait()
+            arrived = torch.empty_like(data).index_copy_(0, self.missing_order, data)
+            self._store.cache.keep(self.missing, arrived)
+            self.pending = None
+        return [*found, self._kept, arrived]
+
+    def wait(self) -> StateRows:
+        """Return the rows."""
+        store = self._store
+        local = store.local.fetch(store._local_row[self._own_nodes]).wait()
+        remote = store._row.unpack(torch.cat(self._remote()))
+        back = torch.cat(self._places).argsort()
+        joined = {
+            name: torch.cat([getattr(local, name), getattr(remote, name)]).index_select(0, back) for name in _TABLES
+        }
+        return StateRows(**joined).to(self._device)
+
+
+class _Commit:
+    """A commit under way."""
+
+    def __init__(self, store: ShardedStateStore, update: StateUpdate) -> None:
+        self._store, self._update, self._done = store, update, False
+        exchange, owner = store.exchange, store.owner
+        of_memory, sent_memory = by_owner(owner[update.nodes], exchange.ranks)
+        of_mail, sent_mail = by_owner(owner[update.mail_nodes], exchange.ranks)
+        counts = torch.tensor([sent_memory, sent_mail]).t()
+        received_memory, received_mail = exchange.counts(counts, "aggregation").t().tolist()
+        memory = join([update.nodes.unsqueeze(1), update.memory_time.unsqueeze(1), update.memory])[of_memory]
+        mails = store._mail.pack(update.mails, update.mail_time, update.mail_event)
+        mails = torch.cat([join([update.mail_nodes.unsqueeze(1)]), mails], dim=1)[of_mail]
+        self._memory = exchange.start(memory, sent_memory, received_memory, "aggregation")
+        self._mails = exchange.start(mails, sent_mail, received_mail, "aggregation")
+
+    def wait(self) -> None:
+        """Apply what the ranks have sent; the latest event of a node wins."""
+        if self._done:
+            return
+        self._done = True
+        store, spec = self._store, self._store.spec
+        columns = [(torch.int64, 1), (torch.float64, 1), (torch.float32, spec.memory_dim)]
+        nodes, time, memory = split(self._memory.wait(), columns)
+        distinct, last = latest(nodes.squeeze(1))
+        rows = store._local_row[distinct]
+        # The memory first: a mail that has travelled without its own half finds it there.
+        table = store.local.rows.memory.index_copy_(0, rows, memory[last])
+        data = self._mails.wait()
+        receivers, last_mail = latest(split(data, [(torch.int64, 1)])[0].squeeze(1))
+        data = data[last_mail]
+        mail_rows = store._local_row[receivers]
+        filled = torch.ones(len(data), dtype=torch.bool, device=data.device)
+        mails, mail_time, mail_event = store._mail.unpack(data[:, 8:], table[mail_rows], filled)
+        store.local.commit(
+            StateUpdate(
+                nodes=rows,
+                memory=memory[last],
+                memory_time=time[last].squeeze(1),
+                mail_nodes=mail_rows,
+                mails=mails,
+                mail_time=mail_time,
+                mail_event=mail_event,
+                position=self._update.position,
+                changed=self._update.changed[:0],
+            )
+        )
+        if store.exchange.ranks > 1:
+            store.cache.drop(self._update.changed)

@@ -1,0 +1,117 @@
+"""How rows of node state and mails look on the wire: plain bytes, less what the receiver can make again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.types import StateRows, StateSpec
+
+_WORD = 8  # every column begins and ends at a multiple, so that bytes can be looked at as any type
+
+
+@dataclass(frozen=True)
+class MailCodec:
+    """Mails with their times and events as bytes.
+
+    Attributes:
+        spec: Widths.
+        own_half: Leave out a mail's first half: it is the memory of its row.
+        edge_features: float32 [E, d_edge]; mails then travel without theirs, which the receiver looks up by event.
+    """
+
+    spec: StateSpec
+    own_half: bool = False
+    edge_features: Tensor | None = None
+
+    @property
+    def _first(self) -> int:
+        return self.spec.memory_dim if self.own_half else 0
+
+    @property
+    def _end(self) -> int:
+        return self.spec.mail_dim if self.edge_features is None else 2 * self.spec.memory_dim
+
+    def pack(self, mails: Tensor, times: Tensor, events: Tensor) -> Tensor:
+        """Return uint8 [..., bytes] of mails [..., d_mail], times [...] and events [...]."""
+        return join([times.unsqueeze(-1), events.unsqueeze(-1), mails[..., self._first : self._end]])
+
+    @property
+    def width(self) -> int:
+        """Bytes of a mail."""
+        return 2 * _WORD + _padded(4 * (self._end - self._first))
+
+    def unpack(self, data: Tensor, memory: Tensor, filled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mails, times and events.
+
+        Args:
+            data: uint8 [..., bytes].
+            memory: float32 [..., d_mem], of the rows in which the mails lie.
+            filled: bool [...], where there is a mail; the features of an empty slot are 0.
+        """
+        carried = self._end - self._first
+        times, events, middle = split(data, [(torch.float64, 1), (torch.int64, 1), (torch.float32, carried)])
+        times, events = times.squeeze(-1), events.squeeze(-1)
+        parts = [memory.expand(*middle.shape[:-1], -1)] if self.own_half else []
+        parts.append(middle)
+        if self.edge_features is not None:
+            looked_up = self.edge_features[events.to(self.edge_features.device)].to(data.device)
+            parts.append(looked_up * filled.unsqueeze(-1))
+        return torch.cat(parts, dim=-1), times, events
+
+
+@dataclass(frozen=True)
+class RowCodec:
+    """Whole rows of node state as bytes."""
+
+    mail: MailCodec
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        spec = self.mail.spec
+        return 2 * _WORD + _padded(4 * spec.memory_dim) + spec.mailbox_size * self.mail.width
+
+    def pack(self, rows: StateRows) -> Tensor:
+        """Return uint8 [U, bytes]."""
+        mails = self.mail.pack(rows.mails, rows.mail_time, rows.mail_event).flatten(1)
+        columns = [rows.memory_time.unsqueeze(1), rows.mail_count.unsqueeze(1), rows.memory]
+        return torch.cat([join(columns), mails], dim=1)
+
+    def unpack(self, data: Tensor) -> StateRows:
+        """Return the rows, with what was left out put back."""
+        spec = self.mail.spec
+        head = 2 * _WORD + _padded(4 * spec.memory_dim)
+        columns = [(torch.float64, 1), (torch.int64, 1), (torch.float32, spec.memory_dim)]
+        memory_time, count, memory = split(data[:, :head], columns)
+        slots = data[:, head:].reshape(len(data), spec.mailbox_size, self.mail.width)
+        filled = torch.arange(spec.mailbox_size, device=data.device) < count
+        mails, times, events = self.mail.unpack(slots, memory.unsqueeze(1), filled)
+        return StateRows(memory, memory_time.squeeze(1), mails, times, events, count.squeeze(1))
+
+
+def join(columns: list[Tensor]) -> Tensor:
+    """Return the bytes, uint8 [..., bytes], of columns [..., k] of any types side by side."""
+    pieces = []
+    for column in columns:
+        data = column.contiguous().view(torch.uint8)
+        pieces.append(data)
+        if extra := -data.shape[-1] % _WORD:
+            pieces.append(data.new_zeros(*data.shape[:-1], extra))
+    return torch.cat(pieces, dim=-1)
+
+
+def split(data: Tensor, columns: list[tuple[torch.dtype, int]]) -> list[Tensor]:
+    """Return the columns of which `join` has made ``data``, given their types and widths."""
+    found, start = [], 0
+    for dtype, count in columns:
+        size = count * dtype.itemsize
+        found.append(data[..., start : start + size].contiguous().view(dtype))
+        start += _padded(size)
+    return found
+
+
+def _padded(size: int) -> int:
+    return size + -size % _WORD

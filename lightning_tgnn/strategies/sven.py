@@ -1,0 +1,190 @@
+"""Sven: node state sharded by node, exchanged without redundancy, balanced, and pipelined; and its two baselines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.strategies import StrategyRegistry
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
+from lightning_tgnn.state import ReplicatedStateStore, ShardedStateStore
+from lightning_tgnn.strategies.delayed_gradients import DelayedGradients
+from lightning_tgnn.strategies.node_partition import choose_partition
+from lightning_tgnn.strategies.orders import Pipelined, UpdatedByOwners
+from lightning_tgnn.strategies.shared_state import SharedStateStrategy
+from lightning_tgnn.types import NodeStateTask, StageOrder
+
+_CHECKPOINT_KEY = "lightning_tgnn.strategy"
+ADAPTIVE = "adaptive"
+
+
+class _Sharded(SharedStateStrategy):
+    """Node state cut over the ranks by a partition of the nodes.
+
+    Args:
+        partition: ``"reflexbicut"``, ``"range"``, ``"interval"``, ``"metis"``, a file that ``lightning-tgnn partition``
+            wrote, or int64 [N], the rank of every node.
+        **options: Of `SharedStateStrategy`.
+    """
+
+    def __init__(self, *, partition: str | Path | Tensor = "reflexbicut", **options: Any) -> None:
+        super().__init__(**options)
+        self.partition = partition
+
+    def _owner(self, task: NodeStateTask, trainer: pl.Trainer) -> Tensor:
+        num_nodes = task.state_spec.num_nodes
+        return choose_partition(self.partition, num_nodes, self.world_size, trainer, self.broadcast)
+
+
+class SvenStrategy(_Sharded):
+    """Sven: redundancy-free exchange of sharded node state, balanced partition, two pipelines.
+
+    Args:
+        partition: See the methods of ``lightning-tgnn partition``: ``"reflexbicut"``, ``"range"``, ``"interval"``,
+            ``"metis"``; or a file that it wrote, or int64 [N], the rank of every node.
+        micro_batches: n of the pipeline, or ``"adaptive"``: 2 under 800 events of a global batch, 3 up to 2,000 and 4
+            above (Sven, section 5.6), until an `AdaptiveMicroBatch` callback has measured better.
+        staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
+        row_cache_mb: Megabytes of fetched rows that a rank keeps; 0 for none.
+        omit_own_half: Do not send of a mail what lies in its row.
+        features_by_event: Do not send a mail's edge features but the number of its event.
+        fetch_ahead: Fetch the rows of the next batch that this one leaves alone behind this one's computation.
+        prefetch_batches: Batches made ahead; None leaves that to the DataModule.
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        partition: str | Path | Tensor = "reflexbicut",
+        micro_batches: str | int = ADAPTIVE,
+        staleness: int = 1,
+        row_cache_mb: float = 256,
+        omit_own_half: bool = True,
+        features_by_event: bool = True,
+        fetch_ahead: bool = True,
+        prefetch_batches: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(partition=partition, prefetch_batches=prefetch_batches, **options)
+        if micro_batches != ADAPTIVE:
+            check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2, or 'adaptive'")
+        check_int("staleness", staleness, minimum=0, cure="0 waits for gradients, 1 applies them a step late")
+        if staleness > 1:
+            cure = "0 waits for gradients, 1 applies them a step late"
+            raise InvalidArgumentError(refusal("staleness", "0 or 1", staleness, cure))
+        check_not_negative("row_cache_mb", row_cache_mb, cure="256 is usual, 0 keeps no rows")
+        self.micro_batches = micro_batches
+        self.staleness = staleness
+        self.row_cache_mb = row_cache_mb
+        self.omit_own_half = omit_own_half
+        self.features_by_event = features_by_event
+        self.fetch_ahead = fetch_ahead
+        self.order: Pipelined | None = None
+        self._delayed: DelayedGradients | None = None
+
+    @override
+    def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> ShardedStateStore:
+        stream = getattr(getattr(trainer, "datamodule", None), "store", None)
+        return ShardedStateStore(
+            task.state_spec,
+            self._owner(task, trainer),
+            self.exchange,
+            self.root_device,
+            row_cache_mb=self.row_cache_mb,
+            omit_own_half=self.omit_own_half,
+            edge_features=getattr(stream, "edge_features", None) if self.features_by_event else None,
+        )
+
+    @override
+    def build_order(self, store: ShardedStateStore) -> StageOrder:
+        count = self.micro_batches if isinstance(self.micro_batches, int) else self._usual_micro_batches()
+        self.order = Pipelined(store, count, fetch_ahead=self.fetch_ahead)
+        return self.order
+
+    def _usual_micro_batches(self) -> int:
+        datamodule = getattr(self.lightning_module.trainer, "datamodule", None)  # type: ignore[union-attr]
+        events = getattr(datamodule, "batch_size", 0) * self.world_size
+        return 2 if events < 800 else 3 if events <= 2000 else 4
+
+    @override
+    def configure_ddp(self) -> None:
+        super().configure_ddp()
+        if self.staleness:
+            module = self.lightning_module
+            assert module is not None
+            group = torch.distributed.new_group(timeout=self._timeout)
+            self._delayed = DelayedGradients(module.named_parameters(), group, self.world_size)
+            self._delayed.load_state_dict(self._saved.pop("gradients", {}))
+            hook = self._delayed.hook
+            # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
+            self.model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # type: ignore[union-attr, operator]
+
+    @override
+    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
+        if self._delayed is not None and not self._delayed.has_gradients:
+            return closure()  # the first step has no gradient to apply yet
+        return super().optimizer_step(optimizer, closure, model, **kwargs)
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        if self._delayed is not None:
+            checkpoint[_CHECKPOINT_KEY] = {"gradients": self._delayed.state_dict()}
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    @override
+    def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(checkpoint_path, *args, **options)
+        self._saved = dict(checkpoint.get(_CHECKPOINT_KEY, {}))
+        return checkpoint
+
+
+class DepCommStrategy(_Sharded):
+    """DepComm: owners apply the mails of their nodes and send the result for every entry of the sampled graph.
+
+    A baseline: Sven, section 2.3. Every option of `SvenStrategy` but the partition is off.
+
+    Args:
+        partition: As in `SvenStrategy`.
+        prefetch_batches: Batches made ahead; None leaves that to the DataModule.
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+    """
+
+    @override
+    def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> ShardedStateStore:
+        owner = self._owner(task, trainer)
+        return ShardedStateStore(
+            task.state_spec, owner, self.exchange, self.root_device, row_cache_mb=0, omit_own_half=False
+        )
+
+    @override
+    def build_order(self, store: ShardedStateStore) -> StageOrder:
+        return UpdatedByOwners(store)
+
+
+class DepCacheStrategy(SharedStateStrategy):
+    """DepCache: every rank holds the whole node state, and every update goes to all.
+
+    A baseline: Sven, section 2.3.
+
+    Args:
+        prefetch_batches: Batches made ahead; None leaves that to the DataModule.
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+    """
+
+    @override
+    def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> ReplicatedStateStore:
+        return ReplicatedStateStore(task.state_spec, self.exchange, self.root_device)
+
+
+StrategyRegistry.register("sven", SvenStrategy, description="Sharded node state, exchanged without redundancy")
+StrategyRegistry.register("depcomm", DepCommStrategy, description="Sharded node state, updated by its owners")
+StrategyRegistry.register("depcache", DepCacheStrategy, description="The whole node state on every rank")

@@ -1,0 +1,70 @@
+"""Real process groups for tests: a function runs on every rank in a process of its own."""
+
+import multiprocessing
+import os
+import pickle
+import queue
+import socket
+import time
+import traceback
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_ranks(function, ranks, *arguments, timeout=120):
+    """Return what ``function(rank, ranks, *arguments)`` returns on each rank; it has a default group (gloo).
+
+    Raises if a rank raises or the time is over; no process stays behind.
+    """
+    context = multiprocessing.get_context("spawn")
+    results, port = context.Queue(), free_port()
+    processes = [
+        context.Process(target=_main, args=(function, rank, ranks, port, results, arguments)) for rank in range(ranks)
+    ]
+    # Read when the OpenMP library is loaded: threads of several ranks on few cores wait for each other.
+    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
+        for process in processes:
+            process.start()
+    answers, deadline = {}, time.monotonic() + timeout
+    try:
+        while len(answers) < ranks:
+            try:
+                rank, answer, error = results.get(timeout=0.5)
+            except queue.Empty:
+                dead = [rank for rank, p in enumerate(processes) if p.exitcode not in (None, 0) and rank not in answers]
+                if dead:
+                    raise AssertionError(f"ranks {dead} ended without an answer") from None
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"ranks {sorted(set(range(ranks)) - set(answers))} took too long") from None
+                continue
+            if error:
+                raise AssertionError(f"rank {rank}:\n{error}")
+            answers[rank] = pickle.loads(answer)
+    finally:
+        for process in processes:
+            process.join(timeout=5 if len(answers) == ranks else 0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+    return [answers[rank] for rank in range(ranks)]
+
+
+def _main(function, rank, ranks, port, results, arguments):
+    try:
+        torch.set_num_threads(1)
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
+        dist.init_process_group("gloo", rank=rank, world_size=ranks)
+        # As bytes: tensors in a queue would live in files of a process that is about to end.
+        results.put((rank, pickle.dumps(function(rank, ranks, *arguments)), None))
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        results.put((rank, None, traceback.format_exc()))

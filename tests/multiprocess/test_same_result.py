@@ -1,0 +1,81 @@
+"""Several ranks against one process on the global batch: losses, gradients, weights, memory, mailbox, metrics."""
+
+import pytest
+import torch
+
+from lightning_tgnn import DepCacheStrategy, DepCommStrategy, SvenStrategy
+from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.training import DelayedByHand, as_torchrun, build, fit
+
+GLOBAL_BATCH = 24
+STATE = ("memory", "memory_time", "mails", "mail_time", "mail_event", "mail_count")
+
+
+def strategy(name, options):
+    return {"sven": SvenStrategy, "depcomm": DepCommStrategy, "depcache": DepCacheStrategy}[name](**options)
+
+
+SVEN = [
+    {
+        "partition": "interval",
+        "micro_batches": 1,
+        "staleness": 0,
+        "row_cache_mb": 0,
+        "fetch_ahead": False,
+        "omit_own_half": False,
+        "features_by_event": False,
+    },
+    {"partition": "range", "micro_batches": 2, "staleness": 0},
+    {"partition": "reflexbicut", "micro_batches": 3, "staleness": 0, "prefetch_batches": 2},
+    {"partition": "metis", "micro_batches": 2, "staleness": 0, "row_cache_mb": 0.002},
+    {"partition": "interval", "micro_batches": 2, "staleness": 0, "fetch_ahead": False, "prefetch_batches": 0},
+    {"partition": "range", "micro_batches": 1, "staleness": 0, "row_cache_mb": 0, "fetch_ahead": True},
+]
+CASES = [(model, "sven", options) for model in ("tgn", "jodie", "apan") for options in SVEN]
+CASES += [(model, name, {}) for model in ("tgn", "jodie", "apan") for name in ("depcomm", "depcache")]
+CASES += [(model, "sven", {"staleness": 1, "micro_batches": 2}) for model in ("tgn", "jodie", "apan")]
+
+
+def close(ours, theirs, what):
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4, msg=lambda message: f"{what}: {message}")
+
+
+def on_rank(rank, ranks):
+    as_torchrun(rank, ranks)
+    answers = []
+    for model, name, options in CASES:
+        data, task = build(model, GLOBAL_BATCH // ranks)
+        outcome = fit(data, task, strategy(name, options), ranks)
+        del outcome["trainer"]
+        answers.append(outcome)
+    return answers
+
+
+@pytest.fixture(scope="module")
+def alone():
+    outcomes = {}
+    for model in ("tgn", "jodie", "apan"):
+        for delayed in (False, True):
+            task_class = {"task_class": DelayedByHand} if delayed else {}
+            outcomes[model, delayed] = fit(*build(model, GLOBAL_BATCH, **task_class), "auto", 1)
+    return outcomes
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_ranks_equal_one_process(ranks, alone):
+    outcomes = run_ranks(on_rank, ranks, timeout=270)
+    for number, (model, name, options) in enumerate(CASES):
+        case = f"{model}, {name}, {options}"
+        wanted = alone[model, options.get("staleness") == 1]
+        every = [outcome[number] for outcome in outcomes]
+        losses = torch.stack([outcome["losses"] for outcome in every]).mean(0)
+        close(losses, wanted["losses"], f"{case}: losses")
+        for outcome in every:
+            if options.get("staleness") != 1:  # the reference's recorder sees them before they are swapped
+                close(outcome["gradients"], wanted["gradients"], f"{case}: gradients")
+            for key, value in wanted["weights"].items():
+                close(outcome["weights"][key], value, f"{case}: {key}")
+            assert outcome["val"] == pytest.approx(wanted["val"], abs=1e-3), case
+        for table in STATE:
+            close(every[0]["state"][table], wanted["state"][table], f"{case}: {table}")

@@ -1,0 +1,93 @@
+"""Runs of a trainer on the ranks of a test, and what comes out of them."""
+
+import os
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from lightning_tgnn import LinkPrediction, TemporalDataModule
+from tests.data.streams import random_store
+
+
+class Record(Callback):
+    """Keeps the loss of every step, as this rank has it."""
+
+    def __init__(self):
+        self.losses, self.gradients = [], []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.losses.append(float(outputs["loss"]))
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        self.gradients.append(torch.cat([parameter.grad.flatten() for parameter in module.parameters()]))
+
+
+class PlainDescent(LinkPrediction):
+    """Adam divides gradients by their size and so makes rounding errors of small ones large."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.02)
+
+
+class DelayedByHand(PlainDescent):
+    """One process that applies each gradient a step late; the first step applies none."""
+
+    before = None
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+        if self.before is None:
+            optimizer_closure()
+            self.before = [parameter.grad.clone() for parameter in self.parameters()]
+        else:
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+
+    def on_before_optimizer_step(self, optimizer):  # before the recorder sees them
+        for number, parameter in enumerate(self.parameters()):
+            self.before[number], parameter.grad = parameter.grad.clone(), self.before[number]
+
+
+def as_torchrun(rank, ranks):
+    os.environ.update(
+        TORCHELASTIC_RUN_ID="test",
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(ranks),
+        GROUP_RANK="0",
+        RANK=str(rank),
+        WORLD_SIZE=str(ranks),
+    )
+
+
+def build(model, batch_size, task_class=PlainDescent, *, events=190, edge_dim=4, **options):
+    store = random_store(events, 30, edge_dim=edge_dim, seed=5)
+    data = TemporalDataModule(store, batch_size=batch_size, num_neighbors=3, num_eval_negatives=3, num_workers=0)
+    sizes = {"memory_dim": 6, "embedding_dim": 6, "time_dim": 4, "mailbox_size": 3, "dropout": 0.0, "lr": 1e-2}
+    torch.manual_seed(7)
+    return data, task_class(model, **sizes, **options)
+
+
+def fit(data, task, strategy, ranks, *, callbacks=(), epochs=2, **options):
+    """Return losses, weights, gradients, node state on rank 0, and the trainer."""
+    record = Record()
+    settings = {
+        "accelerator": "cpu",
+        "devices": ranks,
+        "strategy": strategy,
+        "max_epochs": epochs,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "callbacks": [record, *callbacks],
+    }
+    trainer = pl.Trainer(**(settings | options))
+    trainer.fit(task, datamodule=data)
+    return {
+        "losses": torch.tensor(record.losses),
+        "weights": {name: value.detach().clone() for name, value in task.named_parameters()},
+        "gradients": torch.stack(record.gradients),
+        "state": task.state_store.state_dict(),
+        "val": {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val")},
+        "trainer": trainer,
+    }
