@@ -1,4 +1,4 @@
-"""The command ``lightning-tgnn``: LightningCLI's subcommands, and a test of the best checkpoint after ``fit``."""
+"""The command ``lightning-tgnn``: LightningCLI's subcommands, a test of the best checkpoint after ``fit``, and ours."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.checks import LightningTGNNError
+from lightning_tgnn.commands import COMMANDS
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.report import print_report
 from lightning_tgnn.tasks import MemoryTask
@@ -25,6 +26,11 @@ _DESCRIPTION = """Train, validate and test temporal graph neural networks on eve
   lightning-tgnn fit --model.help LinkPrediction                   what --model.* takes
   lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
   lightning-tgnn fit --config RECIPE --print_config                every setting with its value
+
+Beside the subcommands below there are two more, with a --help of their own:
+
+  lightning-tgnn partition --source FILE --ranks 8                 compare partitions of the nodes, keep them
+  lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP
 """
 
 _DEFAULTS = {
@@ -73,11 +79,12 @@ class TGNNCommand(LightningCLI):
         for measure in (self.trainer.validate, self.trainer.test):
             results = measure(self.model, datamodule=self.datamodule, ckpt_path=best, verbose=False)
             figures.update(*results)
-        self._report(figures)
+        _report(figures, self.trainer.log_dir)  # all ranks ask for the folder: the first one tells the others
 
-    @rank_zero_only
-    def _report(self, figures: dict[str, float]) -> None:
-        print_report(figures, self.trainer.log_dir)
+
+@rank_zero_only
+def _report(figures: dict[str, float], log_dir: str | None) -> None:
+    print_report(figures, log_dir)
 
 
 def _parser_options() -> dict[str, Any]:
@@ -92,8 +99,12 @@ class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 
 def main(args: ArgsType = None) -> None:
     """Run the command; what the user can put right is one line on standard error, not a traceback."""
+    words = sys.argv[1:] if args is None else args
     try:
-        TGNNCommand(args)
+        if isinstance(words, list) and words and words[0] in COMMANDS:
+            COMMANDS[words[0]](words[1:])
+        else:
+            TGNNCommand(args)
     except (FileNotFoundError, MisconfigurationException) as error:
         sys.exit(f"lightning-tgnn: {error}")
     except (LightningTGNNError, ValueError) as error:

@@ -1,13 +1,16 @@
 """The command: help, recipes, resuming, its report and its refusals."""
 
 import io
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 from rich.console import Console
 
@@ -20,12 +23,22 @@ ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu"]
 TINY = ["--model.memory_dim=8", "--model.embedding_dim=8", "--model.time_dim=4", "--data.num_eval_negatives=3"]
+LIMITS = ["--trainer.max_epochs=1", *(f"--trainer.limit_{part}_batches=2" for part in ("train", "val", "test"))]
 
 
 @pytest.fixture(autouse=True)
 def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+
+
+@pytest.fixture
+def in_own_group():
+    """What Lightning's launcher leaves in this process would mislead the next test."""
+    with mock.patch.dict(os.environ):
+        yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def wikipedia_like(path):
@@ -36,16 +49,30 @@ def wikipedia_like(path):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_runs(recipe, tmp_path, capsys):
+def test_every_recipe_runs(recipe, tmp_path, capsys, in_own_group):
     source = []
     configured = yaml.safe_load(recipe.read_text())["data"]["init_args"]["source"]
     if configured not in ("synthetic",) and not (ROOT / configured).exists():
         source = [f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"]
     elif configured != "synthetic":
         source = [f"--data.source={ROOT / configured}"]
-    limits = ["--trainer.max_epochs=1", *(f"--trainer.limit_{part}_batches=2" for part in ("train", "val", "test"))]
-    main(["fit", f"--config={recipe}", *source, *limits, *QUIET, *TINY])
-    printed = capsys.readouterr().out
+    alone = ["--trainer.devices=1", "--trainer.num_nodes=1"]
+    main(["fit", f"--config={recipe}", *source, *alone, *LIMITS, *QUIET, *TINY])
+    check_what_fit_left(capsys.readouterr().out)
+
+
+def test_a_recipe_trains_in_two_processes(tmp_path):
+    source = f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"
+    recipe = f"--config={ROOT / 'recipes/sven_wikipedia.yaml'}"
+    command = [Path(sys.executable).parent / "lightning-tgnn", "fit", recipe, source, *LIMITS, *QUIET, *TINY]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "MEMBER: 2/2" in done.stderr
+    check_what_fit_left(done.stdout)
+
+
+def check_what_fit_left(printed):
     for row in ("validation", "test"):
         figures = re.search(rf"{row} .*", printed).group()
         assert len(re.findall(r"[01]\.\d{4}", figures)) >= 4, printed
@@ -86,7 +113,7 @@ def test_a_checkpoint_goes_through_all_subcommands(tmp_path, capsys):
 def test_help_helps():
     command = [sys.executable, "-c", "from lightning_tgnn.cli import main; main()"]
     for arguments, expected in (
-        (["--help"], ["lightning-tgnn fit --config", "{fit,validate,test,predict}"]),
+        (["--help"], ["lightning-tgnn fit --config", "{fit,validate,test,predict}", "tgnn partition", "tgnn bench"]),
         (["fit", "--help"], ["--data.help", "--test_after_fit", "go on where a run stopped\n"]),
         (["fit", "--model.help", "LinkPrediction"], ["--model.memory_dim", "Width of the node memory"]),
         (["fit", "--data.help", "TemporalDataModule"], ["--data.held_out_nodes", "Events per rank and step"]),

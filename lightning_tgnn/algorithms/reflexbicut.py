@@ -40,8 +40,8 @@ def reflexbicut(demand: Demand, *, price_rounds: int = 60, sweeps: int = 30) -> 
     and from the cut with equal prices, and the best of the four counts: it never raises a maximum, so the result is
     never worse than those two on the same demand. `maximum_bound` tells how far from the optimum it can be.
 
-    Nodes without demand are dealt out in turn. The result is a function of the demand alone. Takes 8 C M bytes for C
-    contested nodes, and four times that while it works.
+    Nodes without demand are dealt out in turn. The result is a function of the demand alone. Takes about 40 C M bytes
+    for C contested nodes (measured: 0.3 GiB for a million of them and 8 ranks).
 
     Args:
         demand: What every rank needs.

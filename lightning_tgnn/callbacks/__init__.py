@@ -1,1 +1,6 @@
 """Lightning callbacks: tuners and monitors."""
+
+from lightning_tgnn.callbacks.adaptive_micro_batch import AdaptiveMicroBatch
+from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
+
+__all__ = ["AdaptiveMicroBatch", "ExchangeMonitor"]

@@ -80,8 +80,9 @@ class Exchange:
         received = torch.empty_like(rows)
         with peer_failure(operation):
             dist.all_to_all_single(received, rows, group=self._group)
-        others = rows.numel() // self.ranks * (self.ranks - 1) * rows.element_size()
-        self.traffic.add(operation, sent=others, received=others)
+        each = [rows.numel() // self.ranks * rows.element_size()] * self.ranks
+        each[self.rank] = 0
+        self.traffic.add(operation, sent=sum(each), received=sum(each), sent_to=each)
         return received.cpu()
 
     def start(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> PendingRows:
@@ -101,11 +102,10 @@ class Exchange:
         with peer_failure(operation):
             work = dist.all_to_all_single(arriving, rows, list(received), list(sent), group=self._group, async_op=True)
         width = rows[:1].numel() * rows.element_size() if len(rows) else arriving[:1].numel() * rows.element_size()
-        self.traffic.add(
-            operation,
-            sent=(sum(sent) - sent[self.rank]) * width,
-            received=(sum(received) - received[self.rank]) * width,
-        )
+        each = [count * width for count in sent]
+        each[self.rank] = 0
+        arrived = (sum(received) - received[self.rank]) * width
+        self.traffic.add(operation, sent=sum(each), received=arrived, sent_to=each)
         return PendingRows(arriving, work, self, operation)
 
     def with_gradient(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> Tensor:

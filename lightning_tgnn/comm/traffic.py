@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 
 
 @dataclass
@@ -16,6 +18,8 @@ class Flow:
         calls: Exchanges.
         waited: Seconds that the caller stood waiting for them.
         in_flight: Seconds from start to arrival, whether anybody waited or not.
+        waits: Exchanges that the two times are of.
+        sent_to: Bytes sent to every rank, 0 to the own; empty where nobody told.
     """
 
     sent: int = 0
@@ -23,28 +27,68 @@ class Flow:
     calls: int = 0
     waited: float = 0.0
     in_flight: float = 0.0
+    waits: int = 0
+    sent_to: list[int] = field(default_factory=list)
+
+    def __add__(self, other: Flow) -> Flow:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Flow) -> Flow:
+        return self._with(other, -1)
+
+    def _with(self, other: Flow, sign: int) -> Flow:
+        return Flow(
+            self.sent + sign * other.sent,
+            self.received + sign * other.received,
+            self.calls + sign * other.calls,
+            self.waited + sign * other.waited,
+            self.in_flight + sign * other.in_flight,
+            self.waits + sign * other.waits,
+            [own + sign * others for own, others in zip_longest(self.sent_to, other.sent_to, fillvalue=0)],
+        )
 
 
 class Traffic:
-    """Counts per operation since the last `take`; what a rank sends to itself does not count."""
+    """Counts per operation; what a rank sends to itself does not count.
+
+    Any number of readers can look at it side by side: each keeps a `snapshot` and asks what came `since`; one may use
+    `take`.
+
+    Attributes:
+        flows: Counts from the start on.
+    """
 
     def __init__(self) -> None:
         self.flows: defaultdict[str, Flow] = defaultdict(Flow)
+        self._taken: dict[str, Flow] = {}
 
-    def add(self, operation: str, *, sent: int, received: int) -> None:
-        """Count an exchange."""
+    def add(self, operation: str, *, sent: int, received: int, sent_to: Sequence[int] | None = None) -> None:
+        """Count an exchange; ``sent_to`` are the bytes for each rank, 0 for the own."""
         flow = self.flows[operation]
         flow.sent += sent
         flow.received += received
         flow.calls += 1
+        if sent_to is not None:
+            flow.sent_to = [before + more for before, more in zip_longest(flow.sent_to, sent_to, fillvalue=0)]
 
     def add_wait(self, operation: str, *, waited: float, in_flight: float) -> None:
         """Count the time of an exchange."""
         flow = self.flows[operation]
         flow.waited += waited
         flow.in_flight += in_flight
+        flow.waits += 1
+
+    def snapshot(self) -> dict[str, Flow]:
+        """Return the counts from the start on, for `since`."""
+        return {operation: flow + Flow() for operation, flow in self.flows.items()}
+
+    def since(self, snapshot: Mapping[str, Flow]) -> dict[str, Flow]:
+        """Return the counts since a snapshot, of the operations that there were."""
+        none = Flow()
+        flows = {operation: flow - snapshot.get(operation, none) for operation, flow in self.flows.items()}
+        return {operation: flow for operation, flow in flows.items() if flow.calls or flow.waits}
 
     def take(self) -> dict[str, Flow]:
-        """Return the counts and start anew."""
-        taken, self.flows = dict(self.flows), defaultdict(Flow)
-        return taken
+        """Return the counts since the last `take`."""
+        before, self._taken = self._taken, self.snapshot()
+        return self.since(before)

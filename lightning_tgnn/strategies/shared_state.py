@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
+from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange, announce_failure, explain
+from lightning_tgnn.strategies.gradient_sync import GradientSync
 from lightning_tgnn.types import NodeStateTask, StageOrder, StateStore
 
+_CHECKPOINT_KEY = "lightning_tgnn.strategy"
 _STAGES = ("state_spec", "state_store", "stage_order", "fetch", "apply_mail", "embed", "score", "make_mails", "commit")
 
 
@@ -31,12 +35,17 @@ class SharedStateStrategy(DDPStrategy):
     shares_node_state = True
 
     def __init__(self, *, prefetch_batches: int | None = None, **options: Any) -> None:
-        options.setdefault("broadcast_buffers", False)
+        # No buffer of ours changes, and torch 2.13 has a new name for the broadcast that would keep them equal.
+        known = signature(DistributedDataParallel.__init__).parameters
+        options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
         self.exchange = Exchange()
         self._store: StateStore | None = None
         self._saved: dict[str, Any] = {}
+        self._gradients: GradientSync | None = None
+
+    staleness = 0
 
     def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> StateStore:
         """Return the store of this rank."""
@@ -78,6 +87,37 @@ class SharedStateStrategy(DDPStrategy):
         order = self.build_order(self._store)
         if order is not None:
             task.stage_order = order
+
+    @override
+    def configure_ddp(self) -> None:
+        super().configure_ddp()
+        assert self.lightning_module is not None
+        group = dist.new_group(timeout=self._timeout)
+        parameters = self.lightning_module.named_parameters()
+        self._gradients = GradientSync(parameters, group, self.world_size, delay=self.staleness)
+        self._gradients.load_state_dict(self._saved.pop("gradients", {}), self.root_device)
+        hook = self._gradients.hook
+        # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
+        # Registered here, not by way of Lightning, which does so on CUDA only.
+        self.model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # type: ignore[union-attr, operator]
+
+    @override
+    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
+        if self._gradients is not None and self._gradients.delay and not self._gradients.has_gradients:
+            return closure()  # the first step has no gradient to apply yet
+        return super().optimizer_step(optimizer, closure, model, **kwargs)
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        if self._gradients is not None:
+            checkpoint[_CHECKPOINT_KEY] = {"gradients": self._gradients.state_dict()}
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    @override
+    def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(checkpoint_path, *args, **options)
+        self._saved = dict(checkpoint.get(_CHECKPOINT_KEY, {}))
+        return checkpoint
 
     @override
     def process_dataloader(self, dataloader: object) -> object:

@@ -6,20 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.strategies import StrategyRegistry
 from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
 from lightning_tgnn.state import ReplicatedStateStore, ShardedStateStore
-from lightning_tgnn.strategies.delayed_gradients import DelayedGradients
 from lightning_tgnn.strategies.node_partition import choose_partition
 from lightning_tgnn.strategies.orders import Pipelined, UpdatedByOwners
 from lightning_tgnn.strategies.shared_state import SharedStateStrategy
 from lightning_tgnn.types import NodeStateTask, StageOrder
 
-_CHECKPOINT_KEY = "lightning_tgnn.strategy"
 ADAPTIVE = "adaptive"
 
 
@@ -89,7 +86,6 @@ class SvenStrategy(_Sharded):
         self.features_by_event = features_by_event
         self.fetch_ahead = fetch_ahead
         self.order: Pipelined | None = None
-        self._delayed: DelayedGradients | None = None
 
     @override
     def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> ShardedStateStore:
@@ -114,37 +110,6 @@ class SvenStrategy(_Sharded):
         datamodule = getattr(self.lightning_module.trainer, "datamodule", None)  # type: ignore[union-attr]
         events = getattr(datamodule, "batch_size", 0) * self.world_size
         return 2 if events < 800 else 3 if events <= 2000 else 4
-
-    @override
-    def configure_ddp(self) -> None:
-        super().configure_ddp()
-        if self.staleness:
-            module = self.lightning_module
-            assert module is not None
-            group = torch.distributed.new_group(timeout=self._timeout)
-            self._delayed = DelayedGradients(module.named_parameters(), group, self.world_size)
-            self._delayed.load_state_dict(self._saved.pop("gradients", {}))
-            hook = self._delayed.hook
-            # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
-            self.model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # type: ignore[union-attr, operator]
-
-    @override
-    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
-        if self._delayed is not None and not self._delayed.has_gradients:
-            return closure()  # the first step has no gradient to apply yet
-        return super().optimizer_step(optimizer, closure, model, **kwargs)
-
-    @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        if self._delayed is not None:
-            checkpoint[_CHECKPOINT_KEY] = {"gradients": self._delayed.state_dict()}
-        super().save_checkpoint(checkpoint, filepath, storage_options)
-
-    @override
-    def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
-        checkpoint = super().load_checkpoint(checkpoint_path, *args, **options)
-        self._saved = dict(checkpoint.get(_CHECKPOINT_KEY, {}))
-        return checkpoint
 
 
 class DepCommStrategy(_Sharded):

@@ -138,5 +138,7 @@ class LinkPrediction(MemoryTask):
     def _log_metrics(self, part: str, metrics: LinkMetrics) -> None:
         figures = {f"{part}/{name}": value for name, value in metrics.compute().items()}
         metrics.reset()
+        # They are equal on all ranks already; Lightning wants to be told so.
+        shared = getattr(self.trainer.strategy, "shares_node_state", False)
         for name, value in figures.items():
-            self.log(name, value, prog_bar=name.endswith("/ap"))
+            self.log(name, value, prog_bar=name.endswith("/ap"), sync_dist=shared)

@@ -145,14 +145,18 @@ class MemoryTask(pl.LightningModule):
         """Where node state lives: what a strategy has set, else the memory of this process."""
         if self._state_store is None:
             self._state_store = LocalStateStore(self._model.spec, self.device)
-        if self._saved_state is not None:
-            self._state_store.load_state_dict(self._saved_state)
-            self._saved_state = None
+        self._load_saved_state()
         return self._state_store
 
     @state_store.setter
     def state_store(self, store: StateStore) -> None:
         self._state_store = store
+        self._load_saved_state()  # at once: a strategy that holds the store does not come back through here
+
+    def _load_saved_state(self) -> None:
+        if self._saved_state is not None and self._state_store is not None:
+            self._state_store.load_state_dict(self._saved_state)
+            self._saved_state = None
 
     def setup(self, stage: str) -> None:
         """Refuse several ranks, each of which would keep a node state of its own, and what float64 times rule out."""
@@ -178,9 +182,9 @@ class MemoryTask(pl.LightningModule):
         if saved is not None and self.trainer.ckpt_path is not None:
             rank = self.trainer.global_rank
             if rank < len(saved["cpu"]):
-                torch.set_rng_state(saved["cpu"][rank].cpu())
+                torch.set_rng_state(saved["cpu"][rank].cpu().clone())  # of a view, torch would read the whole storage
             if self.device.type == "cuda" and saved["cuda"] is not None and rank < len(saved["cuda"]):
-                torch.cuda.set_rng_state(saved["cuda"][rank].cpu(), self.device)
+                torch.cuda.set_rng_state(saved["cuda"][rank].cpu().clone(), self.device)
 
     def on_train_batch_start(self, batch: EventBatch, batch_idx: int) -> None:
         """Empty the node state before the first event of an epoch.
@@ -295,6 +299,7 @@ class MemoryTask(pl.LightningModule):
         else:
             _check_same_graph(info, self.info)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
+        self._load_saved_state()
 
 
 def in_order(task: Any, batch: EventBatch) -> Any:

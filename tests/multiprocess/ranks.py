@@ -39,9 +39,10 @@ def run_ranks(function, ranks, *arguments, timeout=120):
             try:
                 rank, answer, error = results.get(timeout=0.5)
             except queue.Empty:
-                dead = [rank for rank, p in enumerate(processes) if p.exitcode not in (None, 0) and rank not in answers]
+                codes = {rank: process.exitcode for rank, process in enumerate(processes) if rank not in answers}
+                dead = {rank: code for rank, code in codes.items() if code not in (None, 0)}
                 if dead:
-                    raise AssertionError(f"ranks {dead} ended without an answer") from None
+                    raise AssertionError(f"ended without an answer, rank: exit code: {dead}") from None
                 if time.monotonic() > deadline:
                     raise AssertionError(f"ranks {sorted(set(range(ranks)) - set(answers))} took too long") from None
                 continue

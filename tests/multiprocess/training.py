@@ -63,10 +63,10 @@ def build(model, batch_size, task_class=PlainDescent, *, events=190, edge_dim=4,
     data = TemporalDataModule(store, batch_size=batch_size, num_neighbors=3, num_eval_negatives=3, num_workers=0)
     sizes = {"memory_dim": 6, "embedding_dim": 6, "time_dim": 4, "mailbox_size": 3, "dropout": 0.0, "lr": 1e-2}
     torch.manual_seed(7)
-    return data, task_class(model, **sizes, **options)
+    return data, task_class(model, **(sizes | options))
 
 
-def fit(data, task, strategy, ranks, *, callbacks=(), epochs=2, **options):
+def fit(data, task, strategy, ranks, *, callbacks=(), epochs=2, ckpt_path=None, **options):
     """Return losses, weights, gradients, node state on rank 0, and the trainer."""
     record = Record()
     settings = {
@@ -82,7 +82,7 @@ def fit(data, task, strategy, ranks, *, callbacks=(), epochs=2, **options):
         "callbacks": [record, *callbacks],
     }
     trainer = pl.Trainer(**(settings | options))
-    trainer.fit(task, datamodule=data)
+    trainer.fit(task, datamodule=data, ckpt_path=ckpt_path)
     return {
         "losses": torch.tensor(record.losses),
         "weights": {name: value.detach().clone() for name, value in task.named_parameters()},

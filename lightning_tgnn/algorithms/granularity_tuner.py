@@ -1,0 +1,155 @@
+"""Finding into how many micro-batches to cut a batch while training goes on: a first guess, then trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, check_positive, refusal
+from lightning_tgnn.types import EventBatch
+
+_BLOCK = 5  # steps of a trial before the next n has its turn: what the step before has left is then in one of five
+
+Wanted = Literal["step", "proposal", "comparison", "nothing"]
+
+
+def prefix_redundancy(batch: EventBatch, events: int) -> float:
+    """Return eta of the first events of a batch: the share of entries, roots and neighbours, that repeat another.
+
+    Args:
+        batch: At least ``events`` long.
+        events: b, at least 1; eta is over their sources and destinations, their negatives, and the neighbours of all.
+    """
+    count, per_event = batch.negatives.shape
+    roots = batch.root_index
+    negatives = 2 * count + events * per_event
+    parts = (slice(0, events), slice(count, count + events), slice(2 * count, negatives))
+    seen = batch.nodes.new_zeros(len(batch.nodes))
+    entries = 0
+    for part in parts:
+        for found in (roots[part], batch.neighbor_index[part][batch.neighbor_mask[part]]):
+            seen[found] = 1
+            entries += len(found)
+    return 1 - int(seen.sum()) / entries
+
+
+def transfer_speed(repeated: float, transfer: float, latency: float) -> float:
+    """Return S of `choose_granularity`: how many repeated events travel in the time worth a micro-batch of its own.
+
+    The paper has S as a constant of the hardware and gives it no unit (Sven, appendix D); as ``n = eta bs / S`` is a
+    number, S is in repeated events like ``eta bs``. With n micro-batches the first has to travel before there is
+    anything to compute, ``transfer / n``, and each costs an exchange, ``latency``. Their sum, ``transfer / n + latency
+    n``, is least where a micro-batch travels for ``q = sqrt(transfer latency)``; at the measured speed, ``repeated /
+    transfer``, ``S = q repeated / transfer`` events do so. At the batch size that was measured n is therefore
+    ``sqrt(transfer / latency)``; A and B carry that to other sizes.
+
+    Args:
+        repeated: Entries of a batch that repeat, in events: eta bs.
+        transfer: Seconds in which the rows of a batch that is not cut arrive.
+        latency: Seconds of an exchange with next to nothing in it.
+
+    Raises:
+        InvalidArgumentError: A value is not above 0.
+
+    >>> transfer_speed(repeated=450.0, transfer=0.5, latency=0.125)
+    225.0
+    """
+    check_positive("repeated", repeated, cure="measure batches in which nodes repeat")
+    check_positive("transfer", transfer, cure="measure batches with rows of other ranks")
+    check_positive("latency", latency, cure="measure an exchange between ranks")
+    return repeated * math.sqrt(latency / transfer)
+
+
+class GranularityTuner:
+    """What n is to be at each step, given how long the steps before took.
+
+    ``warm_up`` steps go by; ``profile`` steps run uncut, so that a transfer can be measured by itself; then a guess is
+    asked for. It and its two neighbours take turns for ``trial`` steps each. The fastest stays; where that is a
+    neighbour, the one beyond it has its trial as well, until a step further is no faster.
+
+    Whoever holds the clock calls `record` after each step, and does what `wanted` says.
+
+    Args:
+        start: n until the guess.
+        warm_up: Steps that nobody looks at.
+        profile: Steps at n = 1.
+        trial: Steps of each n that is tried.
+        largest: The largest n to try.
+
+    Attributes:
+        best: The n found so far.
+        medians: Median seconds of a step for each n tried.
+
+    Raises:
+        InvalidArgumentError: A count is too small.
+    """
+
+    def __init__(self, start: int, *, warm_up: int = 5, profile: int = 20, trial: int = 20, largest: int = 8) -> None:
+        check_int("start", start, minimum=1, cure="give a number of micro-batches, for example 2")
+        check_int("warm_up", warm_up, minimum=0, cure="give steps that are not measured, for example 5")
+        check_int("profile", profile, minimum=1, cure="give steps to measure, for example 20")
+        check_int("trial", trial, minimum=1, cure="give steps for each n that is tried, for example 20")
+        check_int("largest", largest, minimum=1, cure="give the largest number of micro-batches, for example 8")
+        self.best = start
+        self.medians: dict[int, float] = {}
+        self.wanted: Wanted = "step"
+        self._trial, self._largest = trial, largest
+        self._opening = warm_up
+        self._tried: list[int] = []
+        self._plan = [start] * warm_up + [1] * profile
+        self._times: list[float] = []
+
+    @property
+    def micro_batches(self) -> int:
+        """The n of the next step."""
+        return self._plan[len(self._times)] if self.wanted == "step" else self.best
+
+    @property
+    def profiling(self) -> bool:
+        """Whether the next step is one to measure a transfer in."""
+        return self.wanted == "step" and not self._tried and len(self._times) >= self._opening
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Seconds of the steps recorded since the last comparison."""
+        return tuple(self._times)
+
+    def record(self, seconds: float) -> None:
+        """Take in how long the step took that has just ended."""
+        self._times.append(seconds)
+        if len(self._times) == len(self._plan):
+            self.wanted = "comparison" if self._tried else "proposal"
+
+    def propose(self, micro_batches: int) -> None:
+        """Take in the guess."""
+        self.best = max(1, min(micro_batches, self._largest))
+        self._try([self.best, self.best - 1, self.best + 1])
+
+    def compare(self, times: Sequence[float]) -> None:
+        """Take in the times to decide by: for each of `times` the slowest rank's.
+
+        Raises:
+            InvalidArgumentError: There are more or fewer.
+        """
+        if len(times) != len(self._plan):
+            cure = "give one for each recorded"
+            raise InvalidArgumentError(refusal("times", f"{len(self._plan)} values", len(times), cure))
+        for n in self._tried:
+            self.medians[n] = median(time for time, tried in zip(times, self._plan, strict=True) if tried == n)
+        # The one at hand comes first, so that it stays where others are no faster.
+        before, self.best = self.best, min(self._tried, key=self.medians.__getitem__)
+        beyond = 2 * self.best - before
+        self._try([self.best, beyond] if self.best != before else [])
+
+    def _try(self, candidates: list[int]) -> None:
+        self._tried = [n for n in candidates if 1 <= n <= self._largest]
+        self._times, self._plan = [], []
+        if len(self._tried) < 2:
+            self.wanted = "nothing"
+            return
+        for begun in range(0, self._trial, _BLOCK):
+            for n in self._tried:
+                self._plan += [n] * min(_BLOCK, self._trial - begun)
+        self.wanted = "step"

@@ -1,0 +1,159 @@
+"""Finds the number of micro-batches of Sven's pipeline while training goes on."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from typing_extensions import override
+
+from lightning_tgnn.algorithms.granularity import choose_granularity, fit_redundancy
+from lightning_tgnn.algorithms.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
+from lightning_tgnn.callbacks.step_traffic import StepTraffic
+from lightning_tgnn.types import EventBatch
+
+
+class _Guess(NamedTuple):
+    """n by the formula, and how it came about."""
+
+    micro_batches: int
+    reason: str
+
+
+class AdaptiveMicroBatch(Callback):
+    """Sets n of ``SvenStrategy(micro_batches="adaptive")`` to what is fastest here (Sven, section 3.3.2, appendix D).
+
+    It measures how often nodes repeat in the first batches and how fast rows travel, guesses n by Sven's Eq. 12, and
+    then tries that n and its neighbours; see `GranularityTuner` for the order of things and `transfer_speed` for what
+    S is. All ranks change n at the same step; the slowest rank's times decide. Losses depend on n by rounding only.
+
+    A resumed run keeps the n that was found. With a number for ``micro_batches``, or another strategy, it does nothing.
+
+    Args:
+        warm_up: Steps that are not looked at.
+        profile: Steps, with n = 1, in which repetition and speed are measured.
+        trial: Steps of each n that is tried.
+        largest: The largest n to try.
+
+    Raises:
+        InvalidArgumentError: A count is too small.
+    """
+
+    def __init__(self, *, warm_up: int = 5, profile: int = 20, trial: int = 20, largest: int = 8) -> None:
+        self._options = {"warm_up": warm_up, "profile": profile, "trial": trial, "largest": largest}
+        GranularityTuner(1, **self._options)  # refuses now what would not work in training
+        self.micro_batches: int | None = None
+        self._tuner: GranularityTuner | None = None
+        self._order: Any = None
+        self._clock = perf_counter
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._tuner = None
+        strategy: Any = trainer.strategy
+        self._order = getattr(strategy, "order", None)
+        if self._order is None or isinstance(getattr(strategy, "micro_batches", None), int) or trainer.world_size == 1:
+            rank_zero_info(f"AdaptiveMicroBatch has nothing to do: {_nothing_to_do(strategy, self._order)}")
+        elif self.micro_batches is not None:
+            self._set(trainer, self.micro_batches)
+        else:
+            self._tuner = GranularityTuner(self._order.micro_batches, **self._options)
+            self._traffic = StepTraffic(strategy.exchange.traffic)
+            self._sizes: list[int] = []
+            self._rates: list[float] = []
+            self._set(trainer, self._tuner.micro_batches)
+
+    @override
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any) -> None:
+        if self._tuner is None:
+            return
+        if self._tuner.profiling:
+            self._traffic.begin()
+        self._began = self._now(trainer)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        tuner = self._tuner
+        if tuner is None:
+            return
+        seconds = self._now(trainer) - self._began
+        if tuner.profiling:
+            self._profile(batch)
+        tuner.record(seconds)
+        if tuner.wanted == "proposal":
+            # Measured on every rank, but one guess for all: ranks with different n would wait for each other for ever.
+            guess = trainer.strategy.broadcast(self._guess())
+            rank_zero_info(f"AdaptiveMicroBatch: {guess.reason}")
+            tuner.propose(guess.micro_batches)
+        elif tuner.wanted == "comparison":
+            times = torch.tensor(tuner.times, dtype=torch.float64, device=trainer.strategy.root_device)
+            tuner.compare(trainer.strategy.reduce(times, reduce_op="max").tolist())
+        self._set(trainer, tuner.micro_batches)
+        if tuner.wanted == "nothing":
+            self.micro_batches, self._tuner = tuner.best, None
+            tried = ", ".join(f"n = {n} {1e3 * time:.1f} ms" for n, time in sorted(tuner.medians.items()))
+            rank_zero_info(f"AdaptiveMicroBatch: n = {tuner.best} from here on; median step: {tried or 'not compared'}")
+
+    def _now(self, trainer: pl.Trainer) -> float:
+        device = trainer.strategy.root_device
+        if device.type == "cuda":  # a step has ended when the device has; only while n is being sought
+            torch.cuda.synchronize(device)
+        return self._clock()
+
+    def _profile(self, batch: EventBatch) -> None:
+        """Measure a step's exchange, and repetition in its batch and in the first halves and quarters of it."""
+        self._traffic.end()
+        for size in sorted({len(batch) // part for part in (1, 2, 4)} - {0}):
+            self._sizes.append(size)
+            self._rates.append(prefix_redundancy(batch, size))
+
+    def _guess(self) -> _Guess:
+        """Return n by Eq. 12; what it was where that cannot be told."""
+        assert self._tuner is not None
+        dispatch, request = self._traffic.flows.get("dispatch"), self._traffic.flows.get("request")
+        transfer, latency = _per_exchange(dispatch), _per_exchange(request)
+        size = max(self._sizes, default=0)
+        repeated = [size * rate for s, rate in zip(self._sizes, self._rates, strict=True) if s == size]
+        if len(set(self._sizes)) < 2 or not any(repeated) or not transfer or not latency:
+            return _Guess(self._tuner.best, f"n = {self._tuner.best} as it was, for want of figures to reckon with")
+        a, b = fit_redundancy(self._sizes, self._rates)
+        speed = transfer_speed(sum(repeated) / len(repeated), transfer, latency)
+        n = choose_granularity(a, b, size, speed)
+        return _Guess(
+            n,
+            f"n = {n} by formula for {size} events: A = {a:.3f}, B = {b:.1f}, S = {speed:.1f} "
+            f"(transfer {1e3 * transfer:.2f} ms, latency {1e3 * latency:.2f} ms)",
+        )
+
+    def _set(self, trainer: pl.Trainer, micro_batches: int) -> None:
+        if micro_batches != self._order.micro_batches or micro_batches == self.micro_batches:
+            self._order.micro_batches = micro_batches
+            if trainer.is_global_zero:
+                for logger in trainer.loggers:
+                    logger.log_metrics({"sven/micro_batches": micro_batches}, step=trainer.global_step)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"micro_batches": self.micro_batches}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.micro_batches = state_dict["micro_batches"]
+
+
+def _per_exchange(flow: Any) -> float:
+    return flow.in_flight / flow.waits if flow is not None and flow.waits else 0.0
+
+
+def _nothing_to_do(strategy: Any, order: Any) -> str:
+    if order is None:
+        return f"{type(strategy).__name__} has no micro-batches"
+    if isinstance(getattr(strategy, "micro_batches", None), int):
+        return f"micro_batches={strategy.micro_batches} is given; 'adaptive' leaves it to be found"
+    return "one rank exchanges nothing"

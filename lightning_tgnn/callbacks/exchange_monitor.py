@@ -1,0 +1,135 @@
+"""Logs what ranks exchange: bytes against formulas, balance, cache, and how much of the way is hidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_tgnn.callbacks.exchange_figures import Counts, exchange_figures, residual_figure
+from lightning_tgnn.callbacks.step_traffic import StepTraffic
+from lightning_tgnn.checks import check_int
+
+
+class ExchangeMonitor(Callback):
+    """Logs what the ranks of a strategy that shares node state exchange in training steps.
+
+    Means per step over a window, bytes and rows summed over ranks, logged by rank 0:
+
+    - ``exchange/<operation>_bytes`` and ``exchange/total_bytes``: sent to other ranks; gradients of weights apart.
+    - ``exchange/formula_sven_bytes``, ``…_depcomm_…``, ``…_depcache_…``: what Sven's Eq. 7 to 9 say of these batches,
+      sent as well; and their ``exchange/sampled_redundancy`` and ``exchange/original_redundancy``, eta1 and eta2.
+    - ``exchange/cache_hit_rate``: share of the rows asked for that the row cache had.
+    - ``exchange/max_over_mean``: of the bytes that each rank sends and receives.
+    - ``exchange/hidden_share``: share of the time on the way, of the exchanges with rows, in which nobody waited.
+    - ``sven/micro_batches``, ``sven/staleness``: what the strategy is set to.
+
+    At the end of an epoch TensorBoard gets ``exchange/residual``, a heat map of ``J C_max - C`` (Sven, Eq. 2) of the
+    bytes sent in that epoch.
+
+    Args:
+        every_n_steps: Batches of a window; a shorter one ends each epoch.
+
+    Attributes:
+        latest: The figures of the latest window, on every rank.
+
+    Raises:
+        InvalidArgumentError: The window has no batch.
+    """
+
+    def __init__(self, every_n_steps: int = 50) -> None:
+        check_int("every_n_steps", every_n_steps, minimum=1, cure="give batches per window, for example 50")
+        self.every_n_steps = every_n_steps
+        self.latest: dict[str, float] = {}
+        self._window: StepTraffic | None = None
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        exchange = getattr(trainer.strategy, "exchange", None)
+        self._window = None
+        if exchange is None:
+            rank_zero_info(f"ExchangeMonitor has nothing to do: {type(trainer.strategy).__name__} exchanges no rows")
+            return
+        self._window = StepTraffic(exchange.traffic)
+        self._sent = torch.zeros(trainer.world_size, dtype=torch.float64)
+        self._clear()
+
+    def _clear(self) -> None:
+        # Of the batches: roots, distinct nodes, sources and destinations, distinct ones; rows asked for, and found.
+        self._seen = [0] * 6
+        self._neighbors: Tensor | int = 0
+
+    @override
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any) -> None:
+        if self._window is not None:
+            self._rows_before = _rows_asked_for(pl_module)
+            self._window.begin()
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        if self._window is None:
+            return
+        self._window.end()
+        rows = [now - before for now, before in zip(_rows_asked_for(pl_module), self._rows_before, strict=True)]
+        seen = [len(batch.root_index), len(batch.nodes), 2 * len(batch), batch.num_written, *rows]
+        self._seen = [total + more for total, more in zip(self._seen, seen, strict=True)]
+        # A tensor until the window closes: to make a number of it is to wait for the device.
+        self._neighbors = self._neighbors + batch.neighbor_mask.sum()
+        if self._window.steps == self.every_n_steps:
+            self._close_window(trainer, pl_module)
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._window is None:
+            return
+        if self._window.steps:
+            self._close_window(trainer, pl_module)
+        sent = _of_all_ranks(trainer, self._sent)
+        self._sent.zero_()
+        if trainer.is_global_zero and trainer.world_size > 1:
+            for logger in trainer.loggers:
+                add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
+                if add_figure is not None:
+                    add_figure("exchange/residual", residual_figure(sent), trainer.global_step)
+
+    def _close_window(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        window, strategy = self._window, trainer.strategy
+        assert window is not None
+        roots, distinct, written, distinct_written, asked, found = self._seen
+        counts = Counts(roots + int(self._neighbors), distinct, written, distinct_written, asked, found, window.flows)
+        # All ranks exchange in the same order, so that they have counted the same operations.
+        packed = _of_all_ranks(trainer, counts.packed())
+        self.latest = exchange_figures(packed, list(window.flows), window.steps, pl_module.state_spec)
+        self.latest["sven/staleness"] = float(getattr(strategy, "staleness", 0))
+        if (order := getattr(strategy, "order", None)) is not None:
+            self.latest["sven/micro_batches"] = float(order.micro_batches)
+        if trainer.is_global_zero:
+            for logger in trainer.loggers:
+                logger.log_metrics(self.latest, step=trainer.global_step)
+        for flow in window.flows.values():
+            self._sent[: len(flow.sent_to)] += torch.tensor(flow.sent_to, dtype=torch.float64)
+        window.clear()
+        self._clear()
+
+
+def _rows_asked_for(task: Any) -> tuple[int, int]:
+    """Return how many rows of other ranks the store has been asked for so far, and how many its cache had."""
+    store = task.state_store
+    return getattr(store, "asked", 0), getattr(store, "found", 0)
+
+
+def _of_all_ranks(trainer: pl.Trainer, row: Tensor) -> Tensor:
+    """Return [M, n], on the CPU, of every rank's row [n]."""
+    strategy = trainer.strategy
+    # As a sum, each rank's row in its place: the gather that Lightning offers is one that torch is giving up.
+    table = row.new_zeros(trainer.world_size, len(row), device=strategy.root_device)
+    table[trainer.global_rank] = row
+    summed: Any = strategy.reduce(table, reduce_op="sum")
+    return summed.cpu()

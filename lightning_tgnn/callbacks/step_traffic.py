@@ -1,0 +1,37 @@
+"""What is exchanged within training steps, without validation and checkpoints in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class StepTraffic:
+    """Adds up, per operation, what comes between `begin` and `end`.
+
+    Args:
+        traffic: `lightning_tgnn.comm.Traffic`, which others may read as well.
+
+    Attributes:
+        flows: `lightning_tgnn.comm.Flow` of every operation.
+        steps: Steps that they are of.
+    """
+
+    def __init__(self, traffic: Any) -> None:
+        self._traffic = traffic
+        self._mark: dict[str, Any] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Start anew."""
+        self.flows: dict[str, Any] = {}
+        self.steps = 0
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._mark = self._traffic.snapshot()
+
+    def end(self) -> None:
+        """End a step."""
+        self.steps += 1
+        for operation, flow in self._traffic.since(self._mark).items():
+            self.flows[operation] = self.flows[operation] + flow if operation in self.flows else flow

@@ -1,0 +1,8 @@
+"""Commands beside LightningCLI's: each takes its arguments, without its own name, and prints what it found."""
+
+from lightning_tgnn.commands.bench import bench
+from lightning_tgnn.commands.partition import partition
+
+COMMANDS = {"bench": bench, "partition": partition}
+
+__all__ = ["COMMANDS", "bench", "partition"]

@@ -1,0 +1,53 @@
+"""What `bench` tells its user, on the first rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from rich.console import Console
+from rich.table import Table
+
+
+@rank_zero_only
+def say(line: str) -> None:
+    """Print a line."""
+    Console().print(line, soft_wrap=True, highlight=False)
+
+
+@rank_zero_only
+def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
+    """Print what was measured.
+
+    Args:
+        results: Figures of every strategy.
+        about: How they were measured.
+        output: Folder of the JSON file.
+    """
+    Console().print(_table(results))
+    steps = f"{about['steps']} steps after {about['warmup']} others, median of {about['rounds']} rounds"
+    say(f"ranks: {about['ranks']}; {steps}")
+    say("B: bytes sent, node state only, without the all-reduce of gradients")
+    say(f"results: {Path(output) / 'bench.json'}")
+
+
+def _table(results: dict[str, dict[str, Any]]) -> Table:
+    table = Table("strategy", "events/s", "B/event", "of which", "hidden", "val AP")
+    for column in table.columns:
+        column.justify, column.no_wrap = "left" if column.header == "strategy" else "right", True
+    for name, figures in results.items():
+        parts = [f"{part} {sent:,.0f}" for part, sent in figures["sent_per_event_by_operation"].items()]
+        table.add_row(
+            name,
+            f"{figures['events_per_second']:,.0f}",
+            f"{figures['sent_per_event']:,.0f}",
+            "\n".join(parts),
+            _or_blank(figures["hidden_share"], ".1%"),
+            _or_blank(figures["val_ap"], ".4f"),
+        )
+    return table
+
+
+def _or_blank(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

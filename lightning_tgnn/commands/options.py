@@ -1,0 +1,65 @@
+"""Options of the commands: the arguments of our classes, so that help and types are written once."""
+
+from __future__ import annotations
+
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+
+
+class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Keeps the lines of the description."""
+
+
+class Options:
+    """A parser whose options are the arguments of some classes, side by side.
+
+    Args:
+        command: Its name.
+        description: What it does, with an example.
+        groups: The classes, and which of their arguments are no options here.
+        defaults: Where a default is not that of the class.
+    """
+
+    def __init__(
+        self, command: str, description: str, groups: dict[type, set[str]], defaults: dict[str, Any] | None = None
+    ) -> None:
+        name = f"lightning-tgnn {command}"
+        self._parser = ArgumentParser(
+            prog=name, usage=f"{name} [options]", description=description, formatter_class=_Formatter
+        )
+        self._parser.add_argument("--config", action="config", help="A YAML file of these options.")
+        self._names = {
+            group: self._parser.add_class_arguments(group, as_group=True, skip=set(skipped))
+            for group, skipped in groups.items()
+        }
+        self._parser.set_defaults(defaults or {})
+
+    def parse(self, arguments: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the arguments of each class."""
+        config = self._parser.parse_args(list(arguments))
+        return [_chosen(config, names) for names in self._names.values()]
+
+
+def _chosen(config: Namespace, names: Iterable[str]) -> dict[str, Any]:
+    return {name: config[name] for name in names}
+
+
+def names_of(argument: str, text: str, valid: Collection[str]) -> list[str]:
+    """Return the names in a list with commas, each once.
+
+    Raises:
+        InvalidArgumentError: One is not ``valid``, or there is none.
+
+    >>> names_of("methods", "range, interval,range", ["interval", "metis", "range"])
+    ['range', 'interval']
+    """
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        listed = ", ".join(sorted(valid))
+        raise InvalidArgumentError(refusal(argument, f"names out of {listed}", text, "separate them by commas"))
+    return [check_choice(argument, name, valid) for name in names]

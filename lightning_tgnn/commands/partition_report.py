@@ -1,0 +1,84 @@
+"""What `partition` finds and how it tells its user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from lightning_tgnn.algorithms.demand import Demand
+from lightning_tgnn.algorithms.load_balance import BalanceReport
+from lightning_tgnn.algorithms.reflexbicut import maximum_bound
+
+
+@dataclass(frozen=True)
+class PartitionResult:
+    """A partition, what it costs, and how long it took.
+
+    Attributes:
+        owner: int64 [N], the rank of every node.
+        seconds: To make it.
+        report: What it costs.
+    """
+
+    owner: Tensor
+    seconds: float
+    report: BalanceReport
+
+    @property
+    def off_rank_share(self) -> float:
+        """Share of the rows needed that live on another rank."""
+        total = int(self.report.matrix.sum())
+        return 1 - int(self.report.saved.sum()) / total if total else 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """Return all but the owners as plain values."""
+        report = self.report
+        return {
+            "maximum": report.maximum,
+            "max_over_mean": report.max_over_mean,
+            "off_rank_share": self.off_rank_share,
+            "seconds": self.seconds,
+            "cost": report.cost.tolist(),
+            "saved": report.saved.tolist(),
+            "matrix": report.matrix.tolist(),
+            "residual": report.residual.tolist(),
+        }
+
+
+def print_partitions(console: Console, results: dict[str, PartitionResult], demand: Demand, folder: Path) -> None:
+    """Print what partitions cost, what could be reached at best, and how to go on.
+
+    Args:
+        console: Where to.
+        results: By method.
+        demand: What they were measured on.
+        folder: Where their files are.
+    """
+    best = min(results, key=lambda name: results[name].report.maximum)
+    lines = (
+        f"cost: rows of node state that a rank sends and receives, {int(demand.count.sum()):,} needed in all;"
+        f" no partition has a maximum below {maximum_bound(demand):,.0f}",
+        f"results: {folder}",
+        f"to train with one: partition: {folder / best}.pt in the strategy's init_args",
+    )
+    console.print(_table(results))
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _table(results: dict[str, PartitionResult]) -> Table:
+    table = Table("method", "max cost", "max / mean", "off-rank rows", "saved, Eq. 5 (max)", "seconds")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, result in results.items():
+        report = result.report
+        saved, balance = f"{int(report.saved.max()):,}", f"{report.max_over_mean:.3f}"
+        table.add_row(
+            name, f"{report.maximum:,}", balance, f"{result.off_rank_share:.1%}", saved, f"{result.seconds:.3f}"
+        )
+    return table

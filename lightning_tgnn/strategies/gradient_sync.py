@@ -1,0 +1,105 @@
+"""The mean of the ranks' gradients, at once or one step late (Sven, section 3.3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_tgnn.comm import peer_failure
+
+_OPERATION = "all-reduce of gradients"
+
+
+class GradientSync:
+    """A communication hook of DistributedDataParallel.
+
+    With a delay of 1 it hands back the mean gradient of the step before while that of this step is under way:
+    ``w[t+1] = w[t] - lr * grad(w[t-1])``, Sven's Eq. 13. The first step has nothing to apply, and zeros come back.
+
+    Gradients are summed in the order of the model's parameters, not in DistributedDataParallel's buckets: those are
+    formed anew after the first step, and with them the order in which the ranks' numbers are added, so that a resumed
+    run would differ in the last bit.
+
+    Args:
+        parameters: Names and parameters of the model, in its order.
+        group: Process group of the all-reduce.
+        ranks: Its size.
+        delay: Steps by which gradients come late, 0 or 1.
+    """
+
+    def __init__(
+        self, parameters: Iterable[tuple[str, torch.nn.Parameter]], group: Any, ranks: int, *, delay: int
+    ) -> None:
+        trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+        self._names = [name for name, _ in trained]
+        self._sizes = [parameter.numel() for _, parameter in trained]
+        self._number: dict[Tensor, int] = {parameter: number for number, (_, parameter) in enumerate(trained)}
+        self._group, self._ranks, self._delay = group, ranks, delay
+        self._gathered: dict[int, Tensor] = {}
+        self._waiting: list[tuple[torch.futures.Future[Tensor], list[int]]] = []
+        self._before: _Mean | None = None
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether there are gradients of an earlier step to apply."""
+        return self._before is not None
+
+    @property
+    def delay(self) -> int:
+        """Steps by which gradients come late."""
+        return self._delay
+
+    def hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Take in a bucket; with the last one of a step the all-reduce starts and all buckets are answered."""
+        numbers = [self._number[parameter] for parameter in bucket.parameters()]
+        self._gathered.update(zip(numbers, (gradient.flatten() for gradient in bucket.gradients()), strict=True))
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        self._waiting.append((future, numbers))
+        if bucket.is_last():
+            self._answer()
+        return future
+
+    def _answer(self) -> None:
+        gradient = torch.cat([self._gathered[number] for number in range(len(self._names))])
+        mean = _Mean.started(gradient.div_(self._ranks), self._group)
+        if self._delay:
+            self._before, mean = mean, self._before or _Mean(torch.zeros_like(gradient))
+        pieces = mean.wait().split(self._sizes)
+        for future, numbers in self._waiting:
+            future.set_result(torch.cat([pieces[number] for number in numbers]))
+        self._waiting, self._gathered = [], {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the gradients still to be applied."""
+        if self._before is None:
+            return {}
+        pieces = self._before.wait().split(self._sizes)
+        return {name: piece.clone() for name, piece in zip(self._names, pieces, strict=True)}
+
+    def load_state_dict(self, state: dict[str, Tensor], device: torch.device | str = "cpu") -> None:
+        """Take over what `state_dict` returned."""
+        if state and self._delay:
+            self._before = _Mean(torch.cat([state[name].flatten() for name in self._names]).to(device))
+
+
+class _Mean:
+    """A mean over the ranks, perhaps under way."""
+
+    def __init__(self, values: Tensor, work: Any = None) -> None:
+        self._values, self._work = values, work
+
+    @classmethod
+    def started(cls, values: Tensor, group: Any) -> _Mean:
+        with peer_failure(_OPERATION):
+            return cls(values, dist.all_reduce(values, group=group, async_op=True))
+
+    def wait(self) -> Tensor:
+        if self._work is not None:
+            with peer_failure(_OPERATION):
+                self._work.wait()
+            self._work = None
+        return self._values

@@ -1,0 +1,242 @@
+"""The callbacks on two ranks: n changes everywhere at once and alters no loss; what is logged is what was counted."""
+
+import csv
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lightning_tgnn import AdaptiveMicroBatch, DepCacheStrategy, DepCommStrategy, ExchangeMonitor, SvenStrategy
+from lightning_tgnn.callbacks import exchange_monitor
+from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.training import as_torchrun, build, fit
+
+RANKS, EPOCHS, WINDOW, STEPS_PER_EPOCH = 2, 5, 4, 6
+# What a step at each n takes on each rank. Rank 0 alone would take 3, rank 1 alone 1; the slowest decides: 2.
+SECONDS = ({1: 5.0, 2: 3.0, 3: 1.0, 4: 9.0}, {1: 1.0, 2: 3.0, 3: 5.0, 4: 9.0})
+TUNING = {"warm_up": 2, "profile": 3, "trial": 2, "largest": 4}
+MONITORED = {
+    "sven": lambda: SvenStrategy(partition="interval", staleness=0),
+    "depcomm": lambda: DepCommStrategy(partition="interval"),
+    "depcache": lambda: DepCacheStrategy(),
+}
+
+
+class Used(Callback):
+    """Keeps the n of every step."""
+
+    def __init__(self):
+        self.used = []
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.used.append(trainer.strategy.order.micro_batches)
+
+
+class GivenTimes(AdaptiveMicroBatch):
+    """Tunes by a clock of its own, from a guess of its own."""
+
+    def __init__(self, rank):
+        super().__init__(**TUNING)
+        self._seconds, self._time = SECONDS[rank], 0.0
+        self._clock = self._tick
+
+    def _tick(self):
+        self._time += self._seconds[self._order.micro_batches]
+        return self._time
+
+    def _guess(self):
+        return super()._guess()._replace(micro_batches=3)
+
+
+class Untuned(Callback):
+    """Stands where a tuner would."""
+
+    micro_batches = None
+
+
+class Counted(Callback):
+    """Counts each step by itself, beside whoever else reads the counters."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self._before = trainer.strategy.exchange.traffic.snapshot()
+        self._asked = self._cache(module)
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        traffic = trainer.strategy.exchange.traffic
+        flows = traffic.since(self._before)
+        asked, found = (now - before for now, before in zip(self._cache(module), self._asked, strict=True))
+        self.steps.append(
+            {
+                "sent": {name: flow.sent for name, flow in flows.items()},
+                "both": sum(flow.sent + flow.received for flow in flows.values()),
+                "to": torch.tensor([flow.sent_to for flow in flows.values()]).sum(0).tolist(),
+                "asked": asked,
+                "found": found,
+                "entries": len(batch.root_index) + int(batch.neighbor_mask.sum()),
+                "distinct": len(batch.nodes),
+                "written": len(torch.cat([batch.src, batch.dst]).unique()),
+            }
+        )
+        traffic.take()  # another reader
+
+    def _cache(self, module):
+        return getattr(module.state_store, "asked", 0), getattr(module.state_store, "found", 0)
+
+
+def tuned(callback, *, epochs=EPOCHS, micro_batches="adaptive", **options):
+    used = Used()
+    data, task = build("tgn", 24 // RANKS)
+    strategy = SvenStrategy(partition="interval", staleness=0, micro_batches=micro_batches)
+    outcome = fit(data, task, strategy, RANKS, callbacks=[used, callback], epochs=epochs, **options)
+    return outcome.pop("trainer"), {"used": used.used, "losses": outcome["losses"], "found": callback.micro_batches}
+
+
+def monitored(name, folder):
+    counted = Counted()
+    loggers = [CSVLogger(folder, name, version=0)]
+    if name == "sven":
+        loggers.append(TensorBoardLogger(folder, "tensorboard", version=0))
+    data, task = build("tgn", 24 // RANKS)
+    monitor, drawn, draw = ExchangeMonitor(every_n_steps=WINDOW), [], exchange_monitor.residual_figure
+    with mock.patch.object(exchange_monitor, "residual_figure", lambda sent: drawn.append(sent.clone()) or draw(sent)):
+        fit(data, task, MONITORED[name](), RANKS, callbacks=[counted, monitor], epochs=2, logger=loggers)
+    return {"steps": counted.steps, "latest": monitor.latest, "drawn": drawn}
+
+
+def on_rank(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    answers = {
+        "fixed": tuned(Untuned(), micro_batches=2)[1],
+        "measured": tuned(AdaptiveMicroBatch(**TUNING))[1],
+    }
+    answers["overruled"] = tuned(AdaptiveMicroBatch(**TUNING), micro_batches=3, epochs=1)[1]
+    logger = CSVLogger(folder, "tuned", version=0)
+    trainer, answers["given"] = tuned(GivenTimes(rank), logger=logger)
+    checkpoint = str(Path(folder) / "tuned.ckpt")
+    trainer.save_checkpoint(checkpoint)
+    _, answers["resumed"] = tuned(GivenTimes(rank), epochs=EPOCHS + 1, ckpt_path=checkpoint)
+    return answers | {name: monitored(name, folder) for name in MONITORED}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder):
+    return run_ranks(on_rank, RANKS, str(folder), timeout=150)
+
+
+def rows(folder, name):
+    with (folder / name / "version_0" / "metrics.csv").open() as lines:
+        return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(lines)]
+
+
+def reported(folder, name):
+    return [row for row in rows(folder, name) if "exchange/total_bytes" in row]
+
+
+def test_all_ranks_change_n_at_the_same_step_and_the_slowest_decides(ranks):
+    plan = [2] * 2 + [1] * 3 + [3] * 2 + [2] * 2 + [4] * 2  # then 2 has won, and 1 beyond it has its trial
+    plan += [2] * 2 + [1] * 2
+    for answer in ranks:
+        used = answer["given"]["used"]
+        assert used == plan + [2] * (EPOCHS * STEPS_PER_EPOCH - len(plan))
+        assert answer["given"]["found"] == 2
+
+
+def test_with_a_real_clock_ranks_stay_together(ranks):
+    assert ranks[0]["measured"]["used"] == ranks[1]["measured"]["used"]
+    assert len(set(ranks[0]["measured"]["used"])) > 1
+    assert ranks[0]["measured"]["found"] == ranks[1]["measured"]["found"] is not None
+
+
+@pytest.mark.parametrize("case", ["given", "measured"])
+def test_losses_do_not_depend_on_n(ranks, case):
+    for answer in ranks:
+        torch.testing.assert_close(answer[case]["losses"], answer["fixed"]["losses"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_number_overrules(ranks):
+    for answer in ranks:
+        assert answer["overruled"]["used"] == [3] * STEPS_PER_EPOCH
+        assert answer["overruled"]["found"] is None
+
+
+def test_a_resumed_run_keeps_what_was_found(ranks):
+    for answer in ranks:
+        assert answer["resumed"]["used"] == [2] * STEPS_PER_EPOCH
+
+
+def test_n_is_logged_where_it_changes(ranks, folder):
+    logged = [row["sven/micro_batches"] for row in rows(folder, "tuned") if "sven/micro_batches" in row]
+    assert logged == [1, 3, 2, 4, 2, 1, 2]
+
+
+def windows():
+    """Steps of each window: the last of an epoch is shorter."""
+    for epoch in range(2):
+        first = epoch * STEPS_PER_EPOCH
+        yield range(first, first + WINDOW)
+        yield range(first + WINDOW, first + STEPS_PER_EPOCH)
+
+
+@pytest.mark.parametrize("name", MONITORED)
+def test_what_is_logged_is_what_was_counted(ranks, folder, name):
+    logged = reported(folder, name)
+    assert len(logged) == 4
+    for row, window in zip(logged, windows(), strict=True):
+        every = [[answer[name]["steps"][step] for step in window] for answer in ranks]
+        flat = [step for steps in every for step in steps]
+        operations = {operation for step in flat for operation in step["sent"]}
+        for operation in operations:
+            sent = sum(step["sent"].get(operation, 0) for step in flat)
+            assert row[f"exchange/{operation}_bytes"] == pytest.approx(sent / len(window))
+        total = sum(sum(step["sent"].values()) for step in flat)
+        assert row["exchange/total_bytes"] == pytest.approx(total / len(window))
+        load = [sum(step["both"] for step in steps) for steps in every]
+        assert row["exchange/max_over_mean"] == pytest.approx(max(load) * RANKS / sum(load))
+        assert 0 <= row["exchange/hidden_share"] <= 1
+        asked, found = (sum(step[what] for step in flat) for what in ("asked", "found"))
+        assert row.get("exchange/cache_hit_rate", 0) == pytest.approx(found / asked if asked else 0)
+        assert row["sven/staleness"] == 0
+        assert row.get("sven/micro_batches") == (2 if name == "sven" else None)
+        distinct, written, entries = (sum(step[k] for step in flat) for k in ("distinct", "written", "entries"))
+        d_row = 6 + 2 * 6 + 4
+        assert row["exchange/formula_sven_bytes"] == pytest.approx((distinct + written) * d_row * 2 / len(window))
+        assert row["exchange/formula_depcomm_bytes"] == pytest.approx((entries * 6 + written * d_row) * 2 / len(window))
+    assert ranks[0][name]["latest"] == ranks[1][name]["latest"]
+
+
+def test_sven_sends_less_than_the_formula_of_depcomm_and_uses_its_cache(ranks):
+    latest = ranks[0]["sven"]["latest"]
+    assert latest["exchange/cache_hit_rate"] > 0
+    assert latest["exchange/total_bytes"] < ranks[0]["depcomm"]["latest"]["exchange/total_bytes"]
+
+
+def test_tensorboard_has_curves_and_the_heat_map(ranks, folder):
+    events = EventAccumulator(str(folder / "tensorboard" / "version_0"), size_guidance={"images": 0}).Reload()
+    assert {"exchange/total_bytes", "exchange/hidden_share", "sven/staleness"} <= set(events.Tags()["scalars"])
+    assert len(events.Images("exchange/residual")) == 2
+    curve = [event.value for event in events.Scalars("exchange/total_bytes")]
+    assert curve == pytest.approx([row["exchange/total_bytes"] for row in reported(folder, "sven")])
+
+
+def test_the_heat_map_is_of_the_bytes_between_each_pair_in_its_epoch(ranks):
+    assert ranks[1]["sven"]["drawn"] == []
+    assert len(ranks[0]["sven"]["drawn"]) == 2
+    for epoch, matrix in enumerate(ranks[0]["sven"]["drawn"]):
+        for rank in range(RANKS):
+            steps = ranks[rank]["sven"]["steps"][epoch * STEPS_PER_EPOCH : (epoch + 1) * STEPS_PER_EPOCH]
+            sent = torch.tensor([step["to"] for step in steps]).sum(0)
+            assert matrix[rank].tolist() == sent.tolist()
+            assert sent[rank] == 0
+            assert sent.sum() == sum(sum(step["sent"].values()) for step in steps)

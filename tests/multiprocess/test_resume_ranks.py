@@ -1,0 +1,82 @@
+"""A run of several ranks that is repeated, resumed on as many, and taken over by fewer."""
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_tgnn import DepCacheStrategy, DepCommStrategy, LinkPrediction, SvenStrategy
+from lightning_tgnn.checks import CheckpointError
+from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.training import as_torchrun, build, fit
+
+STATE = ("memory", "memory_time", "mails", "mail_time", "mail_event", "mail_count")
+STRATEGIES = {
+    "sven": lambda: SvenStrategy(partition="interval", micro_batches=2),
+    "sven, staleness 0": lambda: SvenStrategy(partition="reflexbicut", micro_batches=1, staleness=0),
+    "depcomm": lambda: DepCommStrategy(partition="range"),
+    "depcache": DepCacheStrategy,
+}
+GLOBAL_BATCH = 24
+STEP = 9  # in the middle of the second epoch
+
+
+def equal(ours, theirs):
+    return all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def prepare(ranks, model="tgn"):
+    data, task = build(model, GLOBAL_BATCH // ranks, task_class=LinkPrediction, dropout=0.3)
+    pl.seed_everything(3, verbose=False)
+    return data, task
+
+
+def on_rank(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    answers = {}
+    for name, strategy in STRATEGIES.items():
+        keep = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=STEP, save_top_k=-1, filename="{step}")
+        once = fit(*prepare(ranks), strategy(), ranks, callbacks=[keep], epochs=3, enable_checkpointing=True)
+        again = fit(*prepare(ranks), strategy(), ranks, epochs=3)
+        assert torch.equal(once["losses"], again["losses"]), name
+        assert equal(again["weights"], once["weights"]), name
+        if rank == 0:
+            assert equal(again["state"] | {"spec": 0}, {key: once["state"][key] for key in STATE}), name
+
+        data, task = prepare(ranks)
+        resumed = fit(data, task, strategy(), ranks, epochs=3, ckpt_path=f"{folder}/{name}/step={STEP}.ckpt")
+        assert torch.equal(resumed["losses"], once["losses"][STEP:]), (name, resumed["losses"], once["losses"])
+        assert equal(resumed["weights"], once["weights"]), name
+        if rank == 0:
+            assert equal(resumed["state"] | {"spec": 0}, {key: once["state"][key] for key in STATE}), name
+        answers[name] = once["val"]
+    return answers
+
+
+def fewer(rank, ranks, folder):
+    """Take the checkpoint over and compare state, and train on; refused with another global batch."""
+    as_torchrun(rank, ranks)
+    for name, strategy in STRATEGIES.items():
+        path = f"{folder}/{name}/step={STEP}.ckpt"
+        saved = torch.load(path, weights_only=True)["lightning_tgnn"]["state"]
+        data, task = prepare(ranks)
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=ranks, strategy=strategy(), logger=False, enable_progress_bar=False
+        )
+        trainer.validate(task, data, ckpt_path=path, verbose=False)
+        state = task.state_store.state_dict()
+        if rank == 0:
+            assert all(torch.equal(state[key], saved[key]) for key in STATE), name
+        resumed = fit(*prepare(ranks), strategy(), ranks, epochs=3, ckpt_path=path)
+        assert len(resumed["losses"]) == 18 - STEP, name
+        data, task = build("tgn", 4, task_class=LinkPrediction)
+        with pytest.raises(CheckpointError, match="batch_size"):
+            fit(data, task, strategy(), ranks, epochs=3, ckpt_path=path)
+    return True
+
+
+@pytest.mark.timeout(280)
+def test_runs_repeat_resume_and_move_to_fewer_ranks(tmp_path):
+    run_ranks(on_rank, 4, str(tmp_path), timeout=200)
+    for ranks in (2, 1):
+        assert all(run_ranks(fewer, ranks, str(tmp_path), timeout=120))

@@ -1,0 +1,173 @@
+"""The commands beside LightningCLI's: partitions that training takes, strategies compared in real processes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lightning_tgnn import TemporalDataModule
+from lightning_tgnn.algorithms.load_balance import balance_report
+from lightning_tgnn.algorithms.partition import PARTITION_METHODS
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.cli import main
+from lightning_tgnn.commands.partition import MAKERS
+from lightning_tgnn.commands.processes import Processes
+from lightning_tgnn.data.demand import presample_demand
+from lightning_tgnn.strategies.node_partition import choose_partition
+from tests.data.streams import random_store
+
+RANKS = 3
+
+
+def stream(folder, seed=0):
+    random_store(300, num_nodes=40, seed=seed).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A stream, and what `partition` found for it."""
+    folder = tmp_path_factory.mktemp("partition")
+    source, output = stream(folder / "stream"), folder / "out"
+    options = ["--batch_size=10", "--batches=4", "--model=apan", "--num_workers=0"]
+    main(["partition", f"--source={source}", f"--ranks={RANKS}", f"--output={output}", *options])
+    return SimpleNamespace(source=source, output=output, figures=json.loads((output / "partition.json").read_text()))
+
+
+def test_every_method_of_the_strategies_is_compared(compared):
+    assert set(MAKERS) == set(PARTITION_METHODS)
+    assert {"range", "interval", "reflexbicut"} <= set(compared.figures["methods"]) <= set(MAKERS)
+
+
+def test_partition_writes_what_balance_report_says(compared):
+    data = TemporalDataModule(compared.source, batch_size=10, num_workers=0)
+    data.sampled_roots = "events"  # APAN's
+    demand = presample_demand(data.train_dataloader(), RANKS, 4)
+    for method, figures in compared.figures["methods"].items():
+        report = balance_report(demand, torch.load(compared.output / f"{method}.pt", weights_only=True)["owner"])
+        assert figures["matrix"] == report.matrix.tolist()
+        assert figures["residual"] == report.residual.tolist()
+        assert figures["cost"] == report.cost.tolist()
+        assert figures["saved"] == report.saved.tolist()
+        assert figures["maximum"] == report.maximum >= compared.figures["maximum_bound"]
+        assert figures["max_over_mean"] == report.max_over_mean
+        off_rank = 1 - report.matrix.trace() / report.matrix.sum()
+        assert figures["off_rank_share"] == pytest.approx(float(off_rank), rel=1e-6)
+        assert figures["seconds"] > 0
+        assert (compared.output / f"{method}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_partition_prints_a_row_per_method(tmp_path, capsys):
+    source = stream(tmp_path / "stream")
+    main(["partition", f"--source={source}", "--ranks=2", "--methods=interval,range", f"--output={tmp_path / 'new'}"])
+    printed = capsys.readouterr().out
+    assert re.search(r"interval +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
+    assert f"partition: {tmp_path / 'new'}" in printed
+
+
+def test_metis_is_left_out_without_dgl(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    common = ["partition", f"--source={stream(tmp_path / 'stream')}", "--ranks=2", f"--output={tmp_path / 'out'}"]
+    main([*common, "--methods=range,metis"])
+    assert re.search(r"metis is left out: .*install dgl", capsys.readouterr().out)
+    assert set(json.loads((tmp_path / "out/partition.json").read_text())["methods"]) == {"range"}
+    with pytest.raises(SystemExit, match="install dgl"):
+        main([*common, "--methods=metis"])
+
+
+def choose(path, ranks, source):
+    trainer = SimpleNamespace(datamodule=TemporalDataModule(source), global_rank=0)
+    return choose_partition(path, trainer.datamodule.info.num_nodes, ranks, trainer, lambda owner: owner)
+
+
+def test_strategies_take_the_file(compared, tmp_path):
+    path = compared.output / "reflexbicut.pt"
+    assert choose(path, RANKS, compared.source).bincount(minlength=RANKS).min() > 0
+    with pytest.raises(InvalidArgumentError, match=r"partition must be for 2 ranks, got '3 ranks in .*lightning-tgnn"):
+        choose(path, 2, compared.source)
+    with pytest.raises(InvalidArgumentError, match=r"partition must be of this graph, got 'that of another"):
+        choose(path, RANKS, stream(tmp_path / "other", seed=1))
+
+
+def test_bench_measures_two_processes(tmp_path):
+    sizes = ["--memory_dim=8", "--embedding_dim=8", "--time_dim=4", "--num_eval_negatives=1", "--batch_size=20"]
+    limits = ["--warmup=2", "--steps=4", "--rounds=2", "--epochs=1", "--devices=2", "--accelerator=cpu"]
+    store = ["--synthetic.num_events=600", "--synthetic.num_destinations=50", "--synthetic.edge_feature_dim=4"]
+    command = [Path(sys.executable).parent / "lightning-tgnn", "bench", f"--output={tmp_path}", *store, *sizes, *limits]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=55, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert (found["ranks"], found["steps"]) == (2, 4)
+    assert set(found["strategies"]) == {"sven", "depcomm", "depcache"}
+    for name, figures in found["strategies"].items():
+        assert re.search(rf"{name} +│ +[\d,]+ │ +[\d,]+ │", done.stdout), done.stdout
+        assert figures["events"] == 4 * 2 * 20
+        assert figures["events_per_second"] == min(figures["events_per_second_of_rounds"]) > 0
+        assert figures["events_per_second"] == pytest.approx(figures["events"] / figures["seconds"])
+        by_operation = figures["sent_per_event_by_operation"]
+        assert min(by_operation.values()) > 0
+        assert figures["sent_per_event"] == pytest.approx(sum(by_operation.values()))
+        for flow in figures["flows"].values():
+            assert flow["sent"] == flow["received"]  # over all ranks
+            assert flow["calls"] > 0
+        assert 0 < figures["hidden_share"] <= 1
+        assert 0 < figures["val_ap"] <= 1
+    assert found["strategies"]["sven"]["sent_per_event"] < found["strategies"]["depcomm"]["sent_per_event"]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("partition", ["--methods METHODS", "Events per rank and step", "METHOD.png"]),
+        ("bench", ["--strategies STRATEGIES", "Events per rank and step", "Width of the node memory"]),
+    ],
+)
+def test_help_helps(command, expected, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    printed = capsys.readouterr().out
+    for text in expected:
+        assert text in printed, printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "--strategies=sven,ddp"], r"strategies must be one of 'depcache', 'depcomm', 'sven'.*, got 'ddp'"),
+        (["bench", "--strategies=,"], r"strategies must be names out of .*depcomm"),
+        (["bench", "--devices=0"], r"devices must be an integer of at least 1, got 0"),
+        (["bench", "--warmup=1000"], r"warmup must be less than the steps of an epoch, got '1000 of 35'"),
+        (["bench", "--source=nowhere.csv"], r"nowhere\.csv"),
+        (["bench", "--model=tgat"], r"model must be one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        (
+            ["partition", "--ranks=2", "--methods=range,louvain"],
+            r"methods must be one of .*'reflexbicut', got 'louvain'",
+        ),
+        (["partition", "--ranks=0"], r"ranks must be an integer of at least 1, got 0"),
+        (["partition", "--ranks=2", "--model=tgat"], r"model must be one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        (["partition", "--ranks=30000"], r"devices must be at most one rank per event"),
+    ],
+)
+def test_mistakes_are_one_clear_line(arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert re.search(rf"^lightning-tgnn: .*{message}", str(stopped.value))
+    assert "\n" not in str(stopped.value)
+
+
+def test_processes_that_others_have_started(monkeypatch):
+    assert (Processes.of(None, None).ranks, Processes.of(4, 2).ranks) == (2, 8)
+    monkeypatch.setattr(os, "environ", {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
+    found = Processes.of(None, None)
+    assert (found.devices, found.num_nodes, found.plugins[0].global_rank()) == (2, 2, 3)
+    assert (os.environ["LOCAL_RANK"], os.environ["GROUP_RANK"]) == ("1", "1")
+    with pytest.raises(InvalidArgumentError, match=r"devices must be 2, as the processes have been started, got 4"):
+        Processes.of(4, None)
