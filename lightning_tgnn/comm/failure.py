@@ -34,19 +34,20 @@ def peer_failure(operation: str) -> Iterator[None]:
         raise PeerFailureError(f"{operation}: {_who_failed(error)}") from error
 
 
-def explain(error: BaseException) -> None:
-    """Name the failed rank in an error that torch.distributed has raised elsewhere, in an all-reduce say."""
-    about_peers = any(sign in str(error) for sign in _SIGNS)
-    if about_peers and not isinstance(error, LightningTGNNError) and _store() is not None:
-        error.args = (_who_failed(error), *error.args[1:])
+def handle_failure(rank: int, error: BaseException) -> None:
+    """Tell what has failed: the others, if it is this rank; this rank's user, if it is another.
 
-
-def announce_failure(rank: int, error: BaseException) -> None:
-    """Leave word of this rank's own error for the others, who will notice that it has gone."""
+    An error that torch.distributed has raised outside of `peer_failure`, in a barrier of Lightning's say, gets the
+    failed rank's name; word of this rank's own error is left for the others, who will notice that it has gone.
+    """
     store = _store()
-    if store is not None and not isinstance(error, PeerFailureError):
-        with suppress(Exception):
-            store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
+    if store is None or isinstance(error, PeerFailureError):
+        return
+    if any(sign in str(error) for sign in _SIGNS):
+        error.args = (_who_failed(error), *error.args[1:])
+        return
+    with suppress(Exception):
+        store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
 
 
 def _store() -> Any:

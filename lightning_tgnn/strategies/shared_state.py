@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.comm import Exchange, announce_failure, explain
+from lightning_tgnn.comm import Exchange, handle_failure
 from lightning_tgnn.strategies.gradient_sync import GradientSync
 from lightning_tgnn.types import NodeStateTask, StageOrder, StateStore
 
@@ -134,5 +134,4 @@ class SharedStateStrategy(DDPStrategy):
     @override
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
-        announce_failure(self.global_rank, exception)
-        explain(exception)
+        handle_failure(self.global_rank, exception)

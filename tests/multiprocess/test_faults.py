@@ -1,0 +1,132 @@
+"""What the other ranks do when one dies or fails, and what is refused before a run starts."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_tgnn import DepCacheStrategy, SvenStrategy
+from lightning_tgnn.checks import InvalidArgumentError
+from tests.multiprocess.ranks import free_port, run_ranks
+from tests.multiprocess.training import as_torchrun, build, fit
+
+ROOT = Path(__file__).parents[2]
+RANKS = 3
+
+
+def start(where, how, folder):
+    port = free_port()
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
+    shared |= {"TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": str(RANKS), "GROUP_RANK": "0"}
+    processes = []
+    for rank in range(RANKS):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        command = [sys.executable, "-m", "tests.multiprocess.faulty_run", where, how, str(folder)]
+        processes.append(
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=os.environ | shared | own,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    return processes
+
+
+def finish(processes, timeout):
+    deadline = time.monotonic() + timeout
+    try:
+        return [process.communicate(timeout=deadline - time.monotonic())[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.mark.timeout(280)
+def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_path):
+    cases = [
+        ("dispatch", "kill"),
+        ("aggregation", "kill"),
+        ("all_reduce", "kill"),
+        ("dispatch", "raise"),
+    ]
+    for where, how in cases:
+        folder = tmp_path / where / how
+        processes = start(where, how, folder)
+        outputs = finish(processes, timeout=60)
+        for rank in (0, 2):
+            assert processes[rank].returncode not in (0, None), (where, how, outputs[rank])
+            words = "rank 1 has failed with ValueError: this rank is unwell" if how == "raise" else "rank 1 has gone"
+            assert words in outputs[rank], (where, how, rank, outputs[rank][-3000:])
+        processes = start("nowhere", how, folder)
+        outputs = finish(processes, timeout=60)
+        assert [process.returncode for process in processes] == [0, 0, 0], outputs
+        assert all("finished 24" in output for output in outputs), outputs
+
+
+def refused(message, strategy, ranks, **options):
+    data, task = build("tgn", 8, **options)
+    with pytest.raises(InvalidArgumentError, match=message):
+        fit(data, task, strategy, ranks)
+
+
+def on_rank(rank, ranks, folder):
+    import lightning.pytorch as pl
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from lightning_tgnn.strategies.node_partition import save_partition
+
+    as_torchrun(rank, ranks)
+    data, _ = build("tgn", 8)
+    owner = torch.arange(30) % ranks
+    files = {name: Path(folder) / f"{name}-{rank}.pt" for name in ("ranks", "graph", "range", "good")}
+    save_partition(files["ranks"], owner, 5, "interval", data.info.fingerprint)
+    save_partition(files["graph"], owner, ranks, "interval", "another")
+    save_partition(files["range"], owner + 1, ranks, "interval", data.info.fingerprint)
+    save_partition(files["good"], owner, ranks, "interval", data.info.fingerprint)
+    refused("partition must be for 2 ranks, got '5 ranks", SvenStrategy(partition=files["ranks"]), ranks)
+    refused("partition must be of this graph", SvenStrategy(partition=str(files["graph"])), ranks)
+    refused("partition must be ranks in 0 .. 1, got 2", SvenStrategy(partition=files["range"]), ranks)
+    refused("partition must be one of reflexbicut", SvenStrategy(partition="alphabetical"), ranks)
+    refused("a rank for each of 30 nodes", SvenStrategy(partition=torch.zeros(4)), ranks)
+    fit(*build("tgn", 8), SvenStrategy(partition=files["good"]), ranks, epochs=1)
+
+    for strategy in (SvenStrategy(), DepCacheStrategy()):
+        trainer = pl.Trainer(accelerator="cpu", devices=ranks, strategy=strategy, logger=False, max_steps=1)
+        with pytest.raises(
+            InvalidArgumentError, match=r"model must be a task with the stages.*apply_mail.*BoringModel"
+        ):
+            trainer.fit(BoringModel())
+    return True
+
+
+def test_what_cannot_work_is_refused(tmp_path):
+    assert run_ranks(on_rank, 2, str(tmp_path)) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"micro_batches": 0}, "micro_batches must be"),
+        ({"micro_batches": "many"}, "micro_batches must be"),
+        ({"staleness": 2}, "staleness must be 0 or 1, got 2"),
+        ({"staleness": -1}, "staleness must be"),
+        ({"row_cache_mb": -1}, "row_cache_mb must be"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        SvenStrategy(**options)
+
+
+def test_more_ranks_than_events_are_refused():
+    data, _ = build("tgn", 8)
+    data.sampled_roots = "all"
+    with pytest.raises(InvalidArgumentError, match="devices must be at most one rank per event"):
+        data.val_dataloader().shard(0, 30)
