@@ -91,7 +91,7 @@ class TemporalAttention(Embedding):
         query, from_own = self._folded_query(own), self.from_own(own)
         times, total = root_times(batch), batch.root_index.numel()
         step = total if torch.is_grad_enabled() else _ROOTS_PER_PIECE
-        pieces = [slice(start, start + step) for start in range(0, total, max(step, 1))]
+        pieces = [slice(start, start + step) for start in range(0, max(total, 1), max(step, 1))]
         attended = [self._attend(query, states, self._neighborhood(times, batch, piece)) for piece in pieces]
         mixed = torch.cat(attended) if len(attended) > 1 else attended[0]
         return self.norm(torch.relu(mixed + from_own.index_select(0, batch.root_index)))
@@ -109,7 +109,7 @@ class TemporalAttention(Embedding):
     def _folded_query(self, own: Tensor) -> Tensor:
         """Return [H, D, d]: what every distinct root asks of a neighbour's state, edge features and encoded time."""
         query = (self.query(own) + self.query_time(self.time_encoder.at_zero())) * self.scale
-        heads = query.view(len(own), self.num_heads, -1).transpose(0, 1)
+        heads = query.unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
         return torch.bmm(heads, self.key)
 
     def _attend(self, query: Tensor, states: Tensor, neighborhood: Neighborhood) -> Tensor:

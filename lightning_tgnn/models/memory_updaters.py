@@ -189,9 +189,10 @@ class MailboxAttentionUpdater(MemoryUpdater):
         """Return the MLP's output; rows without mail attend to an empty slot."""
         count, slots = rows.mail_time.shape
         keys_values = self.key_value(rows.mails) + self.key_value_time(self.encode_age(rows))
-        heads = (count, slots, 2, self.num_heads, -1)
+        head_dim = rows.memory.shape[1] // self.num_heads  # not -1: a rank may have no rows
+        heads = (count, slots, 2, self.num_heads, head_dim)
         key, value = keys_values.view(heads).permute(2, 0, 3, 1, 4)
-        query = self.query(rows.memory).view(count, self.num_heads, 1, -1)
+        query = self.query(rows.memory).view(count, self.num_heads, 1, head_dim)
         filled = torch.arange(slots, device=rows.mail_count.device) < rows.mail_count.clamp(min=1).unsqueeze(-1)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=filled[:, None, None])
-        return self.mlp(self.norm(rows.memory + mixed.reshape(count, -1).float()))
+        return self.mlp(self.norm(rows.memory + mixed.reshape(rows.memory.shape).float()))

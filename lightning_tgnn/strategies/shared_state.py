@@ -84,9 +84,8 @@ class SharedStateStrategy(DDPStrategy):
             if held is not None:
                 self._store.load_state_dict(self.broadcast(held.state_dict()))
             task.state_store = self._store
-        order = self.build_order(self._store)
-        if order is not None:
-            task.stage_order = order
+        # Always set: an earlier strategy may have left an order that goes to its own store.
+        task.stage_order = self.build_order(self._store) or task.default_stage_order
 
     @override
     def configure_ddp(self) -> None:
@@ -130,6 +129,11 @@ class SharedStateStrategy(DDPStrategy):
         if self.prefetch_batches is not None:
             dataloader.prefetch_batches = self.prefetch_batches  # type: ignore[attr-defined]
         return dataloader
+
+    @override
+    def teardown(self) -> None:
+        self._saved = {}  # of a checkpoint that was tested; the next fit must not apply its gradients
+        super().teardown()
 
     @override
     def on_exception(self, exception: BaseException) -> None:

@@ -131,6 +131,11 @@ class MemoryTask(pl.LightningModule):
         return self.state_store.commit(update)
 
     @property
+    def default_stage_order(self) -> StageOrder:
+        """The order of the stages where no strategy has another: one after the other."""
+        return in_order
+
+    @property
     def state_spec(self) -> StateSpec:
         """Widths of a row of node state."""
         return self._model.spec
@@ -173,6 +178,11 @@ class MemoryTask(pl.LightningModule):
             received = f"{type(self.trainer.strategy).__name__} with {self.trainer.world_size} ranks"
             requirement = "a strategy that shares node state over ranks"
             raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
+        held = getattr(getattr(self._state_store, "exchange", None), "ranks", self.trainer.world_size)
+        if held != self.trainer.world_size:
+            cure = "use as many ranks, or load a checkpoint into a new task"
+            received = f"{self.trainer.world_size} rank(s)"
+            raise InvalidArgumentError(refusal("Trainer(devices=...)", f"the {held} of the node state", received, cure))
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""

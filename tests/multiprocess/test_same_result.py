@@ -61,6 +61,28 @@ def alone():
     return outcomes
 
 
+def with_idle_ranks(rank, ranks):
+    """140 events: 98 in training, so that the last global batch has 2 for 4 ranks."""
+    as_torchrun(rank, ranks)
+    outcomes = []
+    for model in ("tgn", "jodie", "apan"):
+        for name, options in (("sven", {"staleness": 0}), ("depcomm", {}), ("depcache", {})):
+            outcome = fit(*build(model, GLOBAL_BATCH // ranks, events=140), strategy(name, options), ranks)
+            del outcome["trainer"]
+            outcomes.append((model, name, outcome))
+    return outcomes
+
+
+@pytest.mark.timeout(200)
+def test_a_rank_without_events_changes_nothing():
+    alone = {model: fit(*build(model, GLOBAL_BATCH, events=140), "auto", 1) for model in ("tgn", "jodie", "apan")}
+    for model, name, outcome in run_ranks(with_idle_ranks, 4, timeout=190)[0]:
+        for key, value in alone[model]["weights"].items():
+            close(outcome["weights"][key], value, f"{model}, {name}: {key}")
+        for table in STATE:
+            close(outcome["state"][table], alone[model]["state"][table], f"{model}, {name}: {table}")
+
+
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_ranks_equal_one_process(ranks, alone):
