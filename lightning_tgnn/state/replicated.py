@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.local import LocalStateStore
-from lightning_tgnn.state.merge import latest
-from lightning_tgnn.state.wire import MailCodec, join, split
+from lightning_tgnn.state.update_exchange import UpdateUnderWay
+from lightning_tgnn.state.wire import MailCodec
 from lightning_tgnn.types import StateSpec, StateUpdate
 
 
@@ -73,41 +73,17 @@ class _Commit:
     """A commit under way."""
 
     def __init__(self, store: ReplicatedStateStore, update: StateUpdate) -> None:
-        self._store, self._update, self._done = store, update, False
-        self._codec = MailCodec(store.spec)
-        ranks, exchange = store.exchange.ranks, store.exchange
-        counts = torch.tensor([[len(update.nodes), len(update.mail_nodes)]]).expand(ranks, -1)
-        received_memory, received_mail = exchange.counts(counts, "aggregation").t().tolist()
-        memory = join([update.nodes.unsqueeze(1), update.memory_time.unsqueeze(1), update.memory])
-        mails = self._codec.pack(update.mails, update.mail_time, update.mail_event)
-        mails = torch.cat([join([update.mail_nodes.unsqueeze(1)]), mails], dim=1)
-        self._memory = exchange.start(memory.repeat(ranks, 1), [len(memory)] * ranks, received_memory, "aggregation")
-        self._mails = exchange.start(mails.repeat(ranks, 1), [len(mails)] * ranks, received_mail, "aggregation")
+        self._store, self._done = store, False
+        ranks = store.exchange.ranks
+        self._under_way = UpdateUnderWay(
+            update,
+            MailCodec(store.spec),
+            store.exchange,
+            lambda nodes: (torch.arange(len(nodes), device=nodes.device).repeat(ranks), [len(nodes)] * ranks),
+        )
 
     def wait(self) -> None:
-        """Apply what the ranks have sent; the latest event of a node wins."""
-        if self._done:
-            return
-        self._done = True
-        spec = self._store.spec
-        columns = [(torch.int64, 1), (torch.float64, 1), (torch.float32, spec.memory_dim)]
-        nodes, time, memory = split(self._memory.wait(), columns)
-        distinct, last = latest(nodes.squeeze(1))
-        data = self._mails.wait()
-        receivers, last_mail = latest(split(data, [(torch.int64, 1)])[0].squeeze(1))
-        data = data[last_mail]
-        filled = torch.ones(len(data), dtype=torch.bool, device=data.device)
-        mails, mail_time, mail_event = self._codec.unpack(data[:, 8:], memory[:0], filled)
-        self._store.apply(
-            StateUpdate(
-                nodes=distinct,
-                memory=memory[last],
-                memory_time=time[last].squeeze(1),
-                mail_nodes=receivers,
-                mails=mails,
-                mail_time=mail_time,
-                mail_event=mail_event,
-                position=self._update.position,
-                changed=self._update.changed[:0],
-            )
-        )
+        """Apply what the ranks have sent."""
+        if not self._done:
+            self._done = True
+            self._store.apply(self._under_way.merged())

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.dedup import organize
-from lightning_tgnn.comm import Exchange, PendingRows
+from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.local import LocalStateStore, check_same_spec
-from lightning_tgnn.state.merge import by_owner, latest
 from lightning_tgnn.state.row_cache import RowCache
-from lightning_tgnn.state.wire import MailCodec, RowCodec, join, split
+from lightning_tgnn.state.row_fetch import RowFetch, RowsAhead
+from lightning_tgnn.state.update_exchange import UpdateUnderWay, by_owner
+from lightning_tgnn.state.wire import MailCodec, RowCodec
 from lightning_tgnn.types import FetchHandle, StateRows, StateSpec, StateUpdate
 
-_Updated = TypeVar("_Updated")
 _TABLES = tuple(field.name for field in fields(StateRows))
 
 
@@ -56,18 +56,18 @@ class ShardedStateStore:
         self.exchange = exchange
         self.owner = owner.to(device)
         self.own_nodes = (self.owner == exchange.rank).nonzero().squeeze(1)
-        self._local_row = torch.full_like(self.owner, -1)
-        self._local_row[self.own_nodes] = torch.arange(len(self.own_nodes), device=device)
+        self.local_row = torch.full_like(self.owner, -1)
+        self.local_row[self.own_nodes] = torch.arange(len(self.own_nodes), device=device)
         self.local = LocalStateStore(replace(spec, num_nodes=len(self.own_nodes)), device)
-        self._mail = MailCodec(spec, own_half=omit_own_half and spec.own_half, edge_features=edge_features)
-        self._row = RowCodec(self._mail)
+        mails = MailCodec(spec, own_half=omit_own_half and spec.own_half, edge_features=edge_features)
+        self.row_codec = RowCodec(mails)
         self.cache = RowCache(
-            spec.num_nodes, self._row.width, int(row_cache_mb * 2**20) if exchange.ranks > 1 else 0, device
+            spec.num_nodes, self.row_codec.width, int(row_cache_mb * 2**20) if exchange.ranks > 1 else 0, device
         )
         # Remote rows asked for, and those of them that the cache had.
         self.asked, self.found = 0, 0
         self._commit: _Commit | None = None
-        self._ahead: _Ahead | None = None
+        self._ahead: RowsAhead | None = None
 
     @property
     def position(self) -> int:
@@ -97,10 +97,10 @@ class ShardedStateStore:
         index = nodes.to(self.owner.device)
         kept = index[~torch.isin(index, changing.to(index.device))]
         remote = kept[self.owner[kept] != self.exchange.rank]
-        self._ahead = _Ahead(remote, self._fetch([remote], None, "dispatch_ahead")[0])
+        self._ahead = RowsAhead(remote, self._fetch([remote], None, "dispatch_ahead")[0])
 
-    def _fetch(self, parts: list[Tensor], ahead: _Ahead | None, operation: str) -> list[_Fetch]:
-        fetches = [_Fetch(self, nodes, ahead) for nodes in parts]
+    def _fetch(self, parts: list[Tensor], ahead: RowsAhead | None, operation: str) -> list[RowFetch]:
+        fetches = [RowFetch(self, nodes, ahead) for nodes in parts]
         if self.exchange.ranks == 1:
             return fetches
         ranks, count = self.exchange.ranks, len(parts)
@@ -114,9 +114,9 @@ class ShardedStateStore:
         nodes = self.exchange.start(missing[order], sent, received, "request").wait()
         label = torch.arange(count).repeat(ranks).repeat_interleave(wanted.flatten()).to(nodes.device)
         for k, fetch in enumerate(fetches):
-            rows = self.local.fetch(self._local_row[nodes[label == k]]).wait()
+            rows = self.local.fetch(self.local_row[nodes[label == k]]).wait()
             fetch.pending = self.exchange.start(
-                self._row.pack(rows), wanted[:, k].tolist(), asked[:, k].tolist(), operation
+                self.row_codec.pack(rows), wanted[:, k].tolist(), asked[:, k].tolist(), operation
             )
         return fetches
 
@@ -153,7 +153,7 @@ class ShardedStateStore:
         order, sent = by_owner(self.owner[nodes], exchange.ranks)
         received = exchange.counts(torch.tensor(sent).unsqueeze(1), "request").squeeze(1).tolist()
         asked = organize(exchange.start(nodes[order], sent, received, "request").wait())
-        memory, time = update(self.local.fetch(self._local_row[asked.distinct]).wait().to(device))
+        memory, time = update(self.local.fetch(self.local_row[asked.distinct]).wait().to(device))
         place = asked.position.to(device)
         arriving = exchange.start(time[place], received, sent, "dispatch")
         arrived = exchange.with_gradient(memory.index_select(0, place), received, sent, "dispatch")
@@ -213,129 +213,22 @@ class ShardedStateStore:
         self.restore({"position": state["position"], **{name: state[name][own] for name in _TABLES}})
 
 
-class _Ahead:
-    """Rows of the next step under way."""
-
-    def __init__(self, nodes: Tensor, handle: _Fetch) -> None:
-        self.nodes, self._order = nodes.sort()
-        self.handle = handle
-        self._rows: Tensor | None = None
-
-    def find(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which of ``nodes`` are here, bool [U], and where, int64 [U]."""
-        place = torch.searchsorted(self.nodes, nodes).clamp_(max=max(len(self.nodes) - 1, 0))
-        here = self.nodes[place] == nodes if len(self.nodes) else torch.zeros_like(nodes, dtype=torch.bool)
-        return here, place
-
-    def read(self, place: Tensor) -> Tensor:
-        """Return packed rows by their places."""
-        if self._rows is None:
-            self._rows = self.handle.packed()
-        return self._rows[self._order[place]]
-
-
-class _Fetch:
-    """A fetch under way: rows that are here, rows that were kept, rows that travel."""
-
-    pending: PendingRows | None = None
-
-    def __init__(self, store: ShardedStateStore, nodes: Tensor, ahead: _Ahead | None) -> None:
-        self._store, self._device, self._ahead = store, nodes.device, ahead
-        nodes = nodes.to(store.owner.device)
-        own = store.owner[nodes] == store.exchange.rank
-        self._own, remote = own.nonzero().squeeze(1), (~own).nonzero().squeeze(1)
-        self._own_nodes = nodes[self._own]
-        self._parts: list[Tensor] = []
-        self._places: list[Tensor] = [self._own]
-        if ahead is not None:
-            here, place = ahead.find(nodes[remote])
-            self._ahead_place = place[here]
-            self._places.append(remote[here])
-            remote = remote[~here]
-        slots = store.cache.find(nodes[remote])
-        kept = slots >= 0
-        self._kept = store.cache.read(slots[kept])  # at once: what is dropped later must not be lost here
-        self._places += [remote[kept], remote[~kept]]
-        self.missing = nodes[remote[~kept]]
-        store.asked += len(remote)
-        store.found += len(self._kept)
-        # The order in which rows will arrive: owner by owner.
-        self.missing_order = store.owner[self.missing].argsort(stable=True)
-
-    def packed(self) -> Tensor:
-        """Return the packed rows of the remote nodes, in the order asked for."""
-        assert not len(self._own)
-        rows = torch.cat(self._remote())
-        return torch.empty_like(rows).index_copy_(0, torch.cat(self._places[1:]), rows)
-
-    def _remote(self) -> list[Tensor]:
-        found = [] if self._ahead is None else [self._ahead.read(self._ahead_place)]
-        arrived = self._kept[:0]
-        if self.pending is not None:
-            data = self.pending.wait()
-            arrived = torch.empty_like(data).index_copy_(0, self.missing_order, data)
-            self._store.cache.keep(self.missing, arrived)
-            self.pending = None
-        return [*found, self._kept, arrived]
-
-    def wait(self) -> StateRows:
-        """Return the rows."""
-        store = self._store
-        local = store.local.fetch(store._local_row[self._own_nodes]).wait()
-        remote = store._row.unpack(torch.cat(self._remote()))
-        back = torch.cat(self._places).argsort()
-        joined = {
-            name: torch.cat([getattr(local, name), getattr(remote, name)]).index_select(0, back) for name in _TABLES
-        }
-        return StateRows(**joined).to(self._device)
-
-
 class _Commit:
     """A commit under way."""
 
     def __init__(self, store: ShardedStateStore, update: StateUpdate) -> None:
-        self._store, self._update, self._done = store, update, False
-        exchange, owner = store.exchange, store.owner
-        of_memory, sent_memory = by_owner(owner[update.nodes], exchange.ranks)
-        of_mail, sent_mail = by_owner(owner[update.mail_nodes], exchange.ranks)
-        counts = torch.tensor([sent_memory, sent_mail]).t()
-        received_memory, received_mail = exchange.counts(counts, "aggregation").t().tolist()
-        memory = join([update.nodes.unsqueeze(1), update.memory_time.unsqueeze(1), update.memory])[of_memory]
-        mails = store._mail.pack(update.mails, update.mail_time, update.mail_event)
-        mails = torch.cat([join([update.mail_nodes.unsqueeze(1)]), mails], dim=1)[of_mail]
-        self._memory = exchange.start(memory, sent_memory, received_memory, "aggregation")
-        self._mails = exchange.start(mails, sent_mail, received_mail, "aggregation")
+        self._store, self._done = store, False
+        owner, ranks = store.owner, store.exchange.ranks
+        self._under_way = UpdateUnderWay(
+            update, store.row_codec.mail, store.exchange, lambda nodes: by_owner(owner[nodes], ranks)
+        )
 
     def wait(self) -> None:
-        """Apply what the ranks have sent; the latest event of a node wins."""
+        """Apply what the ranks have sent."""
         if self._done:
             return
         self._done = True
-        store, spec = self._store, self._store.spec
-        columns = [(torch.int64, 1), (torch.float64, 1), (torch.float32, spec.memory_dim)]
-        nodes, time, memory = split(self._memory.wait(), columns)
-        distinct, last = latest(nodes.squeeze(1))
-        rows = store._local_row[distinct]
-        # The memory first: a mail that has travelled without its own half finds it there.
-        table = store.local.rows.memory.index_copy_(0, rows, memory[last])
-        data = self._mails.wait()
-        receivers, last_mail = latest(split(data, [(torch.int64, 1)])[0].squeeze(1))
-        data = data[last_mail]
-        mail_rows = store._local_row[receivers]
-        filled = torch.ones(len(data), dtype=torch.bool, device=data.device)
-        mails, mail_time, mail_event = store._mail.unpack(data[:, 8:], table[mail_rows], filled)
-        store.local.commit(
-            StateUpdate(
-                nodes=rows,
-                memory=memory[last],
-                memory_time=time[last].squeeze(1),
-                mail_nodes=mail_rows,
-                mails=mails,
-                mail_time=mail_time,
-                mail_event=mail_event,
-                position=self._update.position,
-                changed=self._update.changed[:0],
-            )
-        )
-        if store.exchange.ranks > 1:
-            store.cache.drop(self._update.changed)
+        update, store = self._under_way.merged(), self._store
+        rows, mail_rows = store.local_row[update.nodes], store.local_row[update.mail_nodes]
+        store.local.commit(replace(update, nodes=rows, mail_nodes=mail_rows))
+        store.cache.drop(update.changed)
