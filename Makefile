@@ -9,7 +9,9 @@ BENCH_INSTALLED := .venv/.bench-installed
 quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
 
+# numba notices only changes of a file itself, not of those that it calls into, so its caches go first.
 test: lint
+	find lightning_tgnn -name '*.nb[ic]' -delete
 	$(BIN)/python -m pytest --doctest-modules lightning_tgnn tests
 
 lint: $(INSTALLED)

@@ -99,15 +99,18 @@ def test_bench_measures_two_processes(tmp_path):
     sizes = ["--memory_dim=8", "--embedding_dim=8", "--time_dim=4", "--num_eval_negatives=1", "--batch_size=20"]
     limits = ["--warmup=2", "--steps=4", "--rounds=2", "--epochs=1", "--devices=2", "--accelerator=cpu"]
     store = ["--synthetic.num_events=600", "--synthetic.num_destinations=50", "--synthetic.edge_feature_dim=4"]
-    command = [Path(sys.executable).parent / "lightning-tgnn", "bench", f"--output={tmp_path}", *store, *sizes, *limits]
+    strategies = ["sven", "sven:staleness=0:partition=interval", "depcomm", "depcache"]
+    options = [f"--output={tmp_path}", f"--strategies={','.join(strategies)}", *store, *sizes, *limits]
+    command = [Path(sys.executable).parent / "lightning-tgnn", "bench", *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=55, env=environment, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["ranks"], found["steps"]) == (2, 4)
-    assert set(found["strategies"]) == {"sven", "depcomm", "depcache"}
+    assert list(found["strategies"]) == strategies
     for name, figures in found["strategies"].items():
-        assert re.search(rf"{name} +│ +[\d,]+ │ +[\d,]+ │", done.stdout), done.stdout
+        shown = name.replace(":staleness", ".*")  # a long name takes several lines
+        assert re.search(rf"{shown.partition('=')[0]} +│ +[\d,]+ │ +[\d,]+ │", done.stdout), done.stdout
         assert figures["events"] == 4 * 2 * 20
         assert figures["events_per_second"] == min(figures["events_per_second_of_rounds"]) > 0
         assert figures["events_per_second"] == pytest.approx(figures["events"] / figures["seconds"])
@@ -143,6 +146,9 @@ def test_help_helps(command, expected, capsys):
     [
         (["bench", "--strategies=sven,ddp"], r"strategies must be one of 'depcache', 'depcomm', 'sven'.*, got 'ddp'"),
         (["bench", "--strategies=,"], r"strategies must be names out of .*depcomm"),
+        (["bench", "--strategies=sven:staleness"], r"strategies must be a name with options, got 'sven:staleness'"),
+        (["bench", "--strategies=sven:stale=0"], r"option of SvenStrategy must be one of .*staleness.*, got 'stale'"),
+        (["bench", "--strategies=sven:staleness=2"], r"staleness must be 0 or 1, got 2"),
         (["bench", "--devices=0"], r"devices must be an integer of at least 1, got 0"),
         (["bench", "--warmup=1000"], r"warmup must be less than the steps of an epoch, got '1000 of 35'"),
         (["bench", "--source=nowhere.csv"], r"nowhere\.csv"),

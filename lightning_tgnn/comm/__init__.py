@@ -1,7 +1,7 @@
 """Data exchange between processes: the only home of torch.distributed, strategies aside."""
 
 from lightning_tgnn.comm.exchange import Exchange, PendingRows
-from lightning_tgnn.comm.failure import PeerFailureError, handle_failure, peer_failure
+from lightning_tgnn.comm.failure import PeerFailureError, forget_failure, handle_failure, peer_failure
 from lightning_tgnn.comm.traffic import Flow, Traffic
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "PeerFailureError",
     "PendingRows",
     "Traffic",
+    "forget_failure",
     "handle_failure",
     "peer_failure",
 ]

@@ -34,6 +34,13 @@ def peer_failure(operation: str) -> Iterator[None]:
         raise PeerFailureError(f"{operation}: {_who_failed(error)}") from error
 
 
+def forget_failure(rank: int) -> None:
+    """Take back what this rank has said of an earlier failure, before a new run in the same processes."""
+    store = _store()
+    for kind in ("own", "here") if store is not None else ():
+        store.delete_key(f"{_KEY}/{kind}/{rank}")
+
+
 def handle_failure(rank: int, error: BaseException) -> None:
     """Tell what has failed: the others, if it is this rank; this rank's user, if it is another.
 
@@ -60,6 +67,7 @@ def _who_failed(error: BaseException) -> str:
     """Hold a roll call: whoever neither answers nor has left word is gone."""
     store, rank, ranks = _store(), dist.get_rank(), dist.get_world_size()
     cure = "resume from the last checkpoint"
+    patience = store.timeout
     try:
         store.set_timeout(timedelta(seconds=_ROLL_CALL_SECONDS))
         store.set(f"{_KEY}/here/{rank}", "1")
@@ -76,6 +84,8 @@ def _who_failed(error: BaseException) -> str:
             time.sleep(0.05)
     except Exception:
         return f"rank 0 has gone, and with it the store through which ranks find each other ({error}); {cure}"
+    finally:
+        store.set_timeout(patience)
     if words:
         return "; ".join(f"rank {other} has failed with {word}" for other, word in words.items())
     if missing:

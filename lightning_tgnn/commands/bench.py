@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.bench_report import print_bench, say
-from lightning_tgnn.commands.options import Options, names_of
+from lightning_tgnn.commands.contestants import contestants_of
+from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.processes import Processes
 from lightning_tgnn.commands.step_meter import StepMeter
 from lightning_tgnn.data import TemporalDataModule
@@ -38,7 +38,8 @@ class BenchOptions:
     """What to measure.
 
     Args:
-        strategies: Names, separated by commas.
+        strategies: Names, separated by commas. Options of a strategy follow its name after colons, with values as in
+            YAML: sven,sven:staleness=0:partition=range,depcache.
         devices: Processes per host. 2 if null, or as many as torchrun has started.
         num_nodes: Hosts. 1 if null, or as torchrun has it.
         accelerator: "cpu", "gpu" or "auto".
@@ -61,7 +62,7 @@ class BenchOptions:
     output: str = "runs/bench"
 
     def __post_init__(self) -> None:
-        names_of("strategies", self.strategies, strategy_names())
+        contestants_of(self.strategies)
         for name in ("devices", "num_nodes"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), minimum=1, cure="give a number, for example 2, or leave it out")
@@ -69,14 +70,6 @@ class BenchOptions:
         check_int("steps", self.steps, minimum=1, cure="50 is usual")
         check_int("rounds", self.rounds, minimum=1, cure="3 is usual")
         check_int("epochs", self.epochs, minimum=0, cure="0 measures speed alone, 1 adds the AP after an epoch")
-
-
-def strategy_names() -> list[str]:
-    """Return the registered names of strategies that share node state over ranks."""
-    classes = {name: entry["strategy"] for name, entry in StrategyRegistry.items()}
-    return sorted(
-        name for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, SharedStateStrategy)
-    )
 
 
 def bench(arguments: Sequence[str]) -> None:
@@ -93,13 +86,13 @@ def bench(arguments: Sequence[str]) -> None:
     steps = _steps(options, data, processes.ranks)
     about = {"source": str(data.source), "ranks": processes.ranks, "hosts": processes.num_nodes}
     about |= {"batch_size": data.batch_size, "warmup": options.warmup, "steps": steps, "rounds": options.rounds}
-    names = names_of("strategies", options.strategies, strategy_names())
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    contestants = contestants_of(options.strategies)
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # what each Trainer says once more
-    for number, name in product(range(options.rounds), names):
+    for number, name in product(range(options.rounds), contestants):
         say(f"round {number + 1} of {options.rounds}: {name}")
         epochs = options.epochs if number + 1 == options.rounds else 0
-        trainer = _trainer(name, options, processes, steps, epochs)
+        trainer = _trainer(contestants[name].strategy(), options, processes, steps, epochs)
         runs[name].append(_trained(trainer, LinkPrediction(**of_task), data))
         results = {name: _median(found) for name, found in runs.items() if found}
         _write(Path(options.output), about | {"task": of_task, "strategies": results})  # a later one may fail
@@ -116,11 +109,13 @@ def _steps(options: BenchOptions, data: TemporalDataModule, ranks: int) -> int:
     return min(options.steps, len(loader) - options.warmup)
 
 
-def _trainer(name: str, options: BenchOptions, processes: Processes, steps: int, epochs: int) -> pl.Trainer:
+def _trainer(
+    strategy: SharedStateStrategy, options: BenchOptions, processes: Processes, steps: int, epochs: int
+) -> pl.Trainer:
     """Return a Trainer that measures, and does nothing else that takes time."""
     speed_alone = epochs == 0
     return pl.Trainer(
-        strategy=StrategyRegistry.get(name),
+        strategy=strategy,
         accelerator=options.accelerator,
         devices=processes.devices,
         num_nodes=processes.num_nodes,

@@ -34,8 +34,9 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
 
 def _table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table("strategy", "events/s", "B/event", "of which", "hidden", "val AP")
-    for column in table.columns:
-        column.justify, column.no_wrap = "left" if column.header == "strategy" else "right", True
+    table.columns[0].overflow = "fold"  # a name with many options
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
     for name, figures in results.items():
         parts = [f"{part} {sent:,.0f}" for part, sent in figures["sent_per_event_by_operation"].items()]
         table.add_row(

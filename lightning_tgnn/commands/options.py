@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
@@ -49,8 +49,14 @@ def _chosen(config: Namespace, names: Iterable[str]) -> dict[str, Any]:
     return {name: config[name] for name in names}
 
 
-def names_of(argument: str, text: str, valid: Collection[str]) -> list[str]:
-    """Return the names in a list with commas, each once.
+def names_of(argument: str, text: str, valid: Collection[str], name_in: Callable[[str], str] = str) -> list[str]:
+    """Return the entries of a list with commas, each once.
+
+    Args:
+        argument: What the list is called.
+        text: The list.
+        valid: Names that may stand in it.
+        name_in: Returns the name in an entry.
 
     Raises:
         InvalidArgumentError: One is not ``valid``, or there is none.
@@ -58,8 +64,10 @@ def names_of(argument: str, text: str, valid: Collection[str]) -> list[str]:
     >>> names_of("methods", "range, interval,range", ["interval", "metis", "range"])
     ['range', 'interval']
     """
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
+    entries = list(dict.fromkeys(entry.strip() for entry in text.split(",") if entry.strip()))
+    if not entries:
         listed = ", ".join(sorted(valid))
         raise InvalidArgumentError(refusal(argument, f"names out of {listed}", text, "separate them by commas"))
-    return [check_choice(argument, name, valid) for name in names]
+    for entry in entries:
+        check_choice(argument, name_in(entry), valid)
+    return entries

@@ -1,5 +1,13 @@
 """Strategies: which rank gets which events, where node state lives, and when weights are updated."""
 
-from lightning_tgnn.strategies.sven import DepCacheStrategy, DepCommStrategy, SvenStrategy
+from lightning.pytorch.strategies import StrategyRegistry
+
+from lightning_tgnn.strategies.depcache import DepCacheStrategy
+from lightning_tgnn.strategies.depcomm import DepCommStrategy
+from lightning_tgnn.strategies.sven import SvenStrategy
+
+StrategyRegistry.register("sven", SvenStrategy, description="Sharded node state, exchanged without redundancy")
+StrategyRegistry.register("depcomm", DepCommStrategy, description="Sharded node state, updated by its owners")
+StrategyRegistry.register("depcache", DepCacheStrategy, description="The whole node state on every rank")
 
 __all__ = ["DepCacheStrategy", "DepCommStrategy", "SvenStrategy"]

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.comm import Exchange, handle_failure
+from lightning_tgnn.comm import Exchange, forget_failure, handle_failure
 from lightning_tgnn.strategies.gradient_sync import GradientSync
 from lightning_tgnn.types import NodeStateTask, StageOrder, StateStore
 
@@ -33,10 +33,17 @@ class SharedStateStrategy(DDPStrategy):
     """
 
     shares_node_state = True
+    staleness = 0
 
     def __init__(self, *, prefetch_batches: int | None = None, **options: Any) -> None:
+        known = {*signature(DDPStrategy).parameters, *signature(DistributedDataParallel).parameters}
+        for name in options.keys() - known:  # Lightning hands it on to DistributedDataParallel, which refuses it late
+            own = [argument for argument in signature(type(self)).parameters if argument != "options"]
+            requirement = f"one of {', '.join(own)}, or an option of DDPStrategy"
+            raise InvalidArgumentError(
+                refusal(f"option of {type(self).__name__}", requirement, name, "correct its name")
+            )
         # No buffer of ours changes, and torch 2.13 has a new name for the broadcast that would keep them equal.
-        known = signature(DistributedDataParallel.__init__).parameters
         options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
@@ -44,8 +51,6 @@ class SharedStateStrategy(DDPStrategy):
         self._store: StateStore | None = None
         self._saved: dict[str, Any] = {}
         self._gradients: GradientSync | None = None
-
-    staleness = 0
 
     def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> StateStore:
         """Return the store of this rank."""
@@ -61,6 +66,7 @@ class SharedStateStrategy(DDPStrategy):
             cure = "set accelerator='cpu'"
             raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
         super().setup_environment()
+        forget_failure(self.global_rank)
         if self.world_size > 1 and self.exchange.ranks == 1:
             group = dist.new_group(timeout=self._timeout)
             self.exchange = Exchange(self.world_size, self.global_rank, group, self.root_device)
@@ -73,6 +79,10 @@ class SharedStateStrategy(DDPStrategy):
             requirement = f"a task with the stages of a memory-based temporal GNN; {', '.join(missing)} missing"
             cure = "subclass lightning_tgnn.tasks.MemoryTask, or use another strategy"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
+        if self.staleness and str(trainer.precision) == "16-mixed":
+            cure = "set precision='bf16-mixed', or staleness=0: gradients a step late have the scale of the step before"
+            requirement = "without a loss scale where gradients come late"
+            raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
         self._give_state(task, trainer)
         super().setup(trainer)
 

@@ -1,4 +1,4 @@
-"""Sven: node state sharded by node, exchanged without redundancy, balanced, and pipelined; and its two baselines."""
+"""Sven: node state sharded by node, exchanged without redundancy, balanced, and pipelined."""
 
 from __future__ import annotations
 
@@ -6,39 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.strategies import StrategyRegistry
 from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
-from lightning_tgnn.state import ReplicatedStateStore, ShardedStateStore
-from lightning_tgnn.strategies.node_partition import choose_partition
-from lightning_tgnn.strategies.orders import Pipelined, UpdatedByOwners
-from lightning_tgnn.strategies.shared_state import SharedStateStrategy
+from lightning_tgnn.state import ShardedStateStore
+from lightning_tgnn.strategies.orders import Pipelined
+from lightning_tgnn.strategies.sharded_state import ShardedStateStrategy
 from lightning_tgnn.types import NodeStateTask, StageOrder
 
 ADAPTIVE = "adaptive"
 
 
-class _Sharded(SharedStateStrategy):
-    """Node state cut over the ranks by a partition of the nodes.
-
-    Args:
-        partition: ``"reflexbicut"``, ``"range"``, ``"interval"``, ``"metis"``, a file that ``lightning-tgnn partition``
-            wrote, or int64 [N], the rank of every node.
-        **options: Of `SharedStateStrategy`.
-    """
-
-    def __init__(self, *, partition: str | Path | Tensor = "reflexbicut", **options: Any) -> None:
-        super().__init__(**options)
-        self.partition = partition
-
-    def _owner(self, task: NodeStateTask, trainer: pl.Trainer) -> Tensor:
-        num_nodes = task.state_spec.num_nodes
-        return choose_partition(self.partition, num_nodes, self.world_size, trainer, self.broadcast)
-
-
-class SvenStrategy(_Sharded):
+class SvenStrategy(ShardedStateStrategy):
     """Sven: redundancy-free exchange of sharded node state, balanced partition, two pipelines.
 
     Args:
@@ -92,7 +72,7 @@ class SvenStrategy(_Sharded):
         stream = getattr(getattr(trainer, "datamodule", None), "store", None)
         return ShardedStateStore(
             task.state_spec,
-            self._owner(task, trainer),
+            self.owner_of_nodes(task, trainer),
             self.exchange,
             self.root_device,
             row_cache_mb=self.row_cache_mb,
@@ -110,46 +90,3 @@ class SvenStrategy(_Sharded):
         datamodule = getattr(self.lightning_module.trainer, "datamodule", None)  # type: ignore[union-attr]
         events = getattr(datamodule, "batch_size", 0) * self.world_size
         return 2 if events < 800 else 3 if events <= 2000 else 4
-
-
-class DepCommStrategy(_Sharded):
-    """DepComm: owners apply the mails of their nodes and send the result for every entry of the sampled graph.
-
-    A baseline: Sven, section 2.3. Every option of `SvenStrategy` but the partition is off.
-
-    Args:
-        partition: As in `SvenStrategy`.
-        prefetch_batches: Batches made ahead; None leaves that to the DataModule.
-        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
-    """
-
-    @override
-    def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> ShardedStateStore:
-        owner = self._owner(task, trainer)
-        return ShardedStateStore(
-            task.state_spec, owner, self.exchange, self.root_device, row_cache_mb=0, omit_own_half=False
-        )
-
-    @override
-    def build_order(self, store: ShardedStateStore) -> StageOrder:
-        return UpdatedByOwners(store)
-
-
-class DepCacheStrategy(SharedStateStrategy):
-    """DepCache: every rank holds the whole node state, and every update goes to all.
-
-    A baseline: Sven, section 2.3.
-
-    Args:
-        prefetch_batches: Batches made ahead; None leaves that to the DataModule.
-        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
-    """
-
-    @override
-    def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> ReplicatedStateStore:
-        return ReplicatedStateStore(task.state_spec, self.exchange, self.root_device)
-
-
-StrategyRegistry.register("sven", SvenStrategy, description="Sharded node state, exchanged without redundancy")
-StrategyRegistry.register("depcomm", DepCommStrategy, description="Sharded node state, updated by its owners")
-StrategyRegistry.register("depcache", DepCacheStrategy, description="The whole node state on every rank")

@@ -13,6 +13,8 @@ from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.models import MemoryTGNN, ModelConfig, UpdatedRows, build_model
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.event_rate import EventRate
+from lightning_tgnn.tasks.random_states import random_states, restore_random_states
+from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
 from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
@@ -27,7 +29,6 @@ from lightning_tgnn.types import (
 )
 
 _CHECKPOINT_KEY = "lightning_tgnn"
-_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
 class MemoryTask(pl.LightningModule):
@@ -38,7 +39,7 @@ class MemoryTask(pl.LightningModule):
     hold the node state and the random states, so that resuming continues as if nothing had happened.
 
     The stages of a step (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a
-    stage rather than the step.
+    stage rather than the step. A strategy that reads rows in parts goes to its store in place of `fetch`.
 
     Args:
         model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
@@ -92,7 +93,7 @@ class MemoryTask(pl.LightningModule):
         datamodule = getattr(self.trainer, "datamodule", None)
         info = getattr(datamodule, "info", None)
         if self.model is not None:
-            _check_same_graph(self.info, info)
+            check_same_graph(self.info, info)
             return
         if info is None:
             cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)) or load a checkpoint"
@@ -165,24 +166,7 @@ class MemoryTask(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Refuse several ranks, each of which would keep a node state of its own, and what float64 times rule out."""
-        if str(self.trainer.precision) not in _PRECISIONS:
-            cure = "node times need float64 and node memory float32, so only the products can be in less"
-            raise InvalidArgumentError(
-                refusal("Trainer(precision=...)", f"one of {', '.join(_PRECISIONS)}", self.trainer.precision, cure)
-            )
-        if self.trainer.strategy.root_device.type == "mps":
-            cure = "set accelerator='cpu': Apple's GPU has no float64, which times need"
-            raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "'cpu' or 'cuda'", "mps", cure))
-        if self.trainer.world_size > 1 and not getattr(self.trainer.strategy, "shares_node_state", False):
-            cure = "set strategy='sven', or devices=1: each rank would keep a node state of its own"
-            received = f"{type(self.trainer.strategy).__name__} with {self.trainer.world_size} ranks"
-            requirement = "a strategy that shares node state over ranks"
-            raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
-        held = getattr(getattr(self._state_store, "exchange", None), "ranks", self.trainer.world_size)
-        if held != self.trainer.world_size:
-            cure = "use as many ranks, or load a checkpoint into a new task"
-            received = f"{self.trainer.world_size} rank(s)"
-            raise InvalidArgumentError(refusal("Trainer(devices=...)", f"the {held} of the node state", received, cure))
+        check_trainer(self.trainer, self._state_store)
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""
@@ -190,11 +174,7 @@ class MemoryTask(pl.LightningModule):
         self._abandon_evaluation()
         saved, self._saved_random = self._saved_random, None
         if saved is not None and self.trainer.ckpt_path is not None:
-            rank = self.trainer.global_rank
-            if rank < len(saved["cpu"]):
-                torch.set_rng_state(saved["cpu"][rank].cpu().clone())  # of a view, torch would read the whole storage
-            if self.device.type == "cuda" and saved["cuda"] is not None and rank < len(saved["cuda"]):
-                torch.cuda.set_rng_state(saved["cuda"][rank].cpu().clone(), self.device)
+            restore_random_states(saved, self.trainer)
 
     def on_train_batch_start(self, batch: EventBatch, batch_idx: int) -> None:
         """Empty the node state before the first event of an epoch.
@@ -279,19 +259,8 @@ class MemoryTask(pl.LightningModule):
         checkpoint[_CHECKPOINT_KEY] = {
             "stream": asdict(self.info),
             "state": state,
-            "random": {
-                "cpu": self._of_all_ranks(torch.get_rng_state()),
-                "cuda": self._of_all_ranks(torch.cuda.get_rng_state(self.device))
-                if self.device.type == "cuda"
-                else None,
-            },
+            "random": random_states(self.trainer),
         }
-
-    def _of_all_ranks(self, state: Tensor) -> Tensor:
-        """Return a random state of every rank, [M, n]."""
-        if self.trainer.world_size == 1:
-            return state.unsqueeze(0)
-        return self.all_gather(state.to(self.device)).cpu()  # type: ignore[union-attr]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model if need be, and keep node state and random states until they can be used.
@@ -307,7 +276,7 @@ class MemoryTask(pl.LightningModule):
         if self.model is None:
             self.build(info)
         else:
-            _check_same_graph(info, self.info)
+            check_same_graph(info, self.info)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
         self._load_saved_state()
 
@@ -318,21 +287,3 @@ def in_order(task: Any, batch: EventBatch) -> Any:
     answer = task.score(task.embed(updated, batch), batch)
     task.commit(task.make_mails(updated, batch)).wait()
     return answer
-
-
-def _check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:
-    if saved is None or current is None or _identity(saved) == _identity(current):
-        return
-    cure = "give the stream that the model was trained on, or train a new model"
-    raise CheckpointError(
-        refusal("model or checkpoint", f"of this graph ({_describe(current)})", _describe(saved), cure)
-    )
-
-
-def _identity(info: StreamInfo) -> tuple[str, int, int]:
-    return info.fingerprint, info.node_feature_dim, info.edge_feature_dim
-
-
-def _describe(info: StreamInfo) -> str:
-    widths = f"{info.edge_feature_dim} edge and {info.node_feature_dim} node features"
-    return f"{info.num_events} events, {info.num_nodes} nodes, {widths}, {info.fingerprint[:8]}"

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -118,11 +119,19 @@ def test_what_cannot_work_is_refused(tmp_path):
         ({"staleness": 2}, "staleness must be 0 or 1, got 2"),
         ({"staleness": -1}, "staleness must be"),
         ({"row_cache_mb": -1}, "row_cache_mb must be"),
+        ({"row_cache": 1}, "option of SvenStrategy must be one of .*row_cache_mb.*, got 'row_cache'"),
     ],
 )
 def test_options_are_checked(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         SvenStrategy(**options)
+
+
+def test_a_loss_scale_that_may_change_before_gradients_are_applied_is_refused():
+    strategy = SvenStrategy()
+    strategy.connect(build("tgn", 8)[1])
+    with pytest.raises(InvalidArgumentError, match=r"precision.* got '16-mixed'; set precision='bf16-mixed', or stale"):
+        strategy.setup(SimpleNamespace(precision="16-mixed"))
 
 
 def test_more_ranks_than_events_are_refused():
