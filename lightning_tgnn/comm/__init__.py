@@ -1,10 +1,13 @@
 """Data exchange between processes: the only home of torch.distributed, strategies aside."""
 
+from lightning_tgnn.comm.conversations import Conversation, Conversations
 from lightning_tgnn.comm.exchange import Exchange, PendingRows
 from lightning_tgnn.comm.failure import PeerFailureError, forget_failure, handle_failure, peer_failure
 from lightning_tgnn.comm.traffic import Flow, Traffic
 
 __all__ = [
+    "Conversation",
+    "Conversations",
     "Exchange",
     "Flow",
     "PeerFailureError",

@@ -74,16 +74,12 @@ class Exchange:
 
     def counts(self, counts: Tensor, operation: str = "counts") -> Tensor:
         """Tell every rank a row of ``counts`` (int64 [M, k]) and return what they tell, int64 [M, k], on the CPU."""
-        if self.ranks == 1:
-            return counts.cpu()
-        rows = counts.to(self.device).contiguous()
-        received = torch.empty_like(rows)
-        with peer_failure(operation):
-            dist.all_to_all_single(received, rows, group=self._group)
-        each = [rows.numel() // self.ranks * rows.element_size()] * self.ranks
-        each[self.rank] = 0
-        self.traffic.add(operation, sent=sum(each), received=sum(each), sent_to=each)
-        return received.cpu()
+        return self.start_counts(counts, operation).wait().cpu()
+
+    def start_counts(self, counts: Tensor, operation: str = "counts") -> PendingRows:
+        """Start to tell every rank a row of ``counts`` (int64 [M, k])."""
+        each = [1] * self.ranks
+        return self.start(counts.to(self.device), each, each, operation)
 
     def start(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> PendingRows:
         """Start to send the first ``sent[0]`` of ``rows`` [n, ...] to rank 0, the next ``sent[1]`` to rank 1, and on.

@@ -81,6 +81,8 @@ class _Commit:
             store.exchange,
             lambda nodes: (torch.arange(len(nodes), device=nodes.device).repeat(ranks), [len(nodes)] * ranks),
         )
+        for _ in self._under_way.conversation():
+            pass  # reading is local: there is nothing to do between its messages
 
     def wait(self) -> None:
         """Apply what the ranks have sent."""

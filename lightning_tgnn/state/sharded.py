@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.dedup import organize
-from lightning_tgnn.comm import Exchange
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.comm import Conversation, Conversations, Exchange
 from lightning_tgnn.state.local import LocalStateStore, check_same_spec
 from lightning_tgnn.state.row_cache import RowCache
-from lightning_tgnn.state.row_fetch import RowFetch, RowsAhead
+from lightning_tgnn.state.step_fetch import PartFetch, StepFetch
 from lightning_tgnn.state.update_exchange import UpdateUnderWay, by_owner
 from lightning_tgnn.state.wire import MailCodec, RowCodec
 from lightning_tgnn.types import FetchHandle, StateRows, StateSpec, StateUpdate
@@ -66,8 +67,9 @@ class ShardedStateStore:
         )
         # Remote rows asked for, and those of them that the cache had.
         self.asked, self.found = 0, 0
+        self._talks = Conversations()
         self._commit: _Commit | None = None
-        self._ahead: RowsAhead | None = None
+        self._ahead: StepFetch | None = None
 
     @property
     def position(self) -> int:
@@ -77,48 +79,49 @@ class ShardedStateStore:
 
     def fetch(self, nodes: Tensor) -> FetchHandle:
         """Start to read the rows of the distinct ``nodes``."""
-        return self.fetch_parts([nodes])[0]
+        self._drop_ahead()
+        return self.fetch_parts(nodes, 1)[0]
 
-    def fetch_parts(self, parts: list[Tensor]) -> list[FetchHandle]:
-        """Start to read the rows of several lists of nodes, which arrive one after the other."""
-        self._settle()
-        ahead, self._ahead = self._ahead, None
-        return list(self._fetch(parts, ahead, "dispatch"))
-
-    def fetch_ahead(self, nodes: Tensor, changing: Tensor) -> None:
-        """Start to read those of the next step's ``nodes`` that this step does not change, behind its computation.
-
-        Call it after `commit`, on all ranks; the next `fetch` takes what has arrived.
+    def fetch_parts(self, nodes: Tensor, parts: int) -> list[PartFetch]:
+        """Start to read the rows of the distinct ``nodes`` in parts, which arrive one after the other.
 
         Args:
-            nodes: int64 [U], distinct.
-            changing: int64 [C], nodes whose rows are about to change.
-        """
-        index = nodes.to(self.owner.device)
-        kept = index[~torch.isin(index, changing.to(index.device))]
-        remote = kept[self.owner[kept] != self.exchange.rank]
-        self._ahead = RowsAhead(remote, self._fetch([remote], None, "dispatch_ahead")[0])
+            nodes: int64 [U]; those given to `ask_ahead`, where this is the fetch that was asked for there.
+            parts: Into how many the nodes are cut; where they were asked for ahead, that number counts.
 
-    def _fetch(self, parts: list[Tensor], ahead: RowsAhead | None, operation: str) -> list[RowFetch]:
-        fetches = [RowFetch(self, nodes, ahead) for nodes in parts]
+        Raises:
+            InvalidArgumentError: Other nodes were asked for ahead.
+        """
+        self._settle()
+        step, self._ahead = self._ahead, None
         if self.exchange.ranks == 1:
-            return fetches
-        ranks, count = self.exchange.ranks, len(parts)
-        missing = torch.cat([fetch.missing for fetch in fetches])
-        part = torch.cat([torch.full_like(fetch.missing, k) for k, fetch in enumerate(fetches)])
-        # For every owner the nodes of the first part, then those of the second, and on.
-        order, flat = by_owner(self.owner[missing] * count + part, ranks * count)
-        asked = torch.tensor(flat).view(ranks, count)
-        wanted = self.exchange.counts(asked, "request")
-        sent, received = asked.sum(1).tolist(), wanted.sum(1).tolist()
-        nodes = self.exchange.start(missing[order], sent, received, "request").wait()
-        label = torch.arange(count).repeat(ranks).repeat_interleave(wanted.flatten()).to(nodes.device)
-        for k, fetch in enumerate(fetches):
-            rows = self.local.fetch(self.local_row[nodes[label == k]]).wait()
-            fetch.pending = self.exchange.start(
-                self.row_codec.pack(rows), wanted[:, k].tolist(), asked[:, k].tolist(), operation
-            )
-        return fetches
+            return StepFetch(self, nodes, parts).handles()
+        if step is None:
+            step = StepFetch(self, nodes, parts)
+            self._talks.begin(step.conversation())
+            self._talks.finish()
+        elif not torch.equal(step.nodes, nodes.to(step.nodes.device)):
+            cure = "train on the batches of the DataModule in their order, or set fetch_ahead=False"
+            raise InvalidArgumentError(refusal("batch", "the one that was announced", "another", cure))
+        return step.start()
+
+    def ask_ahead(self, nodes: Tensor, changing: Tensor, parts: int) -> None:
+        """Ask for the rows of the next step; those that this step leaves alone travel behind its computation.
+
+        Call it after `commit`, on all ranks, and then `carry_on`.
+
+        Args:
+            nodes: int64 [U], distinct, of the next `fetch_parts`.
+            changing: int64 [C], nodes whose rows are about to change.
+            parts: Into how many the next fetch is cut.
+        """
+        if self.exchange.ranks > 1:
+            self._ahead = StepFetch(self, nodes, parts, changing)
+            self._talks.begin(self._ahead.conversation())
+
+    def carry_on(self) -> None:
+        """Send what could not be sent before something had arrived: call it where that is likely, on all ranks."""
+        self._talks.carry_on()
 
     def commit(self, update: StateUpdate) -> _Commit:
         """Start to send what this rank's events write to the owners; of several ranks' writes the latest counts.
@@ -127,13 +130,27 @@ class ShardedStateStore:
         """
         self._settle()
         self._commit = _Commit(self, update.to(self.owner.device))
+        self._talks.begin(self._commit.conversation())
         return self._commit
 
+    def finish_talks(self) -> None:
+        """Send all that is still to be sent."""
+        self._talks.finish()
+
     def _settle(self) -> None:
-        """Finish a commit under way."""
+        """Finish what is under way, and write a commit."""
+        self._talks.finish()
         if self._commit is not None:
             self._commit.wait()
             self._commit = None
+
+    def _drop_ahead(self) -> None:
+        """Forget what was asked for ahead: something else comes first."""
+        self._settle()
+        if self._ahead is not None:
+            for part in range(len(self._ahead.ends)):
+                self._ahead.arrive(part)
+            self._ahead = None
 
     def update_at_owners(
         self, entries: Tensor, update: Callable[[StateRows], tuple[Tensor, Tensor]]
@@ -167,7 +184,7 @@ class ShardedStateStore:
 
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of this rank's rows."""
-        self._settle()
+        self._drop_ahead()
         return self.local.snapshot()
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -176,10 +193,7 @@ class ShardedStateStore:
         self.local.restore(snapshot)
 
     def _forget(self) -> None:
-        self._settle()
-        if self._ahead is not None:
-            self._ahead.handle.wait()
-            self._ahead = None
+        self._drop_ahead()
         self.cache.clear()
 
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -223,12 +237,18 @@ class _Commit:
             update, store.row_codec.mail, store.exchange, lambda nodes: by_owner(owner[nodes], ranks)
         )
 
+    def conversation(self) -> Conversation:
+        """Send what the ranks write."""
+        return self._under_way.conversation()
+
     def wait(self) -> None:
         """Apply what the ranks have sent."""
         if self._done:
             return
         self._done = True
-        update, store = self._under_way.merged(), self._store
+        store = self._store
+        store.finish_talks()
+        update = self._under_way.merged()
         rows, mail_rows = store.local_row[update.nodes], store.local_row[update.mail_nodes]
         store.local.commit(replace(update, nodes=rows, mail_nodes=mail_rows))
         store.cache.drop(update.changed)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.dedup import organize
-from lightning_tgnn.comm import Exchange
+from lightning_tgnn.comm import Conversation, Exchange
 from lightning_tgnn.state.wire import MailCodec, join, split
 from lightning_tgnn.types import StateUpdate
 
@@ -24,7 +24,7 @@ def by_owner(owner: Tensor, ranks: int) -> tuple[Tensor, list[int]]:
 
 
 class UpdateUnderWay:
-    """What this rank writes is sent at once; `merged` waits for what all ranks write.
+    """What this rank writes is sent by its `conversation`; then `merged` waits for what all ranks write.
 
     Args:
         update: Of this rank.
@@ -34,11 +34,16 @@ class UpdateUnderWay:
     """
 
     def __init__(self, update: StateUpdate, codec: MailCodec, exchange: Exchange, route: Route) -> None:
-        self._update, self._codec = update, codec
-        memory_order, memory_sent = route(update.nodes)
-        mail_order, mail_sent = route(update.mail_nodes)
-        counts = exchange.counts(torch.tensor([memory_sent, mail_sent]).t(), "aggregation")
-        memory_received, mail_received = counts.t().tolist()
+        self._update, self._codec, self._exchange, self._route = update, codec, exchange, route
+
+    def conversation(self) -> Conversation:
+        """Tell how much will come, and send it."""
+        update, codec, exchange = self._update, self._codec, self._exchange
+        memory_order, memory_sent = self._route(update.nodes)
+        mail_order, mail_sent = self._route(update.mail_nodes)
+        counts = exchange.start_counts(torch.tensor([memory_sent, mail_sent]).t(), "aggregation")
+        yield
+        memory_received, mail_received = counts.wait().t().tolist()
         memory = join([update.nodes.unsqueeze(1), update.memory_time.unsqueeze(1), update.memory])
         mails = codec.pack(update.mails, update.mail_time, update.mail_event)
         mails = torch.cat([join([update.mail_nodes.unsqueeze(1)]), mails], dim=1)

@@ -17,7 +17,7 @@ _OPERATION = "all-reduce of gradients"
 class GradientSync:
     """A communication hook of DistributedDataParallel.
 
-    With a delay of 1 it hands back the mean gradient of the step before while that of this step is under way:
+    With a delay of 1 it hands back the mean gradient of the step before, formed behind this step's computation:
     ``w[t+1] = w[t] - lr * grad(w[t-1])``, Sven's Eq. 13. The first step has nothing to apply, and zeros come back.
 
     Gradients are summed in the order of the model's parameters, not in DistributedDataParallel's buckets: those are
@@ -65,13 +65,18 @@ class GradientSync:
 
     def _answer(self) -> None:
         gradient = torch.cat([self._gathered[number] for number in range(len(self._names))])
-        mean = _Mean.started(gradient.div_(self._ranks), self._group)
+        mean = _Mean(gradient.div_(self._ranks), self._group)
         if self._delay:
             self._before, mean = mean, self._before or _Mean(torch.zeros_like(gradient))
         pieces = mean.wait().split(self._sizes)
         for future, numbers in self._waiting:
             future.set_result(torch.cat([pieces[number] for number in numbers]))
         self._waiting, self._gathered = [], {}
+
+    def start(self) -> None:
+        """Start the all-reduce of the step before; without this, it starts when its outcome is needed."""
+        if self._before is not None:
+            self._before.start()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the gradients still to be applied."""
@@ -87,17 +92,25 @@ class GradientSync:
 
 
 class _Mean:
-    """A mean over the ranks, perhaps under way."""
+    """A mean over the ranks, to be formed, under way or there.
 
-    def __init__(self, values: Tensor, work: Any = None) -> None:
-        self._values, self._work = values, work
+    Args:
+        values: Summands of this rank, or the mean itself.
+        group: The process group that is to sum them; None where they are the mean.
+    """
 
-    @classmethod
-    def started(cls, values: Tensor, group: Any) -> _Mean:
-        with peer_failure(_OPERATION):
-            return cls(values, dist.all_reduce(values, group=group, async_op=True))
+    def __init__(self, values: Tensor, group: Any = None) -> None:
+        self._values, self._group = values, group
+        self._work: Any = None
+
+    def start(self) -> None:
+        if self._group is not None:
+            group, self._group = self._group, None
+            with peer_failure(_OPERATION):
+                self._work = dist.all_reduce(self._values, group=group, async_op=True)
 
     def wait(self) -> Tensor:
+        self.start()
         if self._work is not None:
             with peer_failure(_OPERATION):
                 self._work.wait()

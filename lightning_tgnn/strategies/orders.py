@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,35 +23,50 @@ class Pipelined:
     """Two-level pipeline (Sven, section 3.3.2), over the distinct rows of a batch.
 
     The rows are cut in n micro-batches. While the mails of one are applied the next travels; as soon as the rows that
-    the batch writes are there their updates are sent, behind the mails still to apply and the embeddings; the next
-    batch's rows that this one leaves alone follow them, behind all that is left of the step. Every row is fetched and
-    updated once whatever n is, so the result is that of n = 1.
+    the batch writes are there their updates are sent, behind the mails still to apply and the embeddings. Every row is
+    fetched and updated once whatever n is, so the result is that of n = 1. Beyond the paper, the next batch's rows are
+    asked for already in this step, and those that this one leaves alone travel behind all that is left of it.
 
     Args:
         store: Where the rows come from.
         micro_batches: n, at least 1.
-        fetch_ahead: Fetch for the next batch already in this step.
+        fetch_ahead: Ask for the next batch's rows already in this step.
+        on_arrival: Called in training once all rows of a step are here and nobody waits for the links any more.
     """
 
-    def __init__(self, store: ShardedStateStore, micro_batches: int = 1, *, fetch_ahead: bool = True) -> None:
+    def __init__(
+        self,
+        store: ShardedStateStore,
+        micro_batches: int = 1,
+        *,
+        fetch_ahead: bool = True,
+        on_arrival: Callable[[], None] | None = None,
+    ) -> None:
         self.store = store
         self.micro_batches = micro_batches
         self.fetch_ahead = fetch_ahead
+        self.on_arrival = on_arrival
 
     def __call__(self, task: Any, batch: EventBatch) -> Any:
         """Run a step on a batch."""
-        handles = self.store.fetch_parts(list(batch.nodes.tensor_split(self.micro_batches)))
         pieces: list[Any] = []
         ready, sent = 0, False
-        for handle in handles:
+        for handle in self.store.fetch_parts(batch.nodes, self.micro_batches):
             pieces.append(task.apply_mail(handle.wait()))
             ready += len(pieces[-1].memory)
             if not sent and ready >= batch.num_written:
                 task.commit(task.make_mails(_joined(pieces), batch))  # the next fetch waits for it
                 sent = True
-        if self.fetch_ahead and torch.is_grad_enabled():
-            self.store.fetch_ahead(batch.upcoming, batch.changed)
-        return task.score(task.embed(_joined(pieces), batch), batch)
+        if torch.is_grad_enabled():
+            if self.fetch_ahead:
+                self.store.ask_ahead(batch.upcoming, batch.changed, self.micro_batches)
+            if self.on_arrival is not None:
+                self.on_arrival()
+        embeddings = task.embed(_joined(pieces), batch)
+        self.store.carry_on()
+        answer = task.score(embeddings, batch)
+        self.store.carry_on()
+        return answer
 
 
 class UpdatedByOwners:

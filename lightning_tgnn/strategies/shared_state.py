@@ -110,6 +110,11 @@ class SharedStateStrategy(DDPStrategy):
         # Registered here, not by way of Lightning, which does so on CUDA only.
         self.model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # type: ignore[union-attr, operator]
 
+    def send_gradients(self) -> None:
+        """Start the all-reduce of gradients that come late: it would be in the way of rows that somebody waits for."""
+        if self._gradients is not None:
+            self._gradients.start()
+
     @override
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
         if self._gradients is not None and self._gradients.delay and not self._gradients.has_gradients:

@@ -83,7 +83,7 @@ class SvenStrategy(ShardedStateStrategy):
     @override
     def build_order(self, store: ShardedStateStore) -> StageOrder:
         count = self.micro_batches if isinstance(self.micro_batches, int) else self._usual_micro_batches()
-        self.order = Pipelined(store, count, fetch_ahead=self.fetch_ahead)
+        self.order = Pipelined(store, count, fetch_ahead=self.fetch_ahead, on_arrival=self.send_gradients)
         return self.order
 
     def _usual_micro_batches(self) -> int:

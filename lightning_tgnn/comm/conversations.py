@@ -1,0 +1,36 @@
+"""Exchanges of several messages, the later of which depend on what the earlier ones bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+Conversation = Iterator[None]
+"""Starts a message at every step of its iteration, after the one before has arrived."""
+
+
+class Conversations:
+    """Conversations under way, each carried on by a message whenever somebody says so, so that nobody waits between.
+
+    All ranks have to begin and to carry on alike: messages of a process group find each other by their order.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: list[Conversation] = []
+
+    def begin(self, conversation: Conversation) -> None:
+        """Start the first message of a conversation."""
+        self._under_way += _carried_on([conversation])
+
+    def carry_on(self) -> None:
+        """Start the next message of every conversation."""
+        self._under_way = _carried_on(self._under_way)
+
+    def finish(self) -> None:
+        """Carry on until nothing is left to say."""
+        while self._under_way:
+            self.carry_on()
+
+
+def _carried_on(conversations: list[Conversation]) -> list[Conversation]:
+    over = object()
+    return [conversation for conversation in conversations if next(conversation, over) is not over]
