@@ -14,7 +14,7 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Conversation, Conversations, Exchange
 from lightning_tgnn.state.local import LocalStateStore, check_same_spec
 from lightning_tgnn.state.row_cache import RowCache
-from lightning_tgnn.state.step_fetch import PartFetch, StepFetch
+from lightning_tgnn.state.step_fetch import PieceFetch, StepFetch
 from lightning_tgnn.state.update_exchange import UpdateUnderWay, by_owner
 from lightning_tgnn.state.wire import MailCodec, RowCodec
 from lightning_tgnn.types import FetchHandle, StateRows, StateSpec, StateUpdate
@@ -80,14 +80,14 @@ class ShardedStateStore:
     def fetch(self, nodes: Tensor) -> FetchHandle:
         """Start to read the rows of the distinct ``nodes``."""
         self._drop_ahead()
-        return self.fetch_parts(nodes, 1)[0]
+        return self.fetch_pieces(nodes, 1)[0]
 
-    def fetch_parts(self, nodes: Tensor, parts: int) -> list[PartFetch]:
-        """Start to read the rows of the distinct ``nodes`` in parts, which arrive one after the other.
+    def fetch_pieces(self, nodes: Tensor, pieces: int) -> list[PieceFetch]:
+        """Start to read the rows of the distinct ``nodes`` in pieces: first what is here, then what arrives.
 
         Args:
             nodes: int64 [U]; those given to `ask_ahead`, where this is the fetch that was asked for there.
-            parts: Into how many the nodes are cut; where they were asked for ahead, that number counts.
+            pieces: How many; where they were asked for ahead, that number counts.
 
         Raises:
             InvalidArgumentError: Other nodes were asked for ahead.
@@ -95,9 +95,9 @@ class ShardedStateStore:
         self._settle()
         step, self._ahead = self._ahead, None
         if self.exchange.ranks == 1:
-            return StepFetch(self, nodes, parts).handles()
+            return StepFetch(self, nodes, pieces).handles()
         if step is None:
-            step = StepFetch(self, nodes, parts)
+            step = StepFetch(self, nodes, pieces)
             self._talks.begin(step.conversation())
             self._talks.finish()
         elif not torch.equal(step.nodes, nodes.to(step.nodes.device)):
@@ -105,18 +105,18 @@ class ShardedStateStore:
             raise InvalidArgumentError(refusal("batch", "the one that was announced", "another", cure))
         return step.start()
 
-    def ask_ahead(self, nodes: Tensor, changing: Tensor, parts: int) -> None:
+    def ask_ahead(self, nodes: Tensor, changing: Tensor, pieces: int) -> None:
         """Ask for the rows of the next step; those that this step leaves alone travel behind its computation.
 
         Call it after `commit`, on all ranks, and then `carry_on`.
 
         Args:
-            nodes: int64 [U], distinct, of the next `fetch_parts`.
+            nodes: int64 [U], distinct, of the next `fetch_pieces`.
             changing: int64 [C], nodes whose rows are about to change.
-            parts: Into how many the next fetch is cut.
+            pieces: Into how many the next fetch is cut.
         """
         if self.exchange.ranks > 1:
-            self._ahead = StepFetch(self, nodes, parts, changing)
+            self._ahead = StepFetch(self, nodes, pieces, changing)
             self._talks.begin(self._ahead.conversation())
 
     def carry_on(self) -> None:
@@ -148,8 +148,7 @@ class ShardedStateStore:
         """Forget what was asked for ahead: something else comes first."""
         self._settle()
         if self._ahead is not None:
-            for part in range(len(self._ahead.ends)):
-                self._ahead.arrive(part)
+            self._ahead.arrive(0)
             self._ahead = None
 
     def update_at_owners(

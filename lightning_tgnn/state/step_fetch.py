@@ -19,50 +19,61 @@ _AHEAD = 0  # the message of rows that the step before does not change; those of
 
 
 class StepFetch:
-    """A fetch of distinct nodes, cut in parts that arrive one after the other.
+    """A fetch of distinct nodes, in pieces that arrive one after the other: first what is here, then what travels.
 
     All rows are asked for in one request. Those that the step under way does not change come in one message, as soon
-    as the owner has read the request; the others in a message for each part, once that step has been written.
+    as the owner has read the request; the others in a message for each piece, once that step has been written.
 
     Args:
         store: Where rows and their owners are known.
         nodes: int64 [U], distinct.
-        parts: Pieces that the nodes are cut in, as by `torch.Tensor.tensor_split`.
+        pieces: Into how many they are cut; what travels late is cut evenly into all but the first.
         changing: int64 [C], nodes that the step under way changes; None where none is under way.
     """
 
-    def __init__(self, store: ShardedStateStore, nodes: Tensor, parts: int, changing: Tensor | None = None) -> None:
+    def __init__(self, store: ShardedStateStore, nodes: Tensor, pieces: int, changing: Tensor | None = None) -> None:
         self._store, self._device = store, nodes.device
         self._ahead = changing is not None
         self.nodes = nodes.to(store.owner.device)
-        sizes = torch.tensor([len(part) for part in self.nodes.tensor_split(parts)])
-        self.ends = sizes.cumsum(0).to(self.nodes.device)
         owner = store.owner[self.nodes]
-        own = owner == store.exchange.rank
-        self.own, self.remote = own.nonzero().squeeze(1), (~own).nonzero().squeeze(1)
+        remote = (owner != store.exchange.rank).nonzero().squeeze(1)
+        # Where the packed row of each node is, -1 for the own.
+        self.slots = torch.full_like(self.nodes, -1)
+        self.slots[remote] = torch.arange(len(remote), device=remote.device)
 
-        wanted = self.nodes[self.remote]
-        slots = store.cache.find(wanted)
-        kept, changes = slots >= 0, torch.ones_like(wanted, dtype=torch.bool)
+        wanted = self.nodes[remote]
+        cached = store.cache.find(wanted)
+        kept, late = cached >= 0, torch.ones_like(wanted, dtype=torch.bool)
         if changing is not None:
-            changes = torch.isin(wanted, changing.to(wanted.device))
-            kept &= ~changes
+            late = torch.isin(wanted, changing.to(wanted.device))
+            kept &= ~late
         # Read at once: what the cache drops later must not be lost here.
         self.packed = torch.empty(len(wanted), store.row_codec.width, dtype=torch.uint8, device=wanted.device)
-        self.packed[kept] = store.cache.read(slots[kept])
+        self.packed[kept] = store.cache.read(cached[kept])
         store.asked += len(wanted)
         store.found += int(kept.sum())
 
+        missing, late = (~kept).nonzero().squeeze(1), late[~kept]
+        messages = 1 + max(pieces - 1, 1)
+        message = torch.zeros_like(missing)
+        message[late] = 1 + _even(int(late.sum()), messages - 1).to(missing.device)
+        self.pieces = self._cut(pieces, remote[missing], message)
         # For every owner the rows of the first message, then those of the second, and on.
-        missing = (~kept).nonzero().squeeze(1)
-        message = 1 + torch.searchsorted(self.ends, self.remote[missing], right=True)
-        message = torch.where(changes[missing], message, _AHEAD)
         ranks = store.exchange.ranks
-        order, flat = by_owner(owner[self.remote[missing]] * (parts + 1) + message, ranks * (parts + 1))
-        self._asked = torch.tensor(flat).view(ranks, parts + 1)
+        order, flat = by_owner(owner[remote[missing]] * messages + message, ranks * messages)
+        self._asked = torch.tensor(flat).view(ranks, messages)
         self._missing = missing[order]
-        self._arriving = [self._missing[message[order] == number] for number in range(parts + 1)]
-        self._pending: list[PendingRows | None] = [None] * (parts + 1)
+        self._of_missing = self.nodes[remote[self._missing]]
+        self._arriving = [(message[order] == number).nonzero().squeeze(1) for number in range(messages)]
+        self._pending: list[PendingRows | None] = [None] * messages
+
+    def _cut(self, pieces: int, places: Tensor, message: Tensor) -> list[Tensor]:
+        """Return the places of the nodes in each piece; what message k > 0 brings is in piece k."""
+        if pieces == 1:
+            return [torch.arange(len(self.nodes), device=self.nodes.device)]
+        here = torch.ones_like(self.nodes, dtype=torch.bool)
+        here[places[message != _AHEAD]] = False
+        return [here.nonzero().squeeze(1), *(places[message == number] for number in range(1, pieces))]
 
     def conversation(self) -> Conversation:
         """Ask the owners, learn what others ask for, and send what need not wait."""
@@ -70,9 +81,8 @@ class StepFetch:
         counts = exchange.start_counts(self._asked, "request")
         yield
         self._wanted_counts = counts.wait().cpu()
-        nodes = self.nodes[self.remote[self._missing]]
         sent, received = self._asked.sum(1).tolist(), self._wanted_counts.sum(1).tolist()
-        request = exchange.start(nodes, sent, received, "request")
+        request = exchange.start(self._of_missing, sent, received, "request")
         yield
         wanted = request.wait()
         ranks, messages = self._asked.shape
@@ -82,15 +92,15 @@ class StepFetch:
         if self._ahead:
             self._send(_AHEAD, "dispatch_ahead")
 
-    def start(self) -> list[PartFetch]:
-        """Start to send what each part still lacks."""
-        for part in range(1, len(self._pending)):
-            self._send(part, "dispatch")
+    def start(self) -> list[PieceFetch]:
+        """Start to send what is still lacking."""
+        for message in range(1, len(self._pending)):
+            self._send(message, "dispatch")
         return self.handles()
 
-    def handles(self) -> list[PartFetch]:
-        """Return a handle for every part."""
-        return [PartFetch(self._store, self, part, self._device) for part in range(len(self.ends))]
+    def handles(self) -> list[PieceFetch]:
+        """Return a handle for every piece."""
+        return [PieceFetch(self._store, self, piece, self._device) for piece in range(len(self.pieces))]
 
     def _send(self, message: int, operation: str) -> None:
         rows = self._store.local.fetch(self._wanted[message]).wait()
@@ -98,35 +108,43 @@ class StepFetch:
         packed = self._store.row_codec.pack(rows)
         self._pending[message] = self._store.exchange.start(packed, sent, received, operation)
 
-    def arrive(self, part: int) -> None:
-        """Wait for the rows of a part."""
-        for message in (_AHEAD, 1 + part):
-            pending = self._pending[message]
-            if pending is not None:
-                self._pending[message] = None
-                rows, places = pending.wait(), self._arriving[message]
-                self.packed.index_copy_(0, places, rows)
-                self._store.cache.keep(self.nodes[self.remote[places]], rows)
+    def arrive(self, piece: int) -> None:
+        """Wait for the rows of a piece."""
+        self._arrive(_AHEAD)
+        if len(self.pieces) == 1:
+            self._arrive(1)
+        elif piece:
+            self._arrive(piece)
+
+    def _arrive(self, message: int) -> None:
+        pending, self._pending[message] = self._pending[message], None
+        if pending is not None:
+            rows, arriving = pending.wait(), self._arriving[message]
+            self.packed.index_copy_(0, self._missing[arriving], rows)
+            self._store.cache.keep(self._of_missing[arriving], rows)
 
 
-class PartFetch:
-    """A part of a step's rows."""
+class PieceFetch:
+    """A piece of a step's rows.
 
-    def __init__(self, store: ShardedStateStore, step: StepFetch, part: int, device: torch.device) -> None:
-        self._store, self._step, self._part, self._device = store, step, part, device
+    Attributes:
+        places: int64 [P], where its nodes stand among those of the step.
+    """
+
+    def __init__(self, store: ShardedStateStore, step: StepFetch, piece: int, device: torch.device) -> None:
+        self._store, self._step, self._piece, self._device = store, step, piece, device
+        self.places = step.pieces[piece]
 
     def wait(self) -> StateRows:
         """Return the rows."""
         store, step = self._store, self._step
-        step.arrive(self._part)
-        begin, end = (int(step.ends[self._part - 1]) if self._part else 0), int(step.ends[self._part])
-        # Own and remote places ascend, so that those of a part lie together.
-        own, remote = (_between(places, begin, end) for places in (step.own, step.remote))
-        here = store.local.fetch(store.local_row[step.nodes[step.own[own]]]).wait()
-        there = store.row_codec.unpack(step.packed[remote])
-        back = torch.empty(end - begin, dtype=torch.int64, device=step.nodes.device)
-        places = torch.cat([step.own[own], step.remote[remote]]) - begin
-        back[places] = torch.arange(end - begin, device=back.device)
+        step.arrive(self._piece)
+        slots = step.slots[self.places]
+        own, remote = (slots < 0).nonzero().squeeze(1), (slots >= 0).nonzero().squeeze(1)
+        here = store.local.fetch(store.local_row[step.nodes[self.places[own]]]).wait()
+        there = store.row_codec.unpack(step.packed[slots[remote]])
+        back = torch.empty_like(slots)
+        back[torch.cat([own, remote])] = torch.arange(len(slots), device=slots.device)
         joined = {
             field.name: torch.cat([getattr(here, field.name), getattr(there, field.name)]).index_select(0, back)
             for field in fields(here)
@@ -134,7 +152,6 @@ class PartFetch:
         return StateRows(**joined).to(self._device)
 
 
-def _between(places: Tensor, begin: int, end: int) -> slice:
-    bounds = torch.tensor([begin, end], device=places.device)
-    first, last = torch.searchsorted(places, bounds).tolist()
-    return slice(first, last)
+def _even(count: int, pieces: int) -> Tensor:
+    """Return the piece of each of ``count`` things, int64 [count], that ``pieces`` share evenly."""
+    return torch.arange(count) * pieces // max(count, 1)

@@ -22,10 +22,10 @@ class _Updated(NamedTuple):
 class Pipelined:
     """Two-level pipeline (Sven, section 3.3.2), over the distinct rows of a batch.
 
-    The rows are cut in n micro-batches. While the mails of one are applied the next travels; as soon as the rows that
-    the batch writes are there their updates are sent, behind the mails still to apply and the embeddings. Every row is
-    fetched and updated once whatever n is, so the result is that of n = 1. Beyond the paper, the next batch's rows are
-    asked for already in this step, and those that this one leaves alone travel behind all that is left of it.
+    The rows are cut in n micro-batches: first those that are here, then those that travel meanwhile. Mails of one are
+    applied while the next is on its way; what the batch writes is sent behind the embeddings. Every row is fetched and
+    updated once whatever n is, so the result is that of n = 1. Beyond the paper, the next batch's rows are asked for
+    already in this step, and those that this one leaves alone travel behind the rest of it.
 
     Args:
         store: Where the rows come from.
@@ -49,20 +49,16 @@ class Pipelined:
 
     def __call__(self, task: Any, batch: EventBatch) -> Any:
         """Run a step on a batch."""
-        pieces: list[Any] = []
-        ready, sent = 0, False
-        for handle in self.store.fetch_parts(batch.nodes, self.micro_batches):
-            pieces.append(task.apply_mail(handle.wait()))
-            ready += len(pieces[-1].memory)
-            if not sent and ready >= batch.num_written:
-                task.commit(task.make_mails(_joined(pieces), batch))  # the next fetch waits for it
-                sent = True
-        if torch.is_grad_enabled():
-            if self.fetch_ahead:
-                self.store.ask_ahead(batch.upcoming, batch.changed, self.micro_batches)
-            if self.on_arrival is not None:
-                self.on_arrival()
-        embeddings = task.embed(_joined(pieces), batch)
+        handles = self.store.fetch_pieces(batch.nodes, self.micro_batches)
+        updated = _joined([(handle.places, task.apply_mail(handle.wait())) for handle in handles])
+        training = torch.is_grad_enabled()
+        if training and self.fetch_ahead:
+            self.store.ask_ahead(batch.upcoming, batch.changed, self.micro_batches)
+        task.commit(task.make_mails(updated, batch))  # the next fetch waits for it
+        if training and self.on_arrival is not None:
+            self.store.carry_on()  # small messages first: behind the gradients they would be late
+            self.on_arrival()
+        embeddings = task.embed(updated, batch)
         self.store.carry_on()
         answer = task.score(embeddings, batch)
         self.store.carry_on()
@@ -90,7 +86,11 @@ class UpdatedByOwners:
         return task.score(task.embed(updated, batch), batch)
 
 
-def _joined(pieces: list[Any]) -> Any:
+def _joined(pieces: list[tuple[Tensor, Any]]) -> Any:
+    """Return the rows of all pieces, each given with its places, in the order of the places."""
     if len(pieces) == 1:
-        return pieces[0]
-    return _Updated(torch.cat([piece.memory for piece in pieces]), torch.cat([piece.memory_time for piece in pieces]))
+        return pieces[0][1]
+    back = torch.cat([places for places, _ in pieces]).argsort()
+    memory = torch.cat([piece.memory for _, piece in pieces]).index_select(0, back)
+    time = torch.cat([piece.memory_time for _, piece in pieces]).index_select(0, back)
+    return _Updated(memory, time)
