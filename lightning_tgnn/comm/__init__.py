@@ -2,10 +2,11 @@
 
 from lightning_tgnn.comm.conversations import Conversation, Conversations
 from lightning_tgnn.comm.exchange import Exchange, PendingRows
-from lightning_tgnn.comm.failure import PeerFailureError, forget_failure, handle_failure, peer_failure
+from lightning_tgnn.comm.failure import Attendance, PeerFailureError, handle_failure, peer_failure
 from lightning_tgnn.comm.traffic import Flow, Traffic
 
 __all__ = [
+    "Attendance",
     "Conversation",
     "Conversations",
     "Exchange",
@@ -13,7 +14,6 @@ __all__ = [
     "PeerFailureError",
     "PendingRows",
     "Traffic",
-    "forget_failure",
     "handle_failure",
     "peer_failure",
 ]

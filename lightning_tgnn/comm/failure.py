@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +16,7 @@ from lightning_tgnn.checks import LightningTGNNError
 
 _KEY = "lightning_tgnn/failure"
 _ROLL_CALL_SECONDS = 3.0
+_ANSWER_SECONDS = 0.5
 _SIGNS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
 
 
@@ -34,11 +37,33 @@ def peer_failure(operation: str) -> Iterator[None]:
         raise PeerFailureError(f"{operation}: {_who_failed(error)}") from error
 
 
-def forget_failure(rank: int) -> None:
-    """Take back what this rank has said of an earlier failure, before a new run in the same processes."""
-    store = _store()
-    for kind in ("own", "here") if store is not None else ():
-        store.delete_key(f"{_KEY}/{kind}/{rank}")
+class Attendance:
+    """Answers a roll call in place of a rank that stands waiting for another, in a thread of its own.
+
+    Args:
+        rank: The rank to answer for. What it has said of an earlier failure in the same processes is taken back.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._over = rank, threading.Event()
+        store = _store()
+        for word in ("call", f"own/{rank}", f"here/{rank}"):
+            store.delete_key(f"{_KEY}/{word}")
+        self._thread = threading.Thread(target=self._answer, args=(store,), name="roll call", daemon=True)
+        self._thread.start()
+        atexit.register(self.end)
+
+    def _answer(self, store: Any) -> None:
+        with suppress(Exception):  # without the store nobody can call
+            while not self._over.wait(_ANSWER_SECONDS):
+                if store.check([f"{_KEY}/call"]):
+                    store.set(f"{_KEY}/here/{self._rank}", "1")
+
+    def end(self) -> None:
+        """Answer no more."""
+        self._over.set()
+        self._thread.join(_ROLL_CALL_SECONDS)
+        atexit.unregister(self.end)
 
 
 def handle_failure(rank: int, error: BaseException) -> None:
@@ -70,6 +95,7 @@ def _who_failed(error: BaseException) -> str:
     patience = store.timeout
     try:
         store.set_timeout(timedelta(seconds=_ROLL_CALL_SECONDS))
+        store.set(f"{_KEY}/call", "1")
         store.set(f"{_KEY}/here/{rank}", "1")
         deadline = time.monotonic() + _ROLL_CALL_SECONDS
         missing = set(range(ranks)) - {rank}

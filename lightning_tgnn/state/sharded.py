@@ -67,6 +67,8 @@ class ShardedStateStore:
         )
         # Remote rows asked for, and those of them that the cache had.
         self.asked, self.found = 0, 0
+        # Nodes that the latest step has changed, on whatever rank.
+        self._changed = self.owner[:0]
         self._talks = Conversations()
         self._commit: _Commit | None = None
         self._ahead: StepFetch | None = None
@@ -95,9 +97,9 @@ class ShardedStateStore:
         self._settle()
         step, self._ahead = self._ahead, None
         if self.exchange.ranks == 1:
-            return StepFetch(self, nodes, pieces).handles()
+            return StepFetch(self, nodes, pieces, self._changed).handles()
         if step is None:
-            step = StepFetch(self, nodes, pieces)
+            step = StepFetch(self, nodes, pieces, self._changed)
             self._talks.begin(step.conversation())
             self._talks.finish()
         elif not torch.equal(step.nodes, nodes.to(step.nodes.device)):
@@ -116,7 +118,7 @@ class ShardedStateStore:
             pieces: Into how many the next fetch is cut.
         """
         if self.exchange.ranks > 1:
-            self._ahead = StepFetch(self, nodes, pieces, changing)
+            self._ahead = StepFetch(self, nodes, pieces, changing, ahead=True)
             self._talks.begin(self._ahead.conversation())
 
     def carry_on(self) -> None:
@@ -130,6 +132,7 @@ class ShardedStateStore:
         """
         self._settle()
         self._commit = _Commit(self, update.to(self.owner.device))
+        self._changed = update.changed
         self._talks.begin(self._commit.conversation())
         return self._commit
 
@@ -179,16 +182,18 @@ class ShardedStateStore:
     def reset(self) -> None:
         """Return to the state before the first event."""
         self._forget()
+        self._changed = self._changed[:0]
         self.local.reset()
 
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of this rank's rows."""
         self._drop_ahead()
-        return self.local.snapshot()
+        return {"changed": self._changed, **self.local.snapshot()}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Put a snapshot back."""
         self._forget()
+        self._changed = snapshot["changed"]
         self.local.restore(snapshot)
 
     def _forget(self) -> None:
@@ -203,6 +208,7 @@ class ShardedStateStore:
         self._settle()
         mine = self.local.state_dict(snapshot)
         state: dict[str, Any] = {"spec": asdict(self.spec), "position": mine["position"]}
+        state["changed"] = (self._changed if snapshot is None else snapshot["changed"]).cpu()
         ranks, rank = self.exchange.ranks, self.exchange.rank
         sizes = torch.bincount(self.owner, minlength=ranks).tolist()
         sent = [sizes[rank], *[0] * (ranks - 1)]
@@ -223,7 +229,9 @@ class ShardedStateStore:
         """
         check_same_spec(state, self.spec)
         own = self.own_nodes.cpu()
-        self.restore({"position": state["position"], **{name: state[name][own] for name in _TABLES}})
+        changed = state.get("changed", own[:0]).to(self.owner.device)  # one process keeps none
+        rows = {name: state[name][own] for name in _TABLES}
+        self.restore({"position": state["position"], "changed": changed, **rows})
 
 
 class _Commit:

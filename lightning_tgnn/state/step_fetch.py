@@ -15,25 +15,29 @@ from lightning_tgnn.types import StateRows
 if TYPE_CHECKING:
     from lightning_tgnn.state.sharded import ShardedStateStore
 
-_AHEAD = 0  # the message of rows that the step before does not change; those of the parts follow
+_AT_ONCE = 0  # the message of rows that the step before does not change; those of the pieces follow
 
 
 class StepFetch:
     """A fetch of distinct nodes, in pieces that arrive one after the other: first what is here, then what travels.
 
-    All rows are asked for in one request. Those that the step under way does not change come in one message, as soon
-    as the owner has read the request; the others in a message for each piece, once that step has been written.
+    All rows are asked for in one request. Those that the step before does not change come in one message, as soon as
+    the owner has read the request; the others in a message for each piece, once that step has been written. What lies
+    in which piece depends on the step before alone, not on what has been kept, so that resumed runs cut alike.
 
     Args:
         store: Where rows and their owners are known.
         nodes: int64 [U], distinct.
-        pieces: Into how many they are cut; what travels late is cut evenly into all but the first.
-        changing: int64 [C], nodes that the step under way changes; None where none is under way.
+        pieces: Into how many they are cut; what the step before changes is cut evenly into all but the first.
+        changed: int64 [C], nodes that the step before changes.
+        ahead: Whether that step is still under way.
     """
 
-    def __init__(self, store: ShardedStateStore, nodes: Tensor, pieces: int, changing: Tensor | None = None) -> None:
+    def __init__(
+        self, store: ShardedStateStore, nodes: Tensor, pieces: int, changed: Tensor, *, ahead: bool = False
+    ) -> None:
         self._store, self._device = store, nodes.device
-        self._ahead = changing is not None
+        self._operation = "dispatch_ahead" if ahead else "dispatch"
         self.nodes = nodes.to(store.owner.device)
         owner = store.owner[self.nodes]
         remote = (owner != store.exchange.rank).nonzero().squeeze(1)
@@ -42,10 +46,15 @@ class StepFetch:
         self.slots[remote] = torch.arange(len(remote), device=remote.device)
 
         wanted = self.nodes[remote]
+        late = torch.isin(wanted, changed.to(wanted.device))
+        messages = 1 + max(pieces - 1, 1)
+        message = torch.zeros_like(wanted)
+        message[late] = 1 + _even(int(late.sum()), messages - 1).to(wanted.device)
+        self.pieces = self._cut(pieces, remote, message)
+
         cached = store.cache.find(wanted)
-        kept, late = cached >= 0, torch.ones_like(wanted, dtype=torch.bool)
-        if changing is not None:
-            late = torch.isin(wanted, changing.to(wanted.device))
+        kept = cached >= 0
+        if ahead:
             kept &= ~late
         # Read at once: what the cache drops later must not be lost here.
         self.packed = torch.empty(len(wanted), store.row_codec.width, dtype=torch.uint8, device=wanted.device)
@@ -53,12 +62,8 @@ class StepFetch:
         store.asked += len(wanted)
         store.found += int(kept.sum())
 
-        missing, late = (~kept).nonzero().squeeze(1), late[~kept]
-        messages = 1 + max(pieces - 1, 1)
-        message = torch.zeros_like(missing)
-        message[late] = 1 + _even(int(late.sum()), messages - 1).to(missing.device)
-        self.pieces = self._cut(pieces, remote[missing], message)
         # For every owner the rows of the first message, then those of the second, and on.
+        missing, message = (~kept).nonzero().squeeze(1), message[~kept]
         ranks = store.exchange.ranks
         order, flat = by_owner(owner[remote[missing]] * messages + message, ranks * messages)
         self._asked = torch.tensor(flat).view(ranks, messages)
@@ -67,13 +72,13 @@ class StepFetch:
         self._arriving = [(message[order] == number).nonzero().squeeze(1) for number in range(messages)]
         self._pending: list[PendingRows | None] = [None] * messages
 
-    def _cut(self, pieces: int, places: Tensor, message: Tensor) -> list[Tensor]:
-        """Return the places of the nodes in each piece; what message k > 0 brings is in piece k."""
+    def _cut(self, pieces: int, remote: Tensor, message: Tensor) -> list[Tensor]:
+        """Return the places of the nodes in each piece."""
         if pieces == 1:
             return [torch.arange(len(self.nodes), device=self.nodes.device)]
         here = torch.ones_like(self.nodes, dtype=torch.bool)
-        here[places[message != _AHEAD]] = False
-        return [here.nonzero().squeeze(1), *(places[message == number] for number in range(1, pieces))]
+        here[remote[message != _AT_ONCE]] = False
+        return [here.nonzero().squeeze(1), *(remote[message == number] for number in range(1, pieces))]
 
     def conversation(self) -> Conversation:
         """Ask the owners, learn what others ask for, and send what need not wait."""
@@ -89,8 +94,7 @@ class StepFetch:
         label = torch.arange(messages).repeat(ranks).repeat_interleave(self._wanted_counts.flatten())
         label = label.to(wanted.device)
         self._wanted = [self._store.local_row[wanted[label == message]] for message in range(messages)]
-        if self._ahead:
-            self._send(_AHEAD, "dispatch_ahead")
+        self._send(_AT_ONCE, self._operation)
 
     def start(self) -> list[PieceFetch]:
         """Start to send what is still lacking."""
@@ -110,7 +114,7 @@ class StepFetch:
 
     def arrive(self, piece: int) -> None:
         """Wait for the rows of a piece."""
-        self._arrive(_AHEAD)
+        self._arrive(_AT_ONCE)
         if len(self.pieces) == 1:
             self._arrive(1)
         elif piece:

@@ -50,7 +50,12 @@ class Pipelined:
     def __call__(self, task: Any, batch: EventBatch) -> Any:
         """Run a step on a batch."""
         handles = self.store.fetch_pieces(batch.nodes, self.micro_batches)
-        updated = _joined([(handle.places, task.apply_mail(handle.wait())) for handle in handles])
+        pieces: list[tuple[Tensor, Any]] = []
+        for handle in handles:
+            rows = handle.wait()
+            if len(handle.places) or not pieces:
+                pieces.append((handle.places, task.apply_mail(rows)))
+        updated = _joined(pieces)
         training = torch.is_grad_enabled()
         if training and self.fetch_ahead:
             self.store.ask_ahead(batch.upcoming, batch.changed, self.micro_batches)

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.comm import Exchange, forget_failure, handle_failure
+from lightning_tgnn.comm import Attendance, Exchange, handle_failure
 from lightning_tgnn.strategies.gradient_sync import GradientSync
 from lightning_tgnn.types import NodeStateTask, StageOrder, StateStore
 
@@ -51,6 +51,7 @@ class SharedStateStrategy(DDPStrategy):
         self._store: StateStore | None = None
         self._saved: dict[str, Any] = {}
         self._gradients: GradientSync | None = None
+        self._attendance: Attendance | None = None
 
     def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> StateStore:
         """Return the store of this rank."""
@@ -66,7 +67,8 @@ class SharedStateStrategy(DDPStrategy):
             cure = "set accelerator='cpu'"
             raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
         super().setup_environment()
-        forget_failure(self.global_rank)
+        if self.world_size > 1:
+            self._attendance = Attendance(self.global_rank)
         if self.world_size > 1 and self.exchange.ranks == 1:
             group = dist.new_group(timeout=self._timeout)
             self.exchange = Exchange(self.world_size, self.global_rank, group, self.root_device)
@@ -148,6 +150,9 @@ class SharedStateStrategy(DDPStrategy):
     @override
     def teardown(self) -> None:
         self._saved = {}  # of a checkpoint that was tested; the next fit must not apply its gradients
+        if self._attendance is not None:
+            self._attendance.end()
+            self._attendance = None
         super().teardown()
 
     @override
