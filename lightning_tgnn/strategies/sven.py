@@ -24,8 +24,8 @@ class SvenStrategy(ShardedStateStrategy):
     Args:
         partition: See the methods of ``lightning-tgnn partition``: ``"reflexbicut"``, ``"range"``, ``"interval"``,
             ``"metis"``; or a file that it wrote, or int64 [N], the rank of every node.
-        micro_batches: n of the pipeline, or ``"adaptive"``: 2 under 800 events of a global batch, 3 up to 2,000 and 4
-            above (Sven, section 5.6), until an `AdaptiveMicroBatch` callback has measured better.
+        micro_batches: n of the pipeline, or ``"adaptive"``: 1 until an `AdaptiveMicroBatch` callback has measured
+            better. (Sven, section 5.6, takes 2 to 4; with rows fetched ahead little is left for more pieces to hide.)
         staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
         row_cache_mb: Megabytes of fetched rows that a rank keeps; 0 for none.
         omit_own_half: Do not send of a mail what lies in its row.
@@ -82,11 +82,6 @@ class SvenStrategy(ShardedStateStrategy):
 
     @override
     def build_order(self, store: ShardedStateStore) -> StageOrder:
-        count = self.micro_batches if isinstance(self.micro_batches, int) else self._usual_micro_batches()
+        count = self.micro_batches if isinstance(self.micro_batches, int) else 1
         self.order = Pipelined(store, count, fetch_ahead=self.fetch_ahead, on_arrival=self.send_gradients)
         return self.order
-
-    def _usual_micro_batches(self) -> int:
-        datamodule = getattr(self.lightning_module.trainer, "datamodule", None)  # type: ignore[union-attr]
-        events = getattr(datamodule, "batch_size", 0) * self.world_size
-        return 2 if events < 800 else 3 if events <= 2000 else 4
