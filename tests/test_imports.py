@@ -13,7 +13,7 @@ ALLOWED = {
     "algorithms": SHARED,
     "comm": SHARED,
     "metrics": SHARED,
-    "models": SHARED,
+    "models": SHARED | {"algorithms"},
     "state": SHARED | {"algorithms", "comm"},
     "data": SHARED | {"algorithms"},
     "tasks": SHARED | {"models", "metrics", "state"},

@@ -104,6 +104,15 @@ class Exchange:
         self.traffic.add(operation, sent=sum(each), received=arrived, sent_to=each)
         return PendingRows(arriving, work, self, operation)
 
+    def gather(self, rows: Tensor, operation: str) -> list[Tensor]:
+        """Return the rows (the same in all but their number) of every rank, on rank 0; the others get no rows."""
+        if self.ranks == 1:
+            return [rows]
+        sizes = self.counts(torch.full((self.ranks, 1), len(rows)), operation).squeeze(1).tolist()
+        sent = [len(rows), *[0] * (self.ranks - 1)]
+        received = sizes if self.rank == 0 else [0] * self.ranks
+        return list(self.start(rows, sent, received, operation).wait().split(received))
+
     def with_gradient(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> Tensor:
         """Exchange rows and let their gradients find the way back; arguments as in `start`."""
         return _Exchanged.apply(rows, self, tuple(sent), tuple(received), operation)

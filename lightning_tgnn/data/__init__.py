@@ -2,9 +2,22 @@
 
 from lightning_tgnn.data.datamodule import TemporalDataModule
 from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.graph import Graph
+from lightning_tgnn.data.graph_datamodule import FullGraphDataModule
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.readers import read_events
 from lightning_tgnn.data.synthetic import generate_stream
+from lightning_tgnn.data.synthetic_graph import generate_graph
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 
-__all__ = ["EventLoader", "EventStore", "TemporalAdjacency", "TemporalDataModule", "generate_stream", "read_events"]
+__all__ = [
+    "EventLoader",
+    "EventStore",
+    "FullGraphDataModule",
+    "Graph",
+    "TemporalAdjacency",
+    "TemporalDataModule",
+    "generate_graph",
+    "generate_stream",
+    "read_events",
+]

@@ -1,4 +1,4 @@
-"""Data classes and protocols that cross folders; shapes and units are stated once, here.
+"""Event batches and node state; shapes and units are stated once, here.
 
 Letters: ``E`` events of a stream, ``N`` nodes, ``B`` events of a batch, ``Q`` negatives per event, ``R = B(2 + Q)``
 roots (sources, then destinations, then negatives event by event), ``K`` neighbours per root, ``U`` distinct nodes and
@@ -8,30 +8,15 @@ roots (sources, then destinations, then negatives event by event), ``K`` neighbo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
+
+from lightning_tgnn.types.tensor_fields import TensorFields
 
 SampledRoots = Literal["none", "events", "all"]
 """Whose neighbours a model needs: nobody's, those of the sources and destinations, or those of every root."""
-
-_Batch = TypeVar("_Batch", bound="TensorFields")
-
-
-class TensorFields:
-    """Moves every tensor field of a frozen data class, for Lightning's device transfer."""
-
-    def to(self: _Batch, device: torch.device | str, non_blocking: bool = False) -> _Batch:
-        """Return a copy whose tensors are on ``device``."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        moved = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name, value in values.items()
-            if isinstance(value, Tensor)
-        }
-        return replace(self, **moved)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,67 @@
+"""Which rows are worth sending again, and how the threshold for that follows the accuracy (CDFGNN, section 4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lightning_tgnn.checks import check_fraction
+
+
+def rows_to_send(values: Tensor, sent: Tensor, threshold: float) -> Tensor:
+    """Return which rows differ from what was last sent by more than the threshold (Algorithm 2, line 4), bool [n].
+
+    A row goes where ``max |z - z~| > eps * max |z~|``; with a threshold of 0 every row that has changed at all.
+
+    Args:
+        values: float32 [n, k], z.
+        sent: float32 [n, k], z~.
+        threshold: eps.
+    """
+    if not values.shape[1]:
+        return values.new_zeros(len(values), dtype=bool)  # type: ignore[call-overload]
+    return (values - sent).abs_().amax(1) > threshold * sent.abs().amax(1)
+
+
+@dataclass
+class ThresholdController:
+    """Sets the threshold from the training accuracy after every epoch (Eq. 6 and 7).
+
+    Relaxed while the accuracy rises above its moving mean, tightened when it falls below; the paper prints Eq. 6 the
+    other way round, against its own explanation and Figure 7.
+
+    Attributes:
+        threshold: eps.
+        mean: Moving mean of the accuracy; None before the first epoch.
+        rise: By how much the accuracy has to lie above the mean to relax.
+        fall: By how much below to tighten.
+        least: Where tightening ends.
+        greatest: Where relaxing ends.
+        step: The most that the threshold changes by in an epoch.
+        relax: Factor of relaxing.
+        tighten: Factor of tightening.
+    """
+
+    threshold: float = 0.01
+    mean: float | None = None
+    rise: float = 0.02
+    fall: float = 0.001
+    least: float = 0.001
+    greatest: float = 0.3
+    step: float = 0.01
+    relax: float = 1.05
+    tighten: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_fraction("threshold", self.threshold, cure="0.01 is usual to begin with")
+
+    def update(self, accuracy: float) -> float:
+        """Take in the training accuracy of an epoch, in [0, 1], and return the threshold of the next."""
+        mean = accuracy if self.mean is None else self.mean
+        if accuracy > mean + self.rise and self.threshold < self.greatest:
+            self.threshold = min(self.relax * self.threshold, self.threshold + self.step, self.greatest)
+        elif accuracy < mean - self.fall and self.threshold > self.least:
+            self.threshold = max(self.tighten * self.threshold, self.threshold - self.step, self.least)
+        self.mean = 0.8 * mean + 0.2 * accuracy
+        return self.threshold

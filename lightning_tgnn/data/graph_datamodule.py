@@ -1,0 +1,100 @@
+"""The DataModule of static graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from lightning_tgnn.checks import check_choice, check_int
+from lightning_tgnn.data.graph import NORMALIZATIONS, Graph
+from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
+from lightning_tgnn.data.graph_readers import read_graph
+from lightning_tgnn.data.synthetic_graph import generate_graph
+from lightning_tgnn.types import GraphInfo
+
+SYNTHETIC = "synthetic"
+
+
+class FullGraphDataModule(pl.LightningDataModule):
+    """A static graph with features, labels and splits; each epoch is one step on all of it.
+
+    Args:
+        source: An ``.npz`` file, a `dgl.DGLGraph`, a PyG ``Data``, a `Graph`, or ``"synthetic"``.
+        undirected: Take every edge in both directions, each once.
+        self_loops: Give every vertex one loop.
+        normalization: Weights of the edges in a GCN: ``"symmetric"``, ``"row"`` or ``"none"``; see `Graph.weights`.
+        seed: Of dropout.
+        synthetic: Settings of the synthetic graph, used where that is the source; see
+            `lightning_tgnn.data.synthetic_graph.generate_graph`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+        DataError: In `setup`: the source holds something that must not be trained on.
+    """
+
+    def __init__(
+        self,
+        source: Any = SYNTHETIC,
+        undirected: bool = True,
+        self_loops: bool = True,
+        normalization: str = "symmetric",
+        seed: int = 0,
+        synthetic: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("normalization", normalization, NORMALIZATIONS)
+        check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
+        self.source = source
+        self.undirected, self.self_loops, self.normalization = undirected, self_loops, normalization
+        self.seed = seed
+        self.synthetic = dict(synthetic or {})
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph, with what the options add."""
+        given = self.source
+        if isinstance(given, (str, Path)) and str(given) == SYNTHETIC:
+            graph = generate_graph(**self.synthetic)
+        else:
+            graph = given if isinstance(given, Graph) else read_graph(given)
+        return graph.with_options(undirected=self.undirected, self_loops=self.self_loops)
+
+    @cached_property
+    def info(self) -> GraphInfo:
+        """What a model has to know of the graph."""
+        return self.graph.info()
+
+    @cached_property
+    def whole(self) -> WholeGraph:
+        """The graph with the weights of its edges."""
+        return WholeGraph(self.graph, self.graph.weights(self.normalization))
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the graph and say what it is."""
+        graph, info = self.graph, self.info
+        splits = " / ".join(f"{int(getattr(graph, name).sum()):,}" for name in ("train", "val", "test"))
+        rank_zero_info(
+            f"{info.num_nodes:,} vertices ({splits} for training, validation, test), {info.num_edges:,} edges, "
+            f"{info.feature_dim} features, {info.num_classes} classes"
+        )
+
+    def train_dataloader(self) -> GraphLoader:
+        """Return the training part."""
+        return GraphLoader(self.whole, "train", self.seed)
+
+    def val_dataloader(self) -> GraphLoader:
+        """Return the validation part."""
+        return GraphLoader(self.whole, "val", self.seed)
+
+    def test_dataloader(self) -> GraphLoader:
+        """Return the test part."""
+        return GraphLoader(self.whole, "test", self.seed)
+
+    def predict_dataloader(self) -> GraphLoader:
+        """Return the test part."""
+        return self.test_dataloader()

@@ -1,0 +1,89 @@
+"""Graphs from NumPy archives, DGL and PyG."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.graph import SPLITS, Graph
+
+_FORMS = "an .npz file, a dgl.DGLGraph, a PyG Data, a Graph, or 'synthetic'"
+
+
+def read_graph(source: Any) -> Graph:
+    """Return the graph that a source holds.
+
+    An ``.npz`` file has ``edge_index`` [2, E], or an adjacency in compressed rows (``adj_data``, ``adj_indices``,
+    ``adj_indptr``, ``adj_shape``); features dense (``features``) or in compressed rows (``feat_*`` or ``attr_*``);
+    ``label`` or ``labels``; and ``train_mask``, ``val_mask``, ``test_mask``. A `dgl.DGLGraph` has ``feat``, ``label``
+    and the masks as vertex data, a PyG ``Data`` has ``x``, ``y`` and the masks.
+
+    Raises:
+        DataError: The source lacks something, or holds something that must not be trained on.
+        InvalidArgumentError: There is no such file, or the source is of another kind.
+    """
+    if isinstance(source, (str, Path)):
+        return _from_npz(Path(source))
+    if hasattr(source, "ndata") and hasattr(source, "edges"):
+        src, dst = source.edges()
+        return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata)
+    if hasattr(source, "edge_index"):
+        held = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
+        held = {name: value for name, value in held.items() if value is not None}
+        return _graph(source.edge_index[0], source.edge_index[1], _of(held, "x"), _of(held, "y"), held)
+    raise InvalidArgumentError(refusal("source", _FORMS, type(source).__name__, "give one of these"))
+
+
+def _from_npz(path: Path) -> Graph:
+    if not path.is_file():
+        raise InvalidArgumentError(refusal("source", _FORMS, str(path), "correct the path"))
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            held = {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise DataError(refusal("source", "a NumPy archive of arrays", f"{path}: {error}", "save it anew")) from error
+    if "edge_index" in held:
+        src, dst = held["edge_index"]
+    else:
+        rows = np.repeat(np.arange(len(_of(held, "adj_indptr")) - 1), np.diff(held["adj_indptr"]))
+        src, dst = rows, _of(held, "adj_indices")
+    prefix = "feat" if "feat_indptr" in held else "attr"
+    features = held["features"] if "features" in held else _dense(held, prefix)
+    labels = held["labels"] if "labels" in held else _of(held, "label")
+    return _graph(src, dst, features, labels, held)
+
+
+def _dense(held: Any, prefix: str) -> np.ndarray:
+    starts, shape = _of(held, f"{prefix}_indptr"), _of(held, f"{prefix}_shape")
+    features = np.zeros(tuple(shape), np.float32)
+    rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    features[rows, _of(held, f"{prefix}_indices")] = _of(held, f"{prefix}_data")
+    return features
+
+
+def _of(held: Any, name: str) -> Any:
+    if name not in held:
+        cure = "see lightning_tgnn.data.graph_readers.read_graph for the names"
+        raise DataError(refusal("source", f"with {name}", ", ".join(sorted(held)), cure))
+    return held[name]
+
+
+def _graph(src: Any, dst: Any, features: Any, labels: Any, held: Any) -> Graph:
+    masks = {name: torch.as_tensor(_of(held, f"{name}_mask")).bool() for name in SPLITS}
+    return Graph(
+        src=torch.as_tensor(src).long(),
+        dst=torch.as_tensor(dst).long(),
+        features=_float32(torch.as_tensor(features)),
+        labels=torch.as_tensor(labels).long().flatten(),
+        **masks,
+    )
+
+
+def _float32(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float32 else values.float()

@@ -1,0 +1,46 @@
+"""Products of a part's edges with the rows of its vertices, with gradients of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.types import SparseRows
+
+
+def sparse_product(edges: SparseRows, weights: Tensor, rows: Tensor) -> Tensor:
+    """Return for every vertex the weighted sum over the edges into it, [n, d].
+
+    Args:
+        edges: Of the part.
+        weights: float32 [e], in the order of ``edges.columns``.
+        rows: float32 [n, d].
+    """
+    return _Product.apply(edges, weights, rows)
+
+
+def _product(starts: Tensor, columns: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
+    size = (len(starts) - 1, len(rows))
+    matrix = torch.sparse_csr_tensor(starts, columns, weights, size, check_invariants=False)
+    return matrix @ rows
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, edges: SparseRows, weights: Tensor, rows: Tensor) -> Tensor:
+        ctx.edges = edges
+        ctx.save_for_backward(weights, rows)
+        return _product(edges.starts, edges.columns, weights, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+        weights, rows = ctx.saved_tensors
+        edges, grad = ctx.edges, grads[0]
+        of_weights = of_rows = None
+        if ctx.needs_input_grad[1]:
+            of_weights = (grad[edges.rows] * rows[edges.columns]).sum(1)
+        if ctx.needs_input_grad[2]:
+            of_rows = _product(edges.starts_back, edges.columns_back, weights[edges.edges_back], grad)
+        return None, of_weights, of_rows

@@ -1,0 +1,123 @@
+"""Sums over the replicas of the vertices of a vertex-cut, forward and backward (CDFGNN, sections 3 to 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.quantize import check_bits
+from lightning_tgnn.comm import Exchange
+from lightning_tgnn.state.replica_cache import ReplicaCache, SentRows
+from lightning_tgnn.state.replica_rows import RowCoder, send_all, shared_masters
+from lightning_tgnn.types import ReplicaLinks
+
+_WHOLE = RowCoder(None)
+
+
+class CachedReplicaSum:
+    """Gathers at the masters, adds up, and scatters to the mirrors; the gradient goes the same way.
+
+    Calls of an evaluation, made while no gradient is recorded, are exact and leave the caches alone.
+
+    Args:
+        exchange: Between the ranks.
+        links: Where the replicas are.
+        cache: Send only rows that have changed by more than `threshold`.
+        bits: Of each value on its way; None for float32.
+        threshold: eps, in [0, 1).
+
+    Attributes:
+        threshold: May be set between steps, the same on all ranks.
+        rows: `SentRows` of every key and direction since `take_rows`.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        links: ReplicaLinks,
+        *,
+        cache: bool = True,
+        bits: int | None = 8,
+        threshold: float = 0.0,
+    ) -> None:
+        self._exchange, self._links, self._cached = exchange, links, cache
+        self._coder = RowCoder(check_bits(bits))
+        self._shared, self._of_shared = shared_masters(links)
+        self._caches: dict[str, ReplicaCache] = {}
+        self._saved: dict[str, dict[str, Tensor]] = {}
+        self.threshold = threshold
+        self.rows: dict[str, SentRows] = {}
+
+    def __call__(self, values: Tensor, key: str) -> Tensor:
+        """Return the sums at every replica, float32 [n, k]; see `lightning_tgnn.types.ReplicaSum`."""
+        if self._exchange.ranks == 1:
+            return values
+        if not torch.is_grad_enabled():
+            return self._plain(values, "evaluation", _WHOLE)[0]
+        return _Summed.apply(values, self, key)
+
+    def total(self, values: Tensor, key: str, direction: str) -> Tensor:
+        """Return the sums of a training step; ``direction`` is ``"forward"`` or ``"backward"``."""
+        name = f"{key}/{direction}"
+        values = values.float()
+        if not self._cached:
+            total, count = self._plain(values, direction, self._coder)
+        else:
+            if name not in self._caches:
+                self._caches[name] = ReplicaCache(self._links, values.shape[1])
+                if name in self._saved:
+                    self._caches[name].load_state_dict(self._saved.pop(name))
+            total, count = self._caches[name].update(values, self.threshold, self._coder, self._exchange, direction)
+        before = self.rows.get(name, SentRows())
+        self.rows[name] = SentRows(
+            before.sent + count.sent, before.possible + count.possible, max(before.error, count.error)
+        )
+        return total
+
+    def _plain(self, values: Tensor, operation: str, coder: RowCoder) -> tuple[Tensor, SentRows]:
+        """Send every row."""
+        links, count = self._links, SentRows()
+        mine = values[links.mirrors]
+        arrived, decoded = send_all(
+            mine, links.of_mirrors, links.of_mastered, coder, self._exchange, f"gather_{operation}"
+        )
+        count.add(mine, decoded, len(mine))
+        total = values.index_add(0, links.mastered, arrived)
+        # Every replica goes on with what the mirrors decode, the master too.
+        rows = total[self._shared]
+        total[self._shared] = coder.decode(coder.encode(rows), rows.shape[1])
+        theirs = rows[self._of_shared]
+        arrived, decoded = send_all(
+            theirs, links.of_mastered, links.of_mirrors, coder, self._exchange, f"scatter_{operation}"
+        )
+        count.add(theirs, decoded, len(theirs))
+        total[links.mirrors] = arrived
+        return total, count
+
+    def take_rows(self) -> dict[str, SentRows]:
+        """Return `rows` and begin anew."""
+        rows, self.rows = self.rows, {}
+        return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the threshold and this rank's caches."""
+        caches = {name: cache.state_dict() for name, cache in self._caches.items()}
+        return {"threshold": self.threshold, "caches": self._saved | caches}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned on this rank for the same partition."""
+        self.threshold = state["threshold"]
+        self._caches, self._saved = {}, dict(state["caches"])
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, replicas: CachedReplicaSum, key: str) -> Tensor:
+        ctx.replicas, ctx.key = replicas, key
+        return replicas.total(values, key, "forward")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.replicas.total(grads[0], ctx.key, "backward"), None, None

@@ -1,0 +1,127 @@
+"""CDFGNN: full-batch training on a hierarchical vertex-cut, with cached and quantised exchange."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_tgnn.algorithms.cache_policy import ThresholdController
+from lightning_tgnn.algorithms.quantize import check_bits
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
+from lightning_tgnn.state import CachedReplicaSum
+from lightning_tgnn.strategies.edge_partition import choose_edge_partition
+from lightning_tgnn.strategies.exchanging import ExchangingStrategy
+
+ADAPTIVE = "adaptive"
+
+
+class CDFGNNStrategy(ExchangingStrategy):
+    """Cuts a static graph over the ranks by its edges and adds up what replicas of a vertex have aggregated.
+
+    With ``cache=False, bits=None``, or ``threshold=0, bits=None``, the result is that of one process.
+
+    Args:
+        partition: A method of `lightning_tgnn.algorithms.vertex_cut.vertex_cut` (``"hierarchical"``, ``"ebv"``,
+            ``"hdrf"``, ``"random"``, ``"metis"``), a file of `save_edge_partition`, or integers [E], the rank of every
+            edge.
+        cache: Send only rows that have changed by more than the threshold since they were last sent.
+        threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy after every epoch.
+        bits: 2, 4, 8 or 16 for each value on its way; None for float32.
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        partition: str | Path | Tensor = "hierarchical",
+        cache: bool = True,
+        threshold: str | float = ADAPTIVE,
+        bits: int | None = 8,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if threshold != ADAPTIVE:
+            check_fraction("threshold", threshold, cure="give a number, for example 0.01, or 'adaptive'")
+        self.partition = partition
+        self.cache = cache
+        self.threshold = threshold
+        self.bits = check_bits(bits)
+        self.controller = ThresholdController()
+        self.replicas: CachedReplicaSum | None = None
+        self._part: Tensor | None = None
+
+    @property
+    def hosts(self) -> Tensor:
+        """int64 [P], the host of every rank."""
+        return torch.arange(self.world_size) // max(self.num_processes, 1)
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        task = self.lightning_module
+        if not hasattr(task, "replicas"):
+            requirement = "a task that adds up over replicas by its attribute `replicas`"
+            cure = "take lightning_tgnn.NodeClassification or see the README, or use another strategy"
+            raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
+        super().setup(trainer)
+
+    @override
+    def process_dataloader(self, dataloader: object) -> object:
+        if not hasattr(dataloader, "edges"):
+            cure = "take the loaders of FullGraphDataModule"
+            received = type(dataloader).__name__
+            raise InvalidArgumentError(refusal("dataloader", "of a graph that can be cut", received, cure))
+        if self.world_size == 1:
+            return dataloader
+        if self._part is None or len(self._part) != len(dataloader.edges[0]):
+            trainer: Any = self.lightning_module.trainer  # type: ignore[union-attr]
+            given = self._saved.get("part", self.partition) if self._fits(dataloader) else self.partition
+            self._part = choose_edge_partition(given, dataloader.edges, self.hosts, trainer, self.broadcast)
+            self.replicas = None
+        loader = dataloader.shard(self._part, self.hosts, self.global_rank)  # type: ignore[attr-defined]
+        if self.replicas is None:
+            links = loader.part.links.to(self.root_device)
+            start = self.controller.threshold if self.threshold == ADAPTIVE else float(self.threshold)
+            self.replicas = CachedReplicaSum(self.exchange, links, cache=self.cache, bits=self.bits, threshold=start)
+            if self._fits(dataloader):
+                self._take_over(self._saved, self.replicas)
+        self.lightning_module.replicas = self.replicas  # type: ignore[union-attr]
+        return loader
+
+    def _fits(self, dataloader: Any) -> bool:
+        """Whether what a checkpoint holds of the strategy is of this graph and number of ranks."""
+        saved = self._saved.get("part")
+        return saved is not None and self._saved["ranks"] == self.world_size and len(saved) == len(dataloader.edges[0])
+
+    def _take_over(self, saved: dict[str, Any], replicas: CachedReplicaSum) -> None:
+        tables = saved["caches"]
+        own = {name: {key: rows[self.global_rank] for key, rows in cache.items()} for name, cache in tables.items()}
+        replicas.load_state_dict({"threshold": saved["threshold"], "caches": own})
+        self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
+
+    @override
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_start(batch, batch_idx)
+        accuracy = self.lightning_module.trainer.callback_metrics.get("train/accuracy")  # type: ignore[union-attr]
+        if self.replicas is not None and self.threshold == ADAPTIVE and accuracy is not None:
+            self.replicas.threshold = self.controller.update(float(accuracy))
+
+    @override
+    def strategy_state(self) -> dict[str, Any]:
+        state = super().strategy_state()
+        if self.replicas is None or self._part is None:
+            return state
+        caches = self.replicas.state_dict()["caches"]
+        gathered = {
+            name: {key: self.exchange.gather(rows, "checkpoint") for key, rows in cache.items()}
+            for name, cache in caches.items()
+        }
+        state |= {"part": self._part, "ranks": self.world_size, "caches": gathered}
+        return state | {"threshold": self.replicas.threshold, "mean": self.controller.mean}

@@ -1,0 +1,203 @@
+"""Node classification on static graphs, all vertices in one step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+from lightning_tgnn.checks import (
+    CheckpointError,
+    InvalidArgumentError,
+    check_choice,
+    check_fraction,
+    check_int,
+    check_not_negative,
+    check_positive,
+    refusal,
+)
+from lightning_tgnn.models import GAT, GCN
+from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
+
+GRAPH_MODELS = ("gcn", "gat")
+_CHECKPOINT_KEY = "lightning_tgnn"
+
+
+def alone(values: Tensor, key: str) -> Tensor:
+    """Return ``values``: without a strategy that cuts the graph, no vertex has a replica elsewhere."""
+    return values
+
+
+class NodeClassification(pl.LightningModule):
+    """Trains a GNN to tell the class of each vertex.
+
+    Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
+
+    Args:
+        model: ``"gcn"`` or ``"gat"``.
+        hidden_dim: Width of the layers in between.
+        num_layers: At least 1.
+        heads: Attention heads of a GAT; has to divide ``hidden_dim``.
+        dropout: Rate before every layer, in [0, 1).
+        layer_norm: Normalise each vertex between layers.
+        lr: Learning rate of Adam.
+        weight_decay: Of Adam.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    def __init__(
+        self,
+        model: str = "gcn",
+        hidden_dim: int = 64,
+        num_layers: int = 2,
+        heads: int = 4,
+        dropout: float = 0.5,
+        layer_norm: bool = False,
+        lr: float = 0.01,
+        weight_decay: float = 5e-4,
+    ) -> None:
+        super().__init__()
+        check_choice("model", model, GRAPH_MODELS)
+        check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
+        check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
+        check_int("heads", heads, minimum=1, cure="4 is usual")
+        if model == "gat" and hidden_dim % heads:
+            raise InvalidArgumentError(refusal("heads", f"a divisor of hidden_dim={hidden_dim}", heads, "4 is usual"))
+        check_fraction("dropout", dropout, cure="0.5 is usual")
+        check_positive("lr", lr, cure="0.01 is usual")
+        check_not_negative("weight_decay", weight_decay, cure="5e-4 is usual")
+        self.save_hyperparameters()
+        self.info: GraphInfo | None = None
+        self.model: nn.Module | None = None
+        # Adds up over the replicas of a vertex; a strategy puts another in its place.
+        self.replicas: ReplicaSum = alone
+
+    def configure_model(self) -> None:
+        """Build the model for the graph of the DataModule, once.
+
+        Raises:
+            InvalidArgumentError: There is no DataModule to ask.
+            CheckpointError: The model has been built for another graph.
+        """
+        if self._trainer is None:
+            return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the graph
+        info = getattr(getattr(self.trainer, "datamodule", None), "info", None)
+        if not isinstance(info, GraphInfo):
+            if self.model is not None and info is None:
+                return
+            cure = "pass trainer.fit(model, datamodule=FullGraphDataModule(...))"
+            received = type(getattr(self.trainer, "datamodule", None)).__name__
+            raise InvalidArgumentError(refusal("datamodule", "a FullGraphDataModule", received, cure))
+        if self.model is None:
+            self.build(info)
+        elif info != self.info:
+            cure = "give the graph that the model was trained on, or train a new model"
+            raise CheckpointError(refusal("model or checkpoint", f"of this graph ({info})", self.info, cure))
+
+    def build(self, info: GraphInfo) -> None:
+        """Build the model and its metrics for a graph."""
+        self.info = info
+        chosen = self.hparams
+        sizes = (info.feature_dim, chosen["hidden_dim"], info.num_classes, chosen["num_layers"])
+        norm = chosen["layer_norm"]
+        if chosen["model"] == "gcn":
+            self.model = GCN(*sizes, chosen["dropout"], layer_norm=norm)
+        else:
+            self.model = GAT(*sizes, chosen["heads"], chosen["dropout"], layer_norm=norm)
+        classes = max(info.num_classes, 2)
+        self.train_accuracy = MulticlassAccuracy(classes, average="micro", ignore_index=-1)
+        figures: dict[str, Metric | MetricCollection] = {
+            "accuracy": MulticlassAccuracy(classes, average="micro", ignore_index=-1),
+            "f1": MulticlassF1Score(classes, average="macro", ignore_index=-1),
+        }
+        self.val_metrics = MetricCollection(figures, prefix="val/", compute_groups=False)
+        self.test_metrics = self.val_metrics.clone(prefix="test/")
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam."""
+        chosen = self.hparams
+        return torch.optim.Adam(self.parameters(), lr=chosen["lr"], weight_decay=chosen["weight_decay"])
+
+    def forward(self, part: GraphPart) -> Tensor:
+        """Return logits, float32 [n, C]."""
+        assert self.model is not None
+        return self.model(part, self.replicas)
+
+    def training_step(self, part: GraphPart, batch_idx: int) -> Tensor:
+        """Return the loss over all vertices of the training split."""
+        logits = self(part)
+        scored, labels = logits[part.scored], part.labels[part.scored]
+        # A rank may have no vertex to score, but takes part in every exchange.
+        loss = cross_entropy(scored, labels, reduction="sum") * part.share + 0 * logits.sum()
+        self.train_accuracy.update(*_measurable(scored.detach(), labels))
+        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=1, sync_dist=True, on_step=False, on_epoch=True)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Log the accuracy of the epoch, over all ranks."""
+        # What torchmetrics returns is already that of all ranks, so a second mean changes nothing.
+        self.log("train/accuracy", self.train_accuracy.compute(), prog_bar=True, sync_dist=True)
+        self.train_accuracy.reset()
+
+    def validation_step(self, part: GraphPart, batch_idx: int) -> None:
+        """Score the validation split."""
+        self._evaluate(part, self.val_metrics)
+
+    def test_step(self, part: GraphPart, batch_idx: int) -> None:
+        """Score the test split."""
+        self._evaluate(part, self.test_metrics)
+
+    def _evaluate(self, part: GraphPart, metrics: MetricCollection) -> None:
+        metrics.update(*_measurable(self(part)[part.scored], part.labels[part.scored]))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the figures over all ranks."""
+        self._report(self.val_metrics)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the figures over all ranks."""
+        self._report(self.test_metrics)
+
+    def _report(self, metrics: MetricCollection) -> None:
+        self.log_dict(metrics.compute(), prog_bar=True, sync_dist=True)
+        metrics.reset()
+
+    def predict_step(self, part: GraphPart, batch_idx: int) -> dict[str, Tensor]:
+        """Return vertices and the probability of each class, [t, C]."""
+        return {"node": part.nodes[part.scored], "probability": self(part)[part.scored].softmax(-1)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what the graph looks like."""
+        assert self.info is not None
+        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info)}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Build the model if need be.
+
+        Raises:
+            CheckpointError: The checkpoint is of another task or graph.
+        """
+        if "graph" not in checkpoint.get(_CHECKPOINT_KEY, {}):
+            cure = "give a checkpoint of NodeClassification"
+            raise CheckpointError(refusal("checkpoint", "of a graph", sorted(checkpoint), cure))
+        info = GraphInfo(**checkpoint[_CHECKPOINT_KEY]["graph"])
+        if self.model is None:
+            self.build(info)
+        elif info != self.info:
+            cure = "give the graph that the checkpoint was trained on, or train a new model"
+            raise CheckpointError(refusal("checkpoint", f"of this graph ({self.info})", info, cure))
+
+
+def _measurable(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what metrics take: where a rank has nothing to score, a row that they ignore."""
+    if len(labels):
+        return logits, labels
+    return logits.new_zeros(1, logits.shape[1]), labels.new_full((1,), -1)

@@ -1,0 +1,37 @@
+"""Data classes and protocols that cross folders."""
+
+from lightning_tgnn.types.graphs import GraphInfo, GraphPart, ReplicaLinks, ReplicaSum, SparseRows
+from lightning_tgnn.types.temporal import (
+    CommitHandle,
+    EventBatch,
+    FetchHandle,
+    NodeStateTask,
+    SampledRoots,
+    StageOrder,
+    StateRows,
+    StateSpec,
+    StateStore,
+    StateUpdate,
+    StreamInfo,
+)
+from lightning_tgnn.types.tensor_fields import TensorFields
+
+__all__ = [
+    "CommitHandle",
+    "EventBatch",
+    "FetchHandle",
+    "GraphInfo",
+    "GraphPart",
+    "NodeStateTask",
+    "ReplicaLinks",
+    "ReplicaSum",
+    "SampledRoots",
+    "SparseRows",
+    "StageOrder",
+    "StateRows",
+    "StateSpec",
+    "StateStore",
+    "StateUpdate",
+    "StreamInfo",
+    "TensorFields",
+]

@@ -1,0 +1,146 @@
+"""Static graphs cut over ranks; shapes and units are stated once, here.
+
+Letters: ``N`` vertices and ``E`` edges of the graph, ``F`` features, ``C`` classes; ``n`` vertices and ``e`` edges of a
+rank's part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.types.tensor_fields import TensorFields
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """What a model has to know of a graph before it can be built.
+
+    Attributes:
+        num_nodes: Vertices are ``0 .. num_nodes - 1``.
+        num_edges: Directed edges, with those that options of the DataModule add.
+        feature_dim: F.
+        num_classes: C.
+        fingerprint: Digest of edges, labels and splits, to tell one graph from another.
+    """
+
+    num_nodes: int
+    num_edges: int
+    feature_dim: int
+    num_classes: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class ReplicaLinks(TensorFields):
+    """Where the replicas of a part's vertices are.
+
+    Both lists run over the other ranks in order, and for each over its vertices by ascending number, so that entry by
+    entry a rank's mirrors are what their masters expect.
+
+    Attributes:
+        mirrors: int64 [S], places of this part's mirrors, by the rank of the master.
+        of_mirrors: int64 [P], how many have their master on each rank.
+        mastered: int64 [T], places of this part's masters, once for each mirror, by the rank of the mirror.
+        of_mastered: int64 [P], how many mirrors each rank has of them.
+    """
+
+    mirrors: Tensor
+    of_mirrors: Tensor
+    mastered: Tensor
+    of_mastered: Tensor
+
+
+@dataclass(frozen=True)
+class SparseRows(TensorFields):
+    """A part's edges as a matrix in compressed rows, and its transpose.
+
+    Attributes:
+        starts: int64 [n + 1], where the edges into each vertex begin.
+        columns: int64 [e], the vertex that each edge comes from.
+        weights: float32 [e].
+        starts_back: int64 [n + 1], where the edges out of each vertex begin.
+        columns_back: int64 [e], the vertex that each of these goes to.
+        edges_back: int64 [e], which edge of ``columns`` each of these is.
+    """
+
+    starts: Tensor
+    columns: Tensor
+    weights: Tensor
+    starts_back: Tensor
+    columns_back: Tensor
+    edges_back: Tensor
+
+    @classmethod
+    def of(cls, src: Tensor, dst: Tensor, weights: Tensor, num_nodes: int) -> SparseRows:
+        """Return those of edges given by their ends (int64 [e]) and weights (float32 [e])."""
+        forth = torch.argsort(dst * num_nodes + src, stable=True)
+        src, dst, weights = src[forth], dst[forth], weights[forth]
+        back = torch.argsort(src, stable=True)
+        return cls(_starts(dst, num_nodes), src, weights, _starts(src, num_nodes), dst[back], back)
+
+    @property
+    def rows(self) -> Tensor:
+        """The vertex that each edge goes to, int64 [e]."""
+        lengths = self.starts.diff()
+        return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+
+
+def _starts(ends: Tensor, num_nodes: int) -> Tensor:
+    counts = torch.bincount(ends, minlength=num_nodes)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+@dataclass(frozen=True)
+class GraphPart(TensorFields):
+    """A rank's part of a graph: what a step of full-batch training needs.
+
+    Attributes:
+        nodes: int64 [n], numbers of the vertices in the graph, ascending.
+        features: float32 [n, F].
+        edges: The part's edges between places of ``nodes``.
+        labels: int64 [n]; -1 where there is none.
+        scored: int64 [t], places of the vertices of the split whose master is here: each vertex of the graph is scored
+            once.
+        share: What the sum of this part's losses has to be multiplied by, so that the mean of the ranks' is the mean
+            over the split's vertices.
+        links: Where else the vertices are.
+        seed: Of this epoch's dropout.
+    """
+
+    nodes: Tensor
+    features: Tensor
+    edges: SparseRows
+    labels: Tensor
+    scored: Tensor
+    share: float
+    links: ReplicaLinks
+    seed: int
+
+    def __len__(self) -> int:
+        return self.scored.numel()
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphPart:
+        """Return a copy whose tensors are on ``device``."""
+        moved = super().to(device, non_blocking)
+        edges, links = self.edges.to(device, non_blocking), self.links.to(device, non_blocking)
+        return replace(moved, edges=edges, links=links)
+
+
+class ReplicaSum(Protocol):
+    """Adds up the values of all replicas of each vertex; on one rank it returns what it is given.
+
+    A layer calls it where it has aggregated over the part's edges.
+    """
+
+    def __call__(self, values: Tensor, key: str) -> Tensor:
+        """Return the sums at every replica.
+
+        Args:
+            values: float32 [n, d], what this part's edges contribute to each of its vertices.
+            key: Names the call among those of a step; the same on all ranks.
+        """
+        ...

@@ -1,0 +1,246 @@
+"""CDFGNN on several ranks against one process, its cache and quantiser against a slow simulation, and resuming."""
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, NodeClassification
+from lightning_tgnn.algorithms.replicas import Replicas
+from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS
+from lightning_tgnn.comm import Exchange
+from lightning_tgnn.data import Graph, generate_graph
+from lightning_tgnn.data.graph_part import graph_parts
+from lightning_tgnn.state import CachedReplicaSum
+from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.training import as_torchrun
+
+HOSTS = {1: [0], 2: [0, 1], 3: [0, 0, 1], 4: [0, 0, 1, 1]}
+
+
+def graph():
+    """60 vertices: a star whose hub is on every rank, isolated vertices, loops, and communities."""
+    made = generate_graph(60, 150, 3, 7, seed=2)
+    inner = (made.src < 56) & (made.dst < 56)
+    spokes = torch.arange(30)
+    src = torch.cat([made.src[inner], spokes, torch.tensor([5, 5])])
+    dst = torch.cat([made.dst[inner], torch.full_like(spokes, 7), torch.tensor([5, 9])])
+    return Graph(src, dst, made.features, made.labels, made.train, made.val, made.test)
+
+
+class Recorder(pl.Callback):
+    """Keeps losses, gradients and logits by vertex."""
+
+    def __init__(self):
+        self.losses, self.gradients = [], []
+
+    def on_train_batch_end(self, trainer, module, outputs, part, batch_idx):
+        self.losses.append(outputs["loss"].detach())
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        self.gradients.append(torch.cat([parameter.grad.flatten().clone() for parameter in module.parameters()]))
+
+
+def fit(strategy, ranks, model="gcn", epochs=4, callbacks=(), ckpt_path=None, self_loops=True, **options):
+    pl.seed_everything(1, verbose=False)
+    data = FullGraphDataModule(graph(), self_loops=self_loops)
+    settings = {"hidden_dim": 8, "num_layers": 3, "dropout": 0.3, "layer_norm": True, "heads": 2} | options
+    task, recorder = NodeClassification(model, **settings), Recorder()
+    trainer = pl.Trainer(
+        strategy=strategy,
+        accelerator="cpu",
+        devices=ranks,
+        max_epochs=epochs,
+        callbacks=[recorder, *callbacks],
+        logger=False,
+        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(task, datamodule=data, ckpt_path=ckpt_path)
+    figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    (answer,) = trainer.predict(task, datamodule=data)
+    return {
+        "losses": torch.stack(recorder.losses),
+        "gradients": torch.stack(recorder.gradients),
+        "weights": {name: value.clone() for name, value in task.state_dict().items()},
+        "figures": figures,
+        "answer": answer,
+        "rows": getattr(trainer.strategy, "replicas", None) and trainer.strategy.replicas.rows,
+    }
+
+
+EXACT = [{"cache": False, "bits": None}, {"threshold": 0.0, "bits": None}]
+CASES = [("gcn", method, options) for method in CUT_METHODS for options in EXACT[:1]]
+CASES += [("gcn", "hierarchical", EXACT[1]), ("gat", "hierarchical", EXACT[0]), ("gat", "random", EXACT[1])]
+
+
+def equal_cases(rank, ranks):
+    as_torchrun(rank, ranks)
+    loops = [True, False]
+    return [
+        fit(CDFGNNStrategy(partition=method, **options), ranks, model, self_loops=loop)
+        for model, method, options in CASES
+        for loop in loops
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return {(model, loop): fit("auto", 1, model, self_loops=loop) for model in ("gcn", "gat") for loop in (True, False)}
+
+
+def close(ours, theirs, what):
+    torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=1e-4, msg=lambda message: f"{what}: {message}")
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_ranks_equal_one_process(ranks, alone):
+    outcomes = run_ranks(equal_cases, ranks, timeout=190)
+    keys = [(case, loop) for case in CASES for loop in (True, False)]
+    for number, ((model, method, options), loop) in enumerate(keys):
+        case, wanted = f"{model}, {method}, {options}, loops {loop}", alone[model, loop]
+        every = [outcome[number] for outcome in outcomes]
+        close(torch.stack([outcome["losses"] for outcome in every]).mean(0), wanted["losses"], f"{case}: losses")
+        for outcome in every:
+            close(outcome["gradients"], wanted["gradients"], f"{case}: gradients")
+            for name, value in wanted["weights"].items():
+                if not name.endswith(("tp", "fp", "tn", "fn")):
+                    close(outcome["weights"][name], value, f"{case}: {name}")
+            for name, value in wanted["figures"].items():
+                assert outcome["figures"][name] == pytest.approx(value, abs=1e-4), (case, name)
+        nodes = torch.cat([outcome["answer"]["node"] for outcome in every])
+        assert sorted(nodes.tolist()) == sorted(wanted["answer"]["node"].tolist())  # each once
+        place = nodes.argsort()
+        ours = torch.cat([outcome["answer"]["probability"] for outcome in every])[place]
+        close(ours, wanted["answer"]["probability"], f"{case}: probabilities")
+
+
+class SlowSums:
+    """Algorithm 2 over dictionaries: one process that plays all ranks."""
+
+    def __init__(self, replicas, threshold, bits):
+        self.where = [replicas.present[:, v].nonzero().flatten().tolist() for v in range(replicas.present.shape[1])]
+        self.master, self.threshold, self.bits = replicas.master.tolist(), threshold, bits
+        self.used, self.told, self.first = {}, {}, True
+
+    def coded(self, row):
+        if self.bits is None:
+            return row
+        low, high = row.min().double(), row.max().double()
+        if low == high:
+            return row.clone()
+        levels = ((row.double() - low) * ((2**self.bits - 1) / (high - low))).round()
+        return (levels * ((high - low) / (2**self.bits - 1)) + low).float()
+
+    def differs(self, row, old):
+        return self.first or float((row - old).abs().max()) > self.threshold * float(old.abs().max())
+
+    def step(self, values):
+        """``values[rank][vertex]`` to sums of the same form, and how many rows were sent."""
+        sent, sums = 0, [{} for _ in values]
+        for v, ranks in enumerate(self.where):
+            if len(ranks) == 1:
+                sums[ranks[0]][v] = values[ranks[0]][v]
+                continue
+            active = False
+            for rank in ranks:
+                row = values[rank][v]
+                old = self.used.get((rank, v), torch.zeros_like(row))
+                if self.differs(row, old):
+                    active = True
+                    if rank == self.master[v]:
+                        self.used[rank, v] = row
+                    else:
+                        self.used[rank, v] = row if self.bits is None else old + self.coded(row - old)
+                        sent += 1
+            if active:
+                total = sum(self.used[rank, v] for rank in [self.master[v], *(r for r in ranks if r != self.master[v])])
+                told = self.told.get(v, torch.zeros_like(total))
+                self.told[v] = total if self.bits is None else told + self.coded(total - told)
+                sent += len(ranks) - 1
+            for rank in ranks:
+                sums[rank][v] = self.told[v]
+        self.first = False
+        return sums, sent
+
+
+SUMS = [(0.0, None), (0.0, 8), (0.2, None), (0.2, 8), (0.05, 4), (0.2, 2), (0.05, 16)]
+STEPS, WIDTH = 6, 5
+
+
+def values_of(rank, step, count):
+    """Values that move by steps of different size, some not at all."""
+    still = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(rank))
+    moved = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank))
+    return still + moved * (torch.arange(count) % 3).unsqueeze(1) * 0.1
+
+
+def cut(ranks):
+    whole = graph()
+    part = torch.arange(len(whole.src)) * 7 % ranks
+    return whole, part, Replicas.of(whole.src, whole.dst, part, whole.num_nodes, torch.tensor(HOSTS[ranks]))
+
+
+def sum_cases(rank, ranks):
+    as_torchrun(rank, ranks)
+    whole, part, replicas = cut(ranks)
+    own = graph_parts(whole, torch.ones(len(whole.src)), part, replicas, rank)["train"]
+    exchange = Exchange(ranks, rank, torch.distributed.new_group())
+    answers = []
+    for threshold, bits in SUMS:
+        sums = CachedReplicaSum(exchange, own.links, bits=bits, threshold=threshold)
+        steps = [sums.total(values_of(rank, step, len(own.nodes)), "layer", "forward") for step in range(STEPS)]
+        answers.append((own.nodes, steps, sums.take_rows()["layer/forward"]))
+    return answers
+
+
+@pytest.mark.timeout(120)
+def test_cache_and_quantiser_equal_the_simulation():
+    outcomes = run_ranks(sum_cases, 3, timeout=110)
+    _, _, replicas = cut(3)
+    for number, (threshold, bits) in enumerate(SUMS):
+        slow, sent = SlowSums(replicas, threshold, bits), 0
+        nodes = [outcomes[rank][number][0] for rank in range(3)]
+        for step in range(STEPS):
+            values = [values_of(rank, step, len(nodes[rank])) for rank in range(3)]
+            of_vertex = [dict(zip(nodes[r].tolist(), values[r], strict=True)) for r in range(3)]
+            wanted, count = slow.step(of_vertex)
+            sent += count
+            for rank in range(3):
+                ours = outcomes[rank][number][1][step]
+                theirs = torch.stack([wanted[rank][v] for v in nodes[rank].tolist()])
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert sum(outcomes[rank][number][2].sent for rank in range(3)) == sent
+        possible = sum(outcomes[rank][number][2].possible for rank in range(3))
+        assert possible == STEPS * 2 * int((replicas.present.sum(0) - 1).sum())
+        assert sent < possible  # a third of the vertices stands still
+
+
+def resumed_cases(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    for bits in (None, 8):
+        keep = ModelCheckpoint(f"{folder}/{bits}", every_n_epochs=1, save_top_k=-1, filename="{epoch}")
+        strategy = lambda bits=bits: CDFGNNStrategy(bits=bits)  # noqa: E731
+        once = fit(strategy(), ranks, epochs=6, callbacks=[keep])
+        path = f"{folder}/{bits}/epoch=2.ckpt"
+        torch.load(path, weights_only=True)
+        again = fit(strategy(), ranks, epochs=6, ckpt_path=path)
+        assert torch.equal(once["losses"][3:], again["losses"]), (once["losses"], again["losses"])
+        assert all(torch.equal(once["weights"][name], again["weights"][name]) for name in once["weights"])
+        repeated = fit(strategy(), ranks, epochs=6)
+        assert torch.equal(once["losses"], repeated["losses"])
+    return True
+
+
+def fewer(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    return len(fit(CDFGNNStrategy(), ranks, epochs=6, ckpt_path=f"{folder}/8/epoch=2.ckpt")["losses"])
+
+
+@pytest.mark.timeout(200)
+def test_a_run_repeats_resumes_bit_for_bit_and_moves_to_fewer_ranks(tmp_path):
+    assert run_ranks(resumed_cases, 3, str(tmp_path), timeout=120) == [True] * 3
+    assert run_ranks(fewer, 2, str(tmp_path), timeout=60) == [3, 3]
