@@ -59,7 +59,7 @@ def send_all(
 def send_some(
     rows: Tensor, going: Tensor, links: tuple[Tensor, Tensor], coder: RowCoder, exchange: Exchange, operation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Send some rows of a list of links, each with its place in the list of its receiver.
+    """Send some rows of a list of links, and which of them they are.
 
     Args:
         rows: float32 [g, k], those that go, rank by rank.
@@ -73,20 +73,49 @@ def send_some(
         What has arrived, float32 [h, k]; the places in the receiver's list that it is for, int64 [h]; and this rank's
         own rows as the receivers decode them, [g, k].
     """
-    own, theirs = links
-    ends = own.cumsum(0)
-    rank = torch.searchsorted(ends, going, right=True)
-    sent = torch.bincount(rank, minlength=len(own))
+    own, theirs = (lengths.tolist() for lengths in links)
+    ends = links[0].cumsum(0)
+    sent = torch.bincount(torch.searchsorted(ends, going, right=True), minlength=len(own))
     counts = exchange.start_counts(sent.unsqueeze(1), f"{operation}_counts")
-    place = (going - (ends - own)[rank]).to(torch.int32).unsqueeze(1)
     data = coder.encode(rows)
-    message = torch.cat([place.view(torch.uint8).view(len(place), _PLACE_BYTES), data], dim=1)
-    received = counts.wait().squeeze(1).cpu()
-    arrived = exchange.start(message, sent.tolist(), received.tolist(), operation).wait()
-    place = arrived[:, :_PLACE_BYTES].clone(memory_format=torch.contiguous_format).view(torch.int32).squeeze(1).long()
-    first = (theirs.cumsum(0) - theirs).repeat_interleave(received.to(theirs.device))
+    sent_rows, first = sent.tolist(), (ends - links[0]).tolist()
+    chosen = [places - start for places, start in zip(going.split(sent_rows), first, strict=True)]
+    choices = [_choice(places, length) for places, length in zip(chosen, own, strict=True)]
+    received = counts.wait().squeeze(1).tolist()
+    sizes = [_choice_bytes(count, length) for count, length in zip(received, theirs, strict=True)]
+    choosing = exchange.start(torch.cat(choices), [len(choice) for choice in choices], sizes, f"{operation}_counts")
+    arriving = exchange.start(data, sent_rows, received, operation)
+    heard = choosing.wait().split(sizes)
+    starts = (links[1].cumsum(0) - links[1]).tolist()
+    places = [
+        start + _chosen(choice, count, length)
+        for choice, count, length, start in zip(heard, received, theirs, starts, strict=True)
+    ]
     columns = rows.shape[1]
-    return coder.decode(arrived[:, _PLACE_BYTES:], columns), first + place, coder.decode(data, columns)
+    return coder.decode(arriving.wait(), columns), torch.cat(places), coder.decode(data, columns)
+
+
+def _choice_bytes(count: int, length: int) -> int:
+    """Return the bytes that say which ``count`` of a list are meant: their places, or a bit for each of the list."""
+    return min(count * _PLACE_BYTES, -(-length // 8)) if count else 0
+
+
+def _choice(places: Tensor, length: int) -> Tensor:
+    """Return ascending places in a list as `_choice_bytes` bytes."""
+    size = _choice_bytes(len(places), length)
+    if size == len(places) * _PLACE_BYTES:
+        return places.to(torch.int32).view(torch.uint8)
+    bits = torch.zeros(size * 8, dtype=torch.uint8, device=places.device)
+    bits[places] = 1
+    return (bits.view(size, 8) << torch.arange(8, device=bits.device, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
+
+
+def _chosen(data: Tensor, count: int, length: int) -> Tensor:
+    """Return the places, int64 [count], that `_choice` was given."""
+    if len(data) == count * _PLACE_BYTES:
+        return data.clone().view(torch.int32).long()
+    bits = data.unsqueeze(1) >> torch.arange(8, device=data.device, dtype=torch.uint8) & 1
+    return bits.flatten().nonzero().squeeze(1)
 
 
 def shared_masters(links: ReplicaLinks) -> tuple[Tensor, Tensor]:

@@ -69,6 +69,8 @@ class ShardedStateStore:
         self.asked, self.found = 0, 0
         # Nodes that the latest step has changed, on whatever rank.
         self._changed = self.owner[:0]
+        # Into how many pieces the fetch is cut that a saved run had asked for ahead; 0 where there was none.
+        self._pieces = 0
         self._talks = Conversations()
         self._commit: _Commit | None = None
         self._ahead: StepFetch | None = None
@@ -96,6 +98,7 @@ class ShardedStateStore:
         """
         self._settle()
         step, self._ahead = self._ahead, None
+        pieces, self._pieces = self._pieces or pieces, 0
         if self.exchange.ranks == 1:
             return StepFetch(self, nodes, pieces, self._changed).handles()
         if step is None:
@@ -110,7 +113,7 @@ class ShardedStateStore:
     def ask_ahead(self, nodes: Tensor, changing: Tensor, pieces: int) -> None:
         """Ask for the rows of the next step; those that this step leaves alone travel behind its computation.
 
-        Call it after `commit`, on all ranks, and then `carry_on`.
+        Call it before `commit`, whose messages are larger, on all ranks, and then `carry_on`.
 
         Args:
             nodes: int64 [U], distinct, of the next `fetch_pieces`.
@@ -130,7 +133,8 @@ class ShardedStateStore:
 
         Rows that the step changes on whatever rank are forgotten here: see `StateUpdate.changed`.
         """
-        self._settle()
+        if self._commit is not None:
+            self._settle()
         self._commit = _Commit(self, update.to(self.owner.device))
         self._changed = update.changed
         self._talks.begin(self._commit.conversation())
@@ -150,6 +154,7 @@ class ShardedStateStore:
     def _drop_ahead(self) -> None:
         """Forget what was asked for ahead: something else comes first."""
         self._settle()
+        self._pieces = 0
         if self._ahead is not None:
             self._ahead.arrive(0)
             self._ahead = None
@@ -193,7 +198,7 @@ class ShardedStateStore:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Put a snapshot back."""
         self._forget()
-        self._changed = snapshot["changed"]
+        self._changed = snapshot.get("changed", self._changed[:0])  # one process keeps none
         self.local.restore(snapshot)
 
     def _forget(self) -> None:
@@ -209,6 +214,7 @@ class ShardedStateStore:
         mine = self.local.state_dict(snapshot)
         state: dict[str, Any] = {"spec": asdict(self.spec), "position": mine["position"]}
         state["changed"] = (self._changed if snapshot is None else snapshot["changed"]).cpu()
+        state["pieces"] = 0 if self._ahead is None else len(self._ahead.pieces)
         ranks, rank = self.exchange.ranks, self.exchange.rank
         sizes = torch.bincount(self.owner, minlength=ranks).tolist()
         sent = [sizes[rank], *[0] * (ranks - 1)]
@@ -229,9 +235,10 @@ class ShardedStateStore:
         """
         check_same_spec(state, self.spec)
         own = self.own_nodes.cpu()
-        changed = state.get("changed", own[:0]).to(self.owner.device)  # one process keeps none
+        changed = state.get("changed", own[:0]).to(self.owner.device)
         rows = {name: state[name][own] for name in _TABLES}
         self.restore({"position": state["position"], "changed": changed, **rows})
+        self._pieces = state.get("pieces", 0)
 
 
 class _Commit:

@@ -42,13 +42,14 @@ class UpdateUnderWay:
         memory_order, memory_sent = self._route(update.nodes)
         mail_order, mail_sent = self._route(update.mail_nodes)
         counts = exchange.start_counts(torch.tensor([memory_sent, mail_sent]).t(), "aggregation")
-        yield
-        memory_received, mail_received = counts.wait().t().tolist()
         memory = join([update.nodes.unsqueeze(1), update.memory_time.unsqueeze(1), update.memory])
         mails = codec.pack(update.mails, update.mail_time, update.mail_event)
         mails = torch.cat([join([update.mail_nodes.unsqueeze(1)]), mails], dim=1)
-        self._memory = exchange.start(memory[memory_order], memory_sent, memory_received, "aggregation")
-        self._mails = exchange.start(mails[mail_order], mail_sent, mail_received, "aggregation")
+        memory, mails = memory[memory_order], mails[mail_order]
+        yield
+        memory_received, mail_received = counts.wait().t().tolist()
+        self._memory = exchange.start(memory, memory_sent, memory_received, "aggregation")
+        self._mails = exchange.start(mails, mail_sent, mail_received, "aggregation")
 
     def merged(self) -> StateUpdate:
         """Return the update of all ranks.

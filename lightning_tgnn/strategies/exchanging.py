@@ -95,6 +95,7 @@ class ExchangingStrategy(DDPStrategy):
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(checkpoint_path, *args, **options)
         self._saved = dict(checkpoint.get(_CHECKPOINT_KEY, {}))
+        self._gradients = None  # of an earlier fit, whose weights have now gone
         return checkpoint
 
     @override

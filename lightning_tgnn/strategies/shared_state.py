@@ -48,7 +48,7 @@ class SharedStateStrategy(ExchangingStrategy):
             requirement = f"a task with the stages of a memory-based temporal GNN; {', '.join(missing)} missing"
             cure = "subclass lightning_tgnn.tasks.MemoryTask, or use another strategy"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
-        if self.staleness and str(trainer.precision) == "16-mixed":
+        if self.staleness and trainer.state.fn == "fit" and str(trainer.precision) == "16-mixed":
             cure = "set precision='bf16-mixed', or staleness=0: gradients a step late have the scale of the step before"
             requirement = "without a loss scale where gradients come late"
             raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))

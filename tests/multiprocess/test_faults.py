@@ -131,7 +131,7 @@ def test_a_loss_scale_that_may_change_before_gradients_are_applied_is_refused():
     strategy = SvenStrategy()
     strategy.connect(build("tgn", 8)[1])
     with pytest.raises(InvalidArgumentError, match=r"precision.* got '16-mixed'; set precision='bf16-mixed', or stale"):
-        strategy.setup(SimpleNamespace(precision="16-mixed"))
+        strategy.setup(SimpleNamespace(precision="16-mixed", state=SimpleNamespace(fn="fit")))
 
 
 def test_more_ranks_than_events_are_refused():
