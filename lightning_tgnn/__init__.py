@@ -1,6 +1,6 @@
 """Distributed training of graph neural networks on graphs that change with time, for PyTorch Lightning."""
 
-from lightning_tgnn.callbacks import AdaptiveMicroBatch, ExchangeMonitor
+from lightning_tgnn.callbacks import AdaptiveMicroBatch, CacheThreshold, ExchangeMonitor
 from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
 from lightning_tgnn.strategies import CDFGNNStrategy, DepCacheStrategy, DepCommStrategy, SvenStrategy
 from lightning_tgnn.tasks import LinkPrediction, NodeClassification
@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AdaptiveMicroBatch",
     "CDFGNNStrategy",
+    "CacheThreshold",
     "DepCacheStrategy",
     "DepCommStrategy",
     "EventStore",

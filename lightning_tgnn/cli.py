@@ -6,6 +6,7 @@ import sys
 from argparse import RawDescriptionHelpFormatter
 from typing import Any
 
+import lightning.pytorch as pl
 from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -13,9 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.commands import COMMANDS
-from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.report import print_report
-from lightning_tgnn.tasks import MemoryTask
 
 _DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
 
@@ -27,9 +26,10 @@ _DESCRIPTION = """Train, validate and test temporal graph neural networks on eve
   lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
   lightning-tgnn fit --config RECIPE --print_config                every setting with its value
 
-Beside the subcommands below there are two more, with a --help of their own:
+Beside the subcommands below there are three more, with a --help of their own:
 
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of the nodes, keep them
+  lightning-tgnn partition-graph --source FILE --ranks 8           the same of the edges of a static graph
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP
 """
 
@@ -48,8 +48,8 @@ class TGNNCommand(LightningCLI):
 
     def __init__(self, args: ArgsType = None) -> None:
         super().__init__(
-            model_class=MemoryTask,
-            datamodule_class=TemporalDataModule,
+            model_class=pl.LightningModule,
+            datamodule_class=pl.LightningDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,
             seed_everything_default=0,

@@ -10,6 +10,7 @@ from rich.table import Table
 
 _PARTS = {"val": "validation", "test": "test"}
 _FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "hits@10": "Hits@10", "ap_inductive": "AP, unseen nodes"}
+_FIGURES |= {"accuracy": "accuracy", "f1": "F1"}
 
 
 def print_report(figures: Mapping[str, float], log_dir: str | None, console: Console | None = None) -> None:

@@ -1,6 +1,7 @@
 """Lightning callbacks: tuners and monitors."""
 
 from lightning_tgnn.callbacks.adaptive_micro_batch import AdaptiveMicroBatch
+from lightning_tgnn.callbacks.cache_threshold import CacheThreshold
 from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
 
-__all__ = ["AdaptiveMicroBatch", "ExchangeMonitor"]
+__all__ = ["AdaptiveMicroBatch", "CacheThreshold", "ExchangeMonitor"]

@@ -22,19 +22,31 @@ class SentRows:
     Attributes:
         sent: Rows sent.
         possible: Rows that no cache would have sent.
+        plain_bytes: What those would have taken as float32.
         error: Greatest difference between a row that went and what its receiver made of it.
     """
 
     sent: int = 0
     possible: int = 0
+    plain_bytes: int = 0
     error: float = 0.0
 
     def add(self, rows: Tensor, decoded: Tensor, possible: int) -> None:
         """Count an exchange."""
         self.sent += len(rows)
         self.possible += possible
+        self.plain_bytes += possible * rows.shape[1] * rows.element_size()
         if rows.numel():
             self.error = max(self.error, float((rows - decoded).abs().max()))
+
+    def with_more(self, other: SentRows) -> SentRows:
+        """Return the counts of both."""
+        return SentRows(
+            self.sent + other.sent,
+            self.possible + other.possible,
+            self.plain_bytes + other.plain_bytes,
+            max(self.error, other.error),
+        )
 
 
 class ReplicaCache:

@@ -70,10 +70,7 @@ class CachedReplicaSum:
                 if name in self._saved:
                     self._caches[name].load_state_dict(self._saved.pop(name))
             total, count = self._caches[name].update(values, self.threshold, self._coder, self._exchange, direction)
-        before = self.rows.get(name, SentRows())
-        self.rows[name] = SentRows(
-            before.sent + count.sent, before.possible + count.possible, max(before.error, count.error)
-        )
+        self.rows[name] = self.rows.get(name, SentRows()).with_more(count)
         return total
 
     def _plain(self, values: Tensor, operation: str, coder: RowCoder) -> tuple[Tensor, SentRows]:

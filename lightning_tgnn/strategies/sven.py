@@ -53,6 +53,9 @@ class SvenStrategy(ShardedStateStrategy):
     ) -> None:
         super().__init__(partition=partition, prefetch_batches=prefetch_batches, **options)
         if micro_batches != ADAPTIVE:
+            if isinstance(micro_batches, str):
+                cure = "give a number, for example 2, or 'adaptive'"
+                raise InvalidArgumentError(refusal("micro_batches", "a number or 'adaptive'", micro_batches, cure))
             check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2, or 'adaptive'")
         check_int("staleness", staleness, minimum=0, cure="0 waits for gradients, 1 applies them a step late")
         if staleness > 1:

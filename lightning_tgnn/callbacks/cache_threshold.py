@@ -1,0 +1,116 @@
+"""Sets and logs what CDFGNN's cache does: threshold, rows sent, error, bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from typing_extensions import override
+
+from lightning_tgnn.algorithms.cache_policy import ThresholdController
+
+
+class CacheThreshold(Callback):
+    """Sets the controller of ``CDFGNNStrategy(threshold="adaptive")`` and logs what the cache does in every epoch.
+
+    The controller runs on every rank on the accuracy that all ranks share, so that they agree. Logged by rank 0, summed
+    over the ranks: ``cache/threshold``; for every layer and direction ``cache/<layer>/<direction>_sent``, the share of
+    rows that went, and ``…_error``, the greatest error of the quantiser; ``cache/sent``, the share over all;
+    ``cache/bytes`` sent in training and ``cache/bytes_saved``, by how many float32 rows without a cache would have been
+    more. At the end TensorBoard gets ``cache/epochs``, a picture of threshold and share.
+
+    Args:
+        threshold: What to begin with, in [0, 1).
+        rise: By how much the accuracy has to lie above its moving mean to relax the threshold.
+        fall: By how much below to tighten it.
+        least: Where tightening ends.
+        greatest: Where relaxing ends.
+
+    Attributes:
+        history: Threshold and share of rows sent, by epoch.
+
+    Raises:
+        InvalidArgumentError: The threshold is not in [0, 1).
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: float = 0.01,
+        rise: float = 0.02,
+        fall: float = 0.001,
+        least: float = 0.001,
+        greatest: float = 0.3,
+    ) -> None:
+        self._settings = {"threshold": threshold, "rise": rise, "fall": fall, "least": least, "greatest": greatest}
+        ThresholdController(**self._settings)  # refuses now what would not work in training
+        self.history: list[tuple[float, float]] = []
+        self._bytes = 0
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        strategy: Any = trainer.strategy
+        if not hasattr(strategy, "controller"):
+            rank_zero_info(f"CacheThreshold has nothing to do: {type(strategy).__name__} has no cache")
+        elif trainer.ckpt_path is None:  # a resumed run goes on with the threshold that it had
+            strategy.controller = ThresholdController(**self._settings)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        replicas = getattr(trainer.strategy, "replicas", None)
+        if replicas is None:
+            return
+        sent = sum(
+            flow.sent
+            for name, flow in trainer.strategy.exchange.traffic.flows.items()  # type: ignore[attr-defined]
+            if "forward" in name or "backward" in name
+        )
+        rows = replicas.take_rows()
+        names = sorted(rows)  # the same on all ranks, which exchange in the same order
+        counts = [[rows[name].sent, rows[name].possible, rows[name].plain_bytes] for name in names]
+        device = trainer.strategy.root_device
+        summed = torch.tensor([*counts, [sent - self._bytes, 0, 0]], dtype=torch.float64, device=device)
+        summed = trainer.strategy.reduce(summed, reduce_op="sum")
+        errors = torch.tensor([rows[name].error for name in names], dtype=torch.float64, device=device)
+        errors = trainer.strategy.reduce(errors, reduce_op="max")
+        self._bytes = sent
+        figures = {"cache/threshold": replicas.threshold}
+        for place, name in enumerate(names):
+            went, possible, _plain = summed[place].tolist()
+            figures[f"cache/{name}_sent"] = went / max(possible, 1)
+            figures[f"cache/{name}_error"] = float(errors[place])
+        went, possible, plain = summed[:-1].sum(0).tolist()
+        figures["cache/sent"] = went / max(possible, 1)
+        figures["cache/bytes"] = float(summed[-1, 0])
+        figures["cache/bytes_saved"] = plain - figures["cache/bytes"]
+        self.history.append((replicas.threshold, figures["cache/sent"]))
+        pl_module.log_dict(figures, batch_size=1, rank_zero_only=True)
+
+    @override
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not self.history or not trainer.is_global_zero:
+            return
+        for logger in trainer.loggers:
+            add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
+            if add_figure is not None:
+                add_figure("cache/epochs", epochs_figure(self.history), trainer.global_step)
+
+
+def epochs_figure(history: list[tuple[float, float]]) -> Any:
+    """Return a matplotlib figure of the threshold and of the share of rows sent, epoch by epoch."""
+    from matplotlib.figure import Figure  # not pyplot: nothing to open a window or to keep figures alive
+
+    thresholds, shares = zip(*history, strict=True)
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="epoch", ylabel="share of rows sent", ylim=(0, 1.05))
+    axes.plot(shares, color="tab:blue", label="rows sent")
+    other = axes.twinx()
+    other.plot(thresholds, color="tab:orange", label="threshold")
+    other.set_ylabel("threshold")
+    figure.legend(loc="outside upper center", ncols=2)
+    return figure

@@ -1,0 +1,161 @@
+"""Static graphs: what is refused, what options add, every form of source, the generator."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_tgnn import FullGraphDataModule
+from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.data import Graph, generate_graph
+from lightning_tgnn.data.graph_readers import read_graph
+
+DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+
+
+def parts():
+    """Four vertices: 0 -> 1, 1 -> 0, 0 -> 2, 2 -> 2; vertex 3 is alone."""
+    split = torch.eye(4, dtype=torch.bool)
+    return {
+        "src": torch.tensor([0, 1, 0, 2]),
+        "dst": torch.tensor([1, 0, 2, 2]),
+        "features": torch.arange(8.0).view(4, 2),
+        "labels": torch.tensor([0, 1, 1, -1]),
+        "train": split[0],
+        "val": split[1],
+        "test": split[2],
+    }
+
+
+def edges(graph):
+    return sorted(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+
+
+def test_options_add_what_they_say():
+    graph = Graph(**parts())
+    assert edges(graph.with_options(undirected=False, self_loops=False)) == [(0, 1), (0, 2), (1, 0), (2, 2)]
+    both = graph.with_options(undirected=True, self_loops=False)
+    assert edges(both) == [(0, 1), (0, 2), (1, 0), (2, 0), (2, 2)]
+    looped = graph.with_options(undirected=True, self_loops=True)
+    assert edges(looped) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2), (3, 3)]
+
+
+def test_weights_are_those_worked_out_by_hand():
+    graph = Graph(**parts())
+    # In-degrees 1, 1, 2, 0; out-degrees 2, 1, 1, 0.
+    wanted = [1 / np.sqrt(1 * 2), 1.0, 1 / np.sqrt(2 * 2), 1 / np.sqrt(2 * 1)]
+    np.testing.assert_allclose(graph.weights("symmetric").numpy(), wanted, rtol=1e-6)
+    np.testing.assert_allclose(graph.weights("row").numpy(), [1.0, 1.0, 0.5, 0.5])
+    assert graph.weights("none").tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("src", torch.tensor([0, 1, 0, 4]), r"src must be vertices 0 .. 3, the rows of the features, got 4"),
+        ("dst", torch.tensor([0, 1, 0, -1]), r"dst must be vertices 0 .. 3"),
+        ("dst", torch.tensor([0, 1]), "edges must be as many sources as destinations"),
+        ("features", torch.full((4, 2), float("nan")), "features must be finite, got 'NaN or infinity at vertex 0'"),
+        ("features", torch.zeros(4), "features must be a matrix"),
+        ("labels", torch.tensor([0, -2, 0, 0]), "labels must be classes from 0, or -1, got -2"),
+        ("labels", torch.zeros(3, dtype=torch.int64), "labels must be one for each of 4 vertices"),
+        ("train", torch.zeros(4, dtype=torch.bool), "train mask must be at least one vertex, got 0"),
+        ("val", torch.tensor([True, True, False, False]), "train and val mask must be without a vertex in both, got 1"),
+        ("test", torch.tensor([False, False, True, True]), "test mask must be vertices with a label, got 'vertex 3'"),
+    ],
+)
+def test_what_must_not_be_trained_on_is_refused(name, value, message):
+    with pytest.raises(DataError, match=message):
+        Graph(**(parts() | {name: value}))
+
+
+def test_a_graph_without_edges_is_refused():
+    none = torch.zeros(0, dtype=torch.int64)
+    with pytest.raises(DataError, match="edges must be at least one, got 0"):
+        Graph(**(parts() | {"src": none, "dst": none}))
+
+
+def same(ours, theirs):
+    assert edges(ours) == edges(theirs)
+    for name in ("features", "labels", "train", "val", "test"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+
+
+def compressed(prefix, matrix):
+    rows, columns = matrix.nonzero()
+    starts = np.concatenate([[0], np.bincount(rows, minlength=len(matrix)).cumsum()])
+    return {
+        f"{prefix}_data": matrix[rows, columns],
+        f"{prefix}_indices": columns,
+        f"{prefix}_indptr": starts,
+        f"{prefix}_shape": np.array(matrix.shape),
+    }
+
+
+def test_every_form_gives_the_same_graph(tmp_path):
+    graph = Graph(**parts())
+    masks = {f"{name}_mask": getattr(graph, name).numpy() for name in ("train", "val", "test")}
+    index, dense = np.stack([graph.src, graph.dst]), graph.features.numpy()
+    adjacency = np.zeros((4, 4))
+    adjacency[graph.src, graph.dst] = 1
+    forms = {
+        "dense": {"edge_index": index, "features": dense, "labels": graph.labels, **masks},
+        "rows": {"edge_index": index, "label": graph.labels, **compressed("feat", dense), **masks},
+        "adjacency": {"labels": graph.labels, **compressed("adj", adjacency), **compressed("attr", dense), **masks},
+    }
+    for name, arrays in forms.items():
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        same(read_graph(tmp_path / f"{name}.npz"), graph)
+    tensors = {name: torch.from_numpy(mask) for name, mask in masks.items()}
+    like_pyg = SimpleNamespace(edge_index=torch.from_numpy(index), x=graph.features, y=graph.labels, **tensors)
+    same(read_graph(like_pyg), graph)
+
+
+def test_a_dgl_graph_gives_the_same(tmp_path):
+    dgl = pytest.importorskip("dgl")
+    graph = Graph(**parts())
+    made = dgl.graph((graph.src, graph.dst), num_nodes=4)
+    made.ndata.update(feat=graph.features, label=graph.labels)
+    made.ndata.update({f"{name}_mask": getattr(graph, name) for name in ("train", "val", "test")})
+    same(read_graph(made), graph)
+
+
+def test_other_sources_are_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"source must be an .npz file"):
+        read_graph(tmp_path / "nowhere.npz")
+    with pytest.raises(InvalidArgumentError, match=r"source must be an .npz file.*got 'dict'"):
+        read_graph({})
+    (tmp_path / "text.npz").write_text("no archive")
+    with pytest.raises(DataError, match="source must be a NumPy archive"):
+        read_graph(tmp_path / "text.npz")
+    np.savez(tmp_path / "part.npz", edge_index=np.zeros((2, 1), int))
+    with pytest.raises(DataError, match="source must be with attr_indptr, got 'edge_index'"):
+        read_graph(tmp_path / "part.npz")
+    np.savez(tmp_path / "pickled.npz", edge_index=np.array([{}], dtype=object))
+    with pytest.raises(DataError, match="source must be a NumPy archive"):
+        read_graph(tmp_path / "pickled.npz")
+
+
+def test_the_generator_makes_what_was_asked_for():
+    graph = generate_graph(2000, 40_000, 4, 8, homophily=0.7, exponent=2.2, seed=3)
+    assert (graph.num_nodes, len(graph.src), graph.features.shape[1], int(graph.labels.max())) == (2000, 40_000, 8, 3)
+    alike = float((graph.labels[graph.src] == graph.labels[graph.dst]).float().mean())
+    assert 0.72 < alike < 0.9  # of the others a quarter or so stays by chance
+    degree = torch.bincount(graph.dst, minlength=2000).sort(descending=True).values
+    assert int(degree[:20].sum()) > 0.05 * 40_000  # one in a hundred has far more than one in a hundred
+    centres = torch.stack([graph.features[graph.labels == label].mean(0) for label in range(4)])
+    assert float(torch.cdist(centres, centres).fill_diagonal_(9).min()) > 0.5
+    again = generate_graph(2000, 40_000, 4, 8, homophily=0.7, exponent=2.2, seed=3)
+    assert torch.equal(graph.src, again.src)
+    assert [int(getattr(graph, name).sum()) for name in ("train", "val", "test")] == [1200, 400, 400]
+    with pytest.raises(InvalidArgumentError, match="exponent - 2 must be"):
+        generate_graph(exponent=1.5)
+
+
+@pytest.mark.skipif(not (DATA / "cora.npz").exists(), reason="needs cora.npz in LIGHTNING_TGNN_DATA")
+def test_cora_is_read():
+    info = FullGraphDataModule(DATA / "cora.npz", undirected=False, self_loops=False).info
+    assert (info.num_nodes, info.num_edges, info.feature_dim, info.num_classes) == (2708, 10556, 1433, 7)

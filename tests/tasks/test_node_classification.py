@@ -1,0 +1,99 @@
+"""Node classification in one process: learning, checkpoints, what is refused, the callback."""
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+from lightning_tgnn import (
+    CacheThreshold,
+    CDFGNNStrategy,
+    FullGraphDataModule,
+    LinkPrediction,
+    NodeClassification,
+    TemporalDataModule,
+)
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+
+QUIET = {"accelerator": "cpu", "devices": 1, "logger": False, "num_sanity_val_steps": 0}
+QUIET |= {"enable_progress_bar": False, "enable_model_summary": False}
+
+
+def data(**options):
+    return FullGraphDataModule(synthetic={"num_nodes": 200, "num_edges": 2000, "noise": 2.0} | options)
+
+
+def trainer(**options):
+    return pl.Trainer(**(QUIET | {"max_epochs": 30, "enable_checkpointing": False} | options))
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_it_learns(model):
+    pl.seed_everything(0, verbose=False)
+    task = NodeClassification(model, hidden_dim=16, dropout=0.2)
+    runner = trainer(strategy=CDFGNNStrategy(), callbacks=[CacheThreshold()])
+    runner.fit(task, datamodule=data())
+    assert runner.callback_metrics["train/accuracy"] > 0.9
+    (figures,) = runner.test(task, datamodule=data(), verbose=False)
+    assert figures["test/accuracy"] > 0.8
+    assert figures["test/f1"] > 0.7
+    (answer,) = runner.predict(task, datamodule=data())
+    assert answer["probability"].sum(1).allclose(torch.ones(40))
+
+
+def test_a_resumed_run_ends_like_one_that_was_not_stopped(tmp_path):
+    def fit(**options):
+        pl.seed_everything(0, verbose=False)
+        task = NodeClassification(hidden_dim=8)
+        keep = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
+        trainer(max_epochs=6, callbacks=[keep], enable_checkpointing=True).fit(task, datamodule=data(), **options)
+        return task
+
+    once = fit()
+    again = fit(ckpt_path=tmp_path / "epoch=2.ckpt")
+    for name, value in once.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    loaded = NodeClassification.load_from_checkpoint(tmp_path / "epoch=5.ckpt")
+    (ours,), (theirs,) = (trainer().test(task, datamodule=data(), verbose=False) for task in (loaded, once))
+    assert ours == theirs
+    with pytest.raises(CheckpointError, match="must be of this graph"):
+        trainer().test(loaded, datamodule=data(num_edges=1999), verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "sage"}, "model must be one of 'gat', 'gcn', got 'sage'"),
+        ({"model": "gat", "hidden_dim": 10, "heads": 4}, "heads must be a divisor of hidden_dim=10, got 4"),
+        ({"num_layers": 0}, "num_layers must be"),
+        ({"dropout": 1.0}, "dropout must be"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        NodeClassification(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bits": 5}, "bits must be one of 2, 4, 8, 16, or None, got 5"),
+        ({"threshold": 1.0}, "threshold must be a number in"),
+        ({"cached": True}, "option of CDFGNNStrategy must be one of .*cache.*, got 'cached'"),
+    ],
+)
+def test_options_of_the_strategy_are_checked(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        CDFGNNStrategy(**options)
+
+
+def test_what_does_not_go_together_is_refused():
+    with pytest.raises(InvalidArgumentError, match=r"model must be a task that adds up over replicas.*BoringModel"):
+        trainer(strategy="cdfgnn").fit(BoringModel())
+    with pytest.raises(
+        InvalidArgumentError, match="datamodule must be a FullGraphDataModule, got 'TemporalDataModule'"
+    ):
+        trainer().fit(NodeClassification(), datamodule=TemporalDataModule())
+    with pytest.raises(InvalidArgumentError, match=r"model must be a task that adds up over replicas.*LinkPrediction"):
+        trainer(strategy="cdfgnn").fit(LinkPrediction(), datamodule=TemporalDataModule())
