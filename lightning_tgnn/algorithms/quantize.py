@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms import quantize_loops
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 
 QUANTIZE_BITS = (2, 4, 8, 16)
@@ -31,8 +32,8 @@ def quantized_width(columns: int, bits: int) -> int:
 def quantize(rows: Tensor, bits: int) -> Tensor:
     """Return rows as bytes: each value as one of ``2**bits`` levels between the least and the greatest of its row.
 
-    ``q = round((2^B - 1)(m - min) / (max - min))``; the paper prints ``2^B``, whose greatest value does not fit in B
-    bits. A row of equal values is kept as it is.
+    ``q = floor((2^B - 1)(m - min) / (max - min) + 1/2)``; the paper prints ``2^B``, whose greatest value does not
+    fit in B bits. A row of equal values is kept as it is.
 
     Args:
         rows: float32 [n, k], finite.
@@ -44,13 +45,23 @@ def quantize(rows: Tensor, bits: int) -> Tensor:
     count, columns = rows.shape
     if not columns:
         return rows.new_zeros(count, _BOUND_BYTES, dtype=torch.uint8)
+    if rows.device.type == "cpu":
+        bounds = torch.empty(count, 2)
+        packed = torch.empty(count, quantized_width(columns, bits) - _BOUND_BYTES, dtype=torch.uint8)
+        quantize_loops.quantize(rows.contiguous().numpy(), bits, bounds.numpy(), packed.numpy())
+        return torch.cat([bounds.view(torch.uint8), packed], dim=1)
+    return quantize_by_tensors(rows, bits)
+
+
+def quantize_by_tensors(rows: Tensor, bits: int) -> Tensor:
+    """Return what `quantize` does, on any device."""
     least, greatest = torch.aminmax(rows, dim=1, keepdim=True)
     bounds = torch.cat([least, greatest], dim=1).contiguous().view(torch.uint8)
     # In float64: the range of a row may be beyond float32, and one level of 16 bits is near its resolution.
     low = least.double()
     span = greatest.double() - low
     scale = torch.where(span > 0, (2**bits - 1) / span, 0.0)
-    levels = ((rows.double() - low) * scale).round_()
+    levels = ((rows.double() - low) * scale + 0.5).floor_()
     return torch.cat([bounds, _packed(levels, bits)], dim=1)
 
 
@@ -61,6 +72,16 @@ def dequantize(data: Tensor, columns: int, bits: int) -> Tensor:
     """
     if not columns:
         return data.new_zeros(len(data), 0, dtype=torch.float32)
+    if data.device.type == "cpu":
+        bounds = data[:, :_BOUND_BYTES].clone(memory_format=torch.contiguous_format).view(torch.float32)
+        rows = torch.empty(len(data), columns)
+        quantize_loops.dequantize(bounds.numpy(), data[:, _BOUND_BYTES:].numpy(), bits, rows.numpy())
+        return rows
+    return dequantize_by_tensors(data, columns, bits)
+
+
+def dequantize_by_tensors(data: Tensor, columns: int, bits: int) -> Tensor:
+    """Return what `dequantize` does, on any device."""
     low, high = (
         data[:, :_BOUND_BYTES].clone(memory_format=torch.contiguous_format).view(torch.float32).double().split(1, dim=1)
     )

@@ -31,13 +31,14 @@ class SentRows:
     plain_bytes: int = 0
     error: float = 0.0
 
-    def add(self, rows: Tensor, decoded: Tensor, possible: int) -> None:
-        """Count an exchange."""
-        self.sent += len(rows)
+    def add(self, rows: Tensor, decoded: Tensor, possible: int, times: int | None = None) -> None:
+        """Count an exchange of rows, each sent once, or altogether so many ``times``."""
+        self.sent += len(rows) if times is None else times
         self.possible += possible
         self.plain_bytes += possible * rows.shape[1] * rows.element_size()
-        if rows.numel():
-            self.error = max(self.error, float((rows - decoded).abs().max()))
+        if rows.numel() and decoded.data_ptr() != rows.data_ptr():
+            least, greatest = torch.aminmax(rows - decoded)
+            self.error = max(self.error, float(-least), float(greatest))
 
     def with_more(self, other: SentRows) -> SentRows:
         """Return the counts of both."""
@@ -77,16 +78,18 @@ class ReplicaCache:
         self, values: Tensor, threshold: float, coder: RowCoder, exchange: Exchange, operation: str
     ) -> tuple[Tensor, SentRows]:
         """Take in this rank's values, float32 [n, k], and return the sums, float32 [n, k], and what was sent."""
-        links, count = self._links, SentRows()
+        links, count, columns = self._links, SentRows(), values.shape[1]
         lists = links.of_mirrors, links.of_mastered
 
         mine = values[links.mirrors]
         going = self._changed(mine, self.sent, threshold)
-        rows = mine[going] - self.sent[going] if coder.bits is not None else mine[going]
-        arrived, places, decoded = send_some(rows, going, lists, coder, exchange, f"gather_{operation}")
+        rows = self._difference(mine, self.sent, going, coder)
+        data = coder.encode(rows)
+        decoded = coder.decode(data, columns)
         count.add(rows, decoded, len(mine))
+        arrived, places = send_some(data, going, lists, exchange, f"gather_{operation}")
         _renew(self.sent, going, decoded, coder)
-        _renew(self.heard, places, arrived, coder)
+        _renew(self.heard, places, coder.decode(arrived, columns), coder)
 
         active = torch.zeros(len(self.shared), dtype=torch.bool, device=values.device)
         active[self._of_shared[places]] = True
@@ -97,23 +100,28 @@ class ReplicaCache:
         total = self.own.index_add(0, self._of_shared, self.heard)
 
         telling = active.nonzero().squeeze(1)
-        rows = total[telling] - self.told[telling] if coder.bits is not None else total[telling]
-        # Coded once for all mirrors of a vertex: every replica decodes the same.
-        data = coder.decode(coder.encode(rows), rows.shape[1])
-        _renew(self.told, telling, data, coder)
+        rows = self._difference(total, self.told, telling, coder)
+        data = coder.encode(rows)  # once for all mirrors of a vertex: every replica decodes the same
+        decoded = coder.decode(data, columns)
+        _renew(self.told, telling, decoded, coder)
         place = torch.full((len(self.shared),), -1, dtype=torch.int64, device=values.device)
         place[telling] = torch.arange(len(telling), device=values.device)
         going = active[self._of_shared].nonzero().squeeze(1)
-        rows = rows[place[self._of_shared[going]]]
-        arrived, places, decoded = send_some(rows, going, lists[::-1], coder, exchange, f"scatter_{operation}")
-        count.add(rows, decoded, len(links.mastered))
-        _renew(self.known, places, arrived, coder)
+        count.add(rows, decoded, len(links.mastered), times=len(going))
+        data = data[place[self._of_shared[going]]]
+        arrived, places = send_some(data, going, lists[::-1], exchange, f"scatter_{operation}")
+        _renew(self.known, places, coder.decode(arrived, columns), coder)
 
         self._first = False
         summed = values.clone()
         summed[self.shared] = self.told
         summed[links.mirrors] = self.known
         return summed, count
+
+    @staticmethod
+    def _difference(values: Tensor, sent: Tensor, going: Tensor, coder: RowCoder) -> Tensor:
+        """Return what goes: values, or where they are quantised, by how much they differ from what was sent."""
+        return values[going] if coder.bits is None else values[going].sub_(sent[going])
 
     def _changed(self, values: Tensor, sent: Tensor, threshold: float) -> Tensor:
         """Return the places of the rows to send; the first exchange sends all."""
@@ -134,4 +142,7 @@ class ReplicaCache:
 
 def _renew(table: Tensor, places: Tensor, rows: Tensor, coder: RowCoder) -> None:
     """Write rows, or add differences."""
-    table[places] = rows if coder.bits is None else table[places] + rows
+    if coder.bits is None:
+        table[places] = rows
+    else:
+        table.index_add_(0, places, rows)  # places are distinct

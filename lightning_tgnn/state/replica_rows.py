@@ -31,53 +31,29 @@ class RowCoder:
     def decode(self, data: Tensor, columns: int) -> Tensor:
         """Return float32 [n, k] of what `encode` has made."""
         if self.bits is None:
-            return data.clone(memory_format=torch.contiguous_format).view(torch.float32).view(len(data), columns)
+            return data.view(torch.float32)
         return dequantize(data, columns, self.bits)
 
 
-def send_all(
-    rows: Tensor, sent: Tensor, received: Tensor, coder: RowCoder, exchange: Exchange, operation: str
-) -> tuple[Tensor, Tensor]:
-    """Send every row of a list of links.
-
-    Args:
-        rows: float32 [S, k], rank by rank.
-        sent: int64 [P], rows for each rank.
-        received: int64 [P], rows from each rank.
-        coder: How they travel.
-        exchange: Between the ranks.
-        operation: Under what name the bytes are counted.
-
-    Returns:
-        The rows that have arrived, float32 [T, k], and this rank's own as the receivers decode them, [S, k].
-    """
-    data = coder.encode(rows)
-    pending = exchange.start(data, sent.tolist(), received.tolist(), operation)
-    return coder.decode(pending.wait(), rows.shape[1]), coder.decode(data, rows.shape[1])
-
-
 def send_some(
-    rows: Tensor, going: Tensor, links: tuple[Tensor, Tensor], coder: RowCoder, exchange: Exchange, operation: str
-) -> tuple[Tensor, Tensor, Tensor]:
+    data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: Exchange, operation: str
+) -> tuple[Tensor, Tensor]:
     """Send some rows of a list of links, and which of them they are.
 
     Args:
-        rows: float32 [g, k], those that go, rank by rank.
+        data: uint8 [g, bytes], those that go, rank by rank, as `RowCoder.encode` has made them.
         going: int64 [g], their places in this rank's list, ascending.
         links: int64 [P] each, how long this rank's list is for every rank, and how long those of the ranks for it are.
-        coder: How they travel.
         exchange: Between the ranks.
         operation: Under what name the bytes are counted.
 
     Returns:
-        What has arrived, float32 [h, k]; the places in the receiver's list that it is for, int64 [h]; and this rank's
-        own rows as the receivers decode them, [g, k].
+        What has arrived, uint8 [h, bytes], and the places in the receiver's list that it is for, int64 [h].
     """
     own, theirs = (lengths.tolist() for lengths in links)
     ends = links[0].cumsum(0)
     sent = torch.bincount(torch.searchsorted(ends, going, right=True), minlength=len(own))
     counts = exchange.start_counts(sent.unsqueeze(1), f"{operation}_counts")
-    data = coder.encode(rows)
     sent_rows, first = sent.tolist(), (ends - links[0]).tolist()
     chosen = [places - start for places, start in zip(going.split(sent_rows), first, strict=True)]
     choices = [_choice(places, length) for places, length in zip(chosen, own, strict=True)]
@@ -91,8 +67,7 @@ def send_some(
         start + _chosen(choice, count, length)
         for choice, count, length, start in zip(heard, received, theirs, starts, strict=True)
     ]
-    columns = rows.shape[1]
-    return coder.decode(arriving.wait(), columns), torch.cat(places), coder.decode(data, columns)
+    return arriving.wait(), torch.cat(places)
 
 
 def _choice_bytes(count: int, length: int) -> int:

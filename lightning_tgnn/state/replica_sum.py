@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.quantize import check_bits
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.replica_cache import ReplicaCache, SentRows
-from lightning_tgnn.state.replica_rows import RowCoder, send_all, shared_masters
+from lightning_tgnn.state.replica_rows import RowCoder, shared_masters
 from lightning_tgnn.types import ReplicaLinks
 
 _WHOLE = RowCoder(None)
@@ -75,22 +75,22 @@ class CachedReplicaSum:
 
     def _plain(self, values: Tensor, operation: str, coder: RowCoder) -> tuple[Tensor, SentRows]:
         """Send every row."""
-        links, count = self._links, SentRows()
+        links, count, columns, exchange = self._links, SentRows(), values.shape[1], self._exchange
+        of_mirrors, of_mastered = links.of_mirrors.tolist(), links.of_mastered.tolist()
         mine = values[links.mirrors]
-        arrived, decoded = send_all(
-            mine, links.of_mirrors, links.of_mastered, coder, self._exchange, f"gather_{operation}"
-        )
-        count.add(mine, decoded, len(mine))
-        total = values.index_add(0, links.mastered, arrived)
+        data = coder.encode(mine)
+        count.add(mine, coder.decode(data, columns), len(mine))
+        arrived = exchange.start(data, of_mirrors, of_mastered, f"gather_{operation}").wait()
+        total = values.index_add(0, links.mastered, coder.decode(arrived, columns))
         # Every replica goes on with what the mirrors decode, the master too.
         rows = total[self._shared]
-        total[self._shared] = coder.decode(coder.encode(rows), rows.shape[1])
-        theirs = rows[self._of_shared]
-        arrived, decoded = send_all(
-            theirs, links.of_mastered, links.of_mirrors, coder, self._exchange, f"scatter_{operation}"
-        )
-        count.add(theirs, decoded, len(theirs))
-        total[links.mirrors] = arrived
+        data = coder.encode(rows)
+        decoded = coder.decode(data, columns)
+        total[self._shared] = decoded
+        count.add(rows, decoded, len(links.mastered), times=len(links.mastered))
+        data = data[self._of_shared]
+        arrived = exchange.start(data, of_mastered, of_mirrors, f"scatter_{operation}").wait()
+        total[links.mirrors] = coder.decode(arrived, columns)
         return total, count
 
     def take_rows(self) -> dict[str, SentRows]:

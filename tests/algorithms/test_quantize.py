@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lightning_tgnn.algorithms.quantize import QUANTIZE_BITS, check_bits, dequantize, quantize, quantized_width
+from lightning_tgnn.algorithms.quantize import (
+    QUANTIZE_BITS,
+    check_bits,
+    dequantize,
+    dequantize_by_tensors,
+    quantize,
+    quantize_by_tensors,
+    quantized_width,
+)
 from lightning_tgnn.checks import InvalidArgumentError
 
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
@@ -29,6 +37,9 @@ def test_the_error_is_at_most_half_a_level(values, bits):
     assert ((back.double() - rows.double()).abs() <= (high - low) / (2 * (2**bits - 1)) + rounding).all()
     constant = (low == high).squeeze(1)
     assert torch.equal(back[constant], rows[constant])
+    # Zeros of either sign are equal, so the bytes need not be.
+    assert torch.equal(dequantize(quantize_by_tensors(rows, bits), rows.shape[1], bits), back)
+    torch.testing.assert_close(dequantize_by_tensors(data, rows.shape[1], bits), back, rtol=1e-6, atol=0)
 
 
 def by_hand(row, bits):

@@ -132,7 +132,7 @@ class SlowSums:
         low, high = row.min().double(), row.max().double()
         if low == high:
             return row.clone()
-        levels = ((row.double() - low) * ((2**self.bits - 1) / (high - low))).round()
+        levels = ((row.double() - low) * ((2**self.bits - 1) / (high - low)) + 0.5).floor()
         return (levels * ((high - low) / (2**self.bits - 1)) + low).float()
 
     def differs(self, row, old):
