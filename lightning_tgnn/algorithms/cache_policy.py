@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms import quantize_loops
 from lightning_tgnn.checks import check_fraction
 
 
@@ -24,6 +23,8 @@ def rows_to_send(values: Tensor, sent: Tensor, threshold: float) -> Tensor:
     if not values.shape[1]:
         return values.new_zeros(len(values), dtype=bool)  # type: ignore[call-overload]
     if values.device.type == "cpu":
+        from lightning_tgnn.algorithms import quantize_loops  # late: the compiler takes a second to import
+
         return torch.from_numpy(quantize_loops.rows_to_send(values.numpy(), sent.numpy(), threshold))
     return (values - sent).abs_().amax(1) > threshold * sent.abs().amax(1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms import quantize_loops
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 
 QUANTIZE_BITS = (2, 4, 8, 16)
@@ -46,6 +45,8 @@ def quantize(rows: Tensor, bits: int) -> Tensor:
     if not columns:
         return rows.new_zeros(count, _BOUND_BYTES, dtype=torch.uint8)
     if rows.device.type == "cpu":
+        from lightning_tgnn.algorithms import quantize_loops  # late: the compiler takes a second to import
+
         bounds = torch.empty(count, 2)
         packed = torch.empty(count, quantized_width(columns, bits) - _BOUND_BYTES, dtype=torch.uint8)
         quantize_loops.quantize(rows.contiguous().numpy(), bits, bounds.numpy(), packed.numpy())
@@ -73,6 +74,8 @@ def dequantize(data: Tensor, columns: int, bits: int) -> Tensor:
     if not columns:
         return data.new_zeros(len(data), 0, dtype=torch.float32)
     if data.device.type == "cpu":
+        from lightning_tgnn.algorithms import quantize_loops
+
         bounds = data[:, :_BOUND_BYTES].clone(memory_format=torch.contiguous_format).view(torch.float32)
         rows = torch.empty(len(data), columns)
         quantize_loops.dequantize(bounds.numpy(), data[:, _BOUND_BYTES:].numpy(), bits, rows.numpy())

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.counter_random import counter_hash
 from lightning_tgnn.algorithms.partition import check_ids, metis_partition
-from lightning_tgnn.algorithms.vertex_cut_loops import assign_by_evaluation, assign_by_hdrf
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
 
 CUT_METHODS = ("hierarchical", "ebv", "hdrf", "random", "metis")
@@ -78,6 +77,8 @@ def vertex_cut(
 def _by_evaluation(
     src: Tensor, dst: Tensor, num_nodes: int, hosts: Tensor, gamma: float, alpha: float, beta: float
 ) -> Tensor:
+    from lightning_tgnn.algorithms.vertex_cut_loops import assign_by_evaluation  # late: the compiler is slow to import
+
     ends, starts = dst.numpy(), src.numpy()
     degree = np.bincount(starts, minlength=num_nodes) + np.bincount(ends, minlength=num_nodes)
     degree = degree.astype(np.int32)
@@ -88,5 +89,7 @@ def _by_evaluation(
 
 
 def _by_hdrf(src: Tensor, dst: Tensor, num_nodes: int, parts: int) -> Tensor:
+    from lightning_tgnn.algorithms.vertex_cut_loops import assign_by_hdrf
+
     seen = np.zeros((num_nodes, parts), np.uint8)
     return torch.from_numpy(assign_by_hdrf(src.numpy(), dst.numpy(), seen, 1.1))
