@@ -24,7 +24,7 @@ from lightning_tgnn.commands.partition_report import PartitionResult, print_part
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.demand import presample_demand
 from lightning_tgnn.models import MODEL_NAMES, ModelConfig, build_model
-from lightning_tgnn.strategies.node_partition import save_partition
+from lightning_tgnn.strategies.partition_file import save_partition
 
 _DESCRIPTION = """Compare partitions of the nodes: which rank owns the node state of which node.
 

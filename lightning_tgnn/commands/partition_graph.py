@@ -18,7 +18,7 @@ from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS, vertex_cut
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.options import Options, names_of
 from lightning_tgnn.data import FullGraphDataModule
-from lightning_tgnn.strategies.edge_partition import save_edge_partition
+from lightning_tgnn.strategies.partition_file import save_partition
 
 _DESCRIPTION = """Compare vertex-cuts of a static graph: which rank owns which edge.
 
@@ -76,7 +76,7 @@ def partition_graph(arguments: Sequence[str]) -> None:
         seconds = perf_counter() - begin
         report = cut_report(part, Replicas.of(graph.src, graph.dst, part, graph.num_nodes, hosts), hosts)
         results[method] = {**asdict(report), "seconds": seconds}
-        save_edge_partition(folder / f"{method}.pt", part, options.ranks, method, data.info.fingerprint)
+        save_partition(folder / f"{method}.pt", part, options.ranks, method, data.info.fingerprint)
     about = {"source": str(data.source), "ranks": options.ranks, "hosts": options.hosts}
     about |= {"fingerprint": data.info.fingerprint, "methods": results}
     (folder / "partition.json").write_text(json.dumps(about, indent=1))
@@ -94,6 +94,7 @@ def _table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table(
         "method", "replicas / vertex", "edges, max / mean", "vertices, max / mean", "inner", "outer", "seconds"
     )
+    table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"
     for method, figures in results.items():

@@ -1,0 +1,68 @@
+"""Partitions in files: which rank owns each node, or each edge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+
+_COMMANDS = {"nodes": "partition", "edges": "partition-graph"}
+
+
+def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerprint: str) -> None:
+    """Write a partition for a strategy's ``partition=path``.
+
+    Args:
+        path: Where to.
+        owner: Integers, the rank of every node or edge.
+        ranks: How many there are.
+        method: What it was made with.
+        fingerprint: Of the graph.
+    """
+    torch.save({"owner": owner, "ranks": ranks, "method": method, "fingerprint": fingerprint}, path)
+
+
+def given_partition(
+    partition: Path | Tensor, things: str, count: int, ranks: int, datamodule: Any, methods: Sequence[str]
+) -> Tensor:
+    """Return a partition that is not to be made but given, integers [count].
+
+    Args:
+        partition: A file of `save_partition`, or integers [count].
+        things: What is cut: ``"nodes"`` or ``"edges"``.
+        count: How many of them there are.
+        ranks: How many ranks there are.
+        datamodule: Knows the graph; may be None.
+        methods: What else could have been given.
+
+    Raises:
+        InvalidArgumentError: There is no such file, or it is of another graph or number of ranks.
+    """
+    cure = f"make one with `lightning-tgnn {_COMMANDS[things]}` for this graph and number of ranks"
+
+    def refused(requirement: str, received: Any) -> InvalidArgumentError:
+        return InvalidArgumentError(refusal("partition", requirement, received, cure))
+
+    owner = partition
+    if not isinstance(owner, Tensor):
+        if not owner.is_file():
+            raise refused(f"one of {', '.join(methods)}, or a file", owner)
+        try:
+            saved = torch.load(owner, weights_only=True)
+            owner, saved_ranks, fingerprint = saved["owner"], saved["ranks"], saved["fingerprint"]
+        except Exception as error:
+            raise refused(f"a file of a partition of {things}", partition) from error
+        if saved_ranks != ranks:
+            raise refused(f"for {ranks} ranks", f"{saved_ranks} ranks in {partition}")
+        if datamodule is not None and datamodule.info.fingerprint != fingerprint:
+            raise refused("of this graph", f"that of another in {partition}")
+    if owner.shape != (count,):
+        raise refused(f"a rank for each of {count} {things}", list(owner.shape))
+    if count and not 0 <= int(owner.min()) <= int(owner.max()) < ranks:
+        raise refused(f"ranks in 0 .. {ranks - 1}", int(owner.min()) if int(owner.min()) < 0 else int(owner.max()))
+    return owner
