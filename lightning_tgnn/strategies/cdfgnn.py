@@ -57,6 +57,9 @@ class CDFGNNStrategy(ExchangingStrategy):
         self.controller = ThresholdController()
         self.replicas: CachedReplicaSum | None = None
         self._part: Tensor | None = None
+        self._cut_of: Tensor | None = None
+        self._replicas_before: Any = None
+        self._saved_accuracy: float | None = None
 
     @property
     def hosts(self) -> Tensor:
@@ -70,6 +73,7 @@ class CDFGNNStrategy(ExchangingStrategy):
             requirement = "a task that adds up over replicas by its attribute `replicas`"
             cure = "take lightning_tgnn.NodeClassification or see the README, or use another strategy"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
+        self._replicas_before = task.replicas  # type: ignore[union-attr]
         super().setup(trainer)
 
     @override
@@ -80,7 +84,8 @@ class CDFGNNStrategy(ExchangingStrategy):
             raise InvalidArgumentError(refusal("dataloader", "of a graph that can be cut", received, cure))
         if self.world_size == 1:
             return dataloader
-        if self._part is None or len(self._part) != len(dataloader.edges[0]):
+        if self._part is None or self._cut_of is not dataloader.edges[0]:
+            self._cut_of = dataloader.edges[0]
             trainer: Any = self.lightning_module.trainer  # type: ignore[union-attr]
             given = self._saved.get("part", self.partition) if self._fits(dataloader) else self.partition
             self._part = choose_edge_partition(given, dataloader.edges, self.hosts, trainer, self.broadcast)
@@ -95,6 +100,19 @@ class CDFGNNStrategy(ExchangingStrategy):
         self.lightning_module.replicas = self.replicas  # type: ignore[union-attr]
         return loader
 
+    @override
+    def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(checkpoint_path, *args, **options)
+        self._part = self.replicas = None  # both come from the checkpoint, or anew
+        return checkpoint
+
+    @override
+    def teardown(self) -> None:
+        if self._replicas_before is not None:
+            self.lightning_module.replicas = self._replicas_before  # type: ignore[union-attr]
+            self._replicas_before = None
+        super().teardown()
+
     def _fits(self, dataloader: Any) -> bool:
         """Whether what a checkpoint holds of the strategy is of this graph and number of ranks."""
         saved = self._saved.get("part")
@@ -105,13 +123,20 @@ class CDFGNNStrategy(ExchangingStrategy):
         own = {name: {key: rows[self.global_rank] for key, rows in cache.items()} for name, cache in tables.items()}
         replicas.load_state_dict({"threshold": saved["threshold"], "caches": own})
         self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
+        self._saved_accuracy = saved["accuracy"]
 
     @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
-        accuracy = self.lightning_module.trainer.callback_metrics.get("train/accuracy")  # type: ignore[union-attr]
+        accuracy, self._saved_accuracy = self._accuracy, None
         if self.replicas is not None and self.threshold == ADAPTIVE and accuracy is not None:
-            self.replicas.threshold = self.controller.update(float(accuracy))
+            self.replicas.threshold = self.controller.update(accuracy)
+
+    @property
+    def _accuracy(self) -> float | None:
+        """The training accuracy of the epoch before, of the checkpoint in the first epoch of a resumed run."""
+        logged = self.lightning_module.trainer.callback_metrics.get("train/accuracy")  # type: ignore[union-attr]
+        return self._saved_accuracy if logged is None else float(logged)
 
     @override
     def strategy_state(self) -> dict[str, Any]:
@@ -124,4 +149,8 @@ class CDFGNNStrategy(ExchangingStrategy):
             for name, cache in caches.items()
         }
         state |= {"part": self._part, "ranks": self.world_size, "caches": gathered}
-        return state | {"threshold": self.replicas.threshold, "mean": self.controller.mean}
+        return state | {
+            "threshold": self.replicas.threshold,
+            "mean": self.controller.mean,
+            "accuracy": self._accuracy,
+        }

@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, NodeClassification
+from lightning_tgnn.algorithms.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.replicas import Replicas
 from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS
 from lightning_tgnn.comm import Exchange
@@ -67,6 +68,7 @@ def fit(strategy, ranks, model="gcn", epochs=4, callbacks=(), ckpt_path=None, se
         "weights": {name: value.clone() for name, value in task.state_dict().items()},
         "figures": figures,
         "answer": answer,
+        "threshold": getattr(trainer.strategy, "replicas", None) and trainer.strategy.replicas.threshold,
         "rows": getattr(trainer.strategy, "replicas", None) and trainer.strategy.replicas.rows,
     }
 
@@ -229,6 +231,7 @@ def resumed_cases(rank, ranks, folder):
         torch.load(path, weights_only=True)
         again = fit(strategy(), ranks, epochs=6, ckpt_path=path)
         assert torch.equal(once["losses"][3:], again["losses"]), (once["losses"], again["losses"])
+        assert once["threshold"] == again["threshold"] != ThresholdController().threshold
         assert all(torch.equal(once["weights"][name], again["weights"][name]) for name in once["weights"])
         repeated = fit(strategy(), ranks, epochs=6)
         assert torch.equal(once["losses"], repeated["losses"])

@@ -1,0 +1,76 @@
+"""Seconds per full-batch step of a two-layer GCN, ours against PyG's and DGL's, in turns in one process."""
+
+import time
+from statistics import median
+
+import pytest
+import torch
+
+from lightning_tgnn.data import generate_graph
+from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
+from lightning_tgnn.models import GCN
+from lightning_tgnn.tasks.node_classification import alone
+
+HIDDEN, CLASSES, FEATURES = 64, 10, 64
+
+
+def ours(graph):
+    part = GraphLoader(WholeGraph(graph, graph.weights("symmetric")), "train", 0).part
+    model = GCN(FEATURES, HIDDEN, CLASSES, 2, 0.0, layer_norm=False)
+    return model, lambda: model(part, alone)
+
+
+def pyg(graph):
+    from torch_geometric.nn import GCNConv
+
+    # As a sparse matrix: its fastest form on the CPU.
+    size = (graph.num_nodes, graph.num_nodes)
+    edges = torch.stack([graph.dst, graph.src])
+    matrix = torch.sparse_coo_tensor(edges, graph.weights("symmetric"), size).coalesce().to_sparse_csr()
+    layers = torch.nn.ModuleList(GCNConv(a, b, normalize=False) for a, b in ((FEATURES, HIDDEN), (HIDDEN, CLASSES)))
+    return layers, lambda: layers[1](layers[0](graph.features, matrix).relu(), matrix)
+
+
+def dgl_layers(graph):
+    import dgl
+
+    made = dgl.graph((graph.src, graph.dst), num_nodes=graph.num_nodes)
+    layers = torch.nn.ModuleList(
+        dgl.nn.GraphConv(a, b, norm="both") for a, b in ((FEATURES, HIDDEN), (HIDDEN, CLASSES))
+    )
+    return layers, lambda: layers[1](made, layers[0](made, graph.features).relu())
+
+
+@pytest.mark.timeout(600)
+def test_gcn_against_pyg_and_dgl(benchmark):
+    pytest.importorskip("torch_geometric")
+    pytest.importorskip("dgl")
+    graph = generate_graph(100_000, 1_000_000, CLASSES, FEATURES).with_options(undirected=False, self_loops=True)
+    labels = graph.labels[graph.train]
+
+    def step(model, forward, optimizer):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(forward()[graph.train], labels).backward()
+        optimizer.step()
+        return time.perf_counter() - began
+
+    contestants = {}
+    for name, build in (("ours", ours), ("PyG", pyg), ("DGL", dgl_layers)):
+        model, forward = build(graph)
+        contestants[name] = (model, forward, torch.optim.Adam(model.parameters()))
+        step(*contestants[name])
+    times = {name: [] for name in contestants}
+
+    def one_round():
+        for name, contestant in contestants.items():
+            times[name].append(step(*contestant))
+
+    benchmark.pedantic(one_round, rounds=15, iterations=1)
+    medians = {name: median(values) for name, values in times.items()}
+    benchmark.extra_info.update(medians)
+    print(f"\nGCN, {graph.num_nodes:,} vertices, {len(graph.src):,} edges")
+    for name, value in medians.items():
+        ratios = [theirs / mine for mine, theirs in zip(times["ours"], times[name], strict=True)]
+        print(f"  {name:5} {1e3 * value:7.1f} ms a step, {median(ratios):.2f} times ours")
+    assert all(value > 0 for value in medians.values())
