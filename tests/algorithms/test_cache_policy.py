@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.cache_policy import ThresholdController, rows_to_send
@@ -12,6 +12,7 @@ from lightning_tgnn.checks import InvalidArgumentError
 NUMBERS = st.lists(st.lists(st.floats(-4, 4, width=32), min_size=3, max_size=3), max_size=6)
 
 
+@settings(deadline=None)  # loops are compiled in the first one
 @given(NUMBERS, st.integers(0, 9), st.floats(0, 0.9))
 def test_rows_go_where_they_differ_by_more_than_the_threshold(lists, seed, threshold):
     values = torch.tensor(lists).reshape(-1, 3)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -22,6 +22,7 @@ FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 ROWS = hnp.arrays(np.float32, st.tuples(st.integers(0, 5), st.integers(0, 9)), elements=FINITE)
 
 
+@settings(deadline=None)  # loops are compiled in the first one
 @given(ROWS, st.sampled_from(QUANTIZE_BITS))
 def test_the_error_is_at_most_half_a_level(values, bits):
     rows = torch.from_numpy(values)
