@@ -30,7 +30,7 @@ def trainer(**options):
 
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_it_learns(model):
-    pl.seed_everything(0, verbose=False)
+    torch.manual_seed(0)
     task = NodeClassification(model, hidden_dim=16, dropout=0.2)
     runner = trainer(strategy=CDFGNNStrategy(), callbacks=[CacheThreshold()])
     runner.fit(task, datamodule=data())
@@ -44,7 +44,7 @@ def test_it_learns(model):
 
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(tmp_path):
     def fit(**options):
-        pl.seed_everything(0, verbose=False)
+        torch.manual_seed(0)
         task = NodeClassification(hidden_dim=8)
         keep = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
         trainer(max_epochs=6, callbacks=[keep], enable_checkpointing=True).fit(task, datamodule=data(), **options)
