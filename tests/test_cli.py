@@ -6,12 +6,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import yaml
 from rich.console import Console
 
@@ -32,15 +30,6 @@ LIMITS = ["--trainer.max_epochs=1", *(f"--trainer.limit_{part}_batches=2" for pa
 def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
-
-
-@pytest.fixture
-def in_own_group():
-    """What Lightning's launcher leaves in this process would mislead the next test."""
-    with mock.patch.dict(os.environ):
-        yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def wikipedia_like(path):

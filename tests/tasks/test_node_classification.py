@@ -16,6 +16,7 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 
+pytestmark = pytest.mark.usefixtures("in_own_group")
 QUIET = {"accelerator": "cpu", "devices": 1, "logger": False, "num_sanity_val_steps": 0}
 QUIET |= {"enable_progress_bar": False, "enable_model_summary": False}
 
