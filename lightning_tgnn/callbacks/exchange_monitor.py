@@ -50,12 +50,12 @@ class ExchangeMonitor(Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        exchange = getattr(trainer.strategy, "exchange", None)
+        strategy: Any = trainer.strategy
         self._window = None
-        if exchange is None:
-            rank_zero_info(f"ExchangeMonitor has nothing to do: {type(trainer.strategy).__name__} exchanges no rows")
+        if not getattr(strategy, "shares_node_state", False):
+            rank_zero_info(f"ExchangeMonitor has nothing to do: {type(strategy).__name__} shares no node state")
             return
-        self._window = StepTraffic(exchange.traffic)
+        self._window = StepTraffic(strategy.exchange.traffic)
         self._sent = torch.zeros(trainer.world_size, dtype=torch.float64)
         self._clear()
 

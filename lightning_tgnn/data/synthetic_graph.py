@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lightning_tgnn.checks import check_fraction, check_int, check_not_negative
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_not_negative, refusal
 from lightning_tgnn.data.graph import Graph
 
 
@@ -44,11 +44,13 @@ def generate_graph(
     check_int("num_classes", num_classes, minimum=2, cure="5 is the default")
     check_int("feature_dim", feature_dim, minimum=1, cure="16 is the default")
     check_fraction("homophily", homophily, cure="0.8 is the default")
-    check_not_negative("exponent - 2", exponent - 2, cure="2.5 is usual for social networks")
+    if not exponent > 2:
+        cure = "2.5 is usual for social networks; at 2 and below the mean degree has no bound"
+        raise InvalidArgumentError(refusal("exponent", "above 2", exponent, cure))
     check_not_negative("noise", noise, cure="1 is the default")
     random = np.random.default_rng(seed)
     labels = np.sort(random.integers(0, num_classes, num_nodes))  # communities lie together: one search finds a member
-    weight = random.pareto(exponent - 1 + 1e-9, num_nodes) + 1
+    weight = random.pareto(exponent - 1, num_nodes) + 1
     total = np.concatenate([[0.0], np.cumsum(weight)])
     first = np.searchsorted(labels, np.arange(num_classes + 1))
 

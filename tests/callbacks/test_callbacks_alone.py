@@ -19,7 +19,7 @@ def test_without_a_strategy_that_shares_state_both_say_so_once(caplog):
     _, tuning = notices(caplog, AdaptiveMicroBatch(), "auto")
     _, monitoring = notices(caplog, ExchangeMonitor(), "auto")
     assert tuning == ["AdaptiveMicroBatch has nothing to do: SingleDeviceStrategy has no micro-batches"]
-    assert monitoring == ["ExchangeMonitor has nothing to do: SingleDeviceStrategy exchanges no rows"]
+    assert monitoring == ["ExchangeMonitor has nothing to do: SingleDeviceStrategy shares no node state"]
 
 
 def test_counts_are_refused_when_the_callbacks_are_made():

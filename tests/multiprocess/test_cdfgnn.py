@@ -4,8 +4,9 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
 
-from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, NodeClassification
+from lightning_tgnn import CacheThreshold, CDFGNNStrategy, ExchangeMonitor, FullGraphDataModule, NodeClassification
 from lightning_tgnn.algorithms.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.replicas import Replicas
 from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS
@@ -42,7 +43,7 @@ class Recorder(pl.Callback):
         self.gradients.append(torch.cat([parameter.grad.flatten().clone() for parameter in module.parameters()]))
 
 
-def fit(strategy, ranks, model="gcn", epochs=4, callbacks=(), ckpt_path=None, self_loops=True, **options):
+def fit(strategy, ranks, model="gcn", epochs=4, callbacks=(), ckpt_path=None, self_loops=True, logger=False, **options):
     torch.manual_seed(1)  # not seed_everything: that would seed whatever other tests start from this process
     data = FullGraphDataModule(graph(), self_loops=self_loops)
     settings = {"hidden_dim": 8, "num_layers": 3, "dropout": 0.3, "layer_norm": True, "heads": 2} | options
@@ -53,11 +54,12 @@ def fit(strategy, ranks, model="gcn", epochs=4, callbacks=(), ckpt_path=None, se
         devices=ranks,
         max_epochs=epochs,
         callbacks=[recorder, *callbacks],
-        logger=False,
+        logger=logger,
         enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        log_every_n_steps=1,
     )
     trainer.fit(task, datamodule=data, ckpt_path=ckpt_path)
     figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -247,3 +249,27 @@ def fewer(rank, ranks, folder):
 def test_a_run_repeats_resumes_bit_for_bit_and_moves_to_fewer_ranks(tmp_path):
     assert run_ranks(resumed_cases, 3, str(tmp_path), timeout=120) == [True] * 3
     assert run_ranks(fewer, 2, str(tmp_path), timeout=60) == [3, 3]
+
+
+def monitored_cases(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    monitor, logger = CacheThreshold(threshold=0.05), TensorBoardLogger(folder, "cache", version=0)
+    outcome = fit(CDFGNNStrategy(), ranks, epochs=5, callbacks=[monitor, ExchangeMonitor()], logger=logger)
+    return monitor.history, outcome["threshold"], outcome["figures"]
+
+
+@pytest.mark.timeout(120)
+def test_the_callback_sets_the_threshold_and_logs_what_all_ranks_did(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    outcomes = run_ranks(monitored_cases, 2, str(tmp_path), timeout=110)
+    assert outcomes[0][0] == outcomes[1][0]
+    history, threshold, _ = outcomes[0]
+    assert history[0] == (0.05, 1.0)  # the first exchange sends everything
+    assert len(history) == 5
+    assert all(0 < share < 1 for _, share in history[1:])  # after it some rows stay
+    assert history[-1][0] == threshold
+    logged = EventAccumulator(str(tmp_path / "cache" / "version_0"), size_guidance={"scalars": 0}).Reload()
+    keys = {"cache/threshold", "cache/sent", "cache/bytes", "cache/bytes_saved", "cache/layer 2/backward_error"}
+    assert keys <= set(logged.Tags()["scalars"])
+    assert "cache/epochs" in logged.Tags()["images"]
