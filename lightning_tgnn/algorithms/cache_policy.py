@@ -1,32 +1,10 @@
-"""Which rows are worth sending again, and how the threshold for that follows the accuracy (CDFGNN, section 4.1)."""
+"""How the threshold, above which a changed row is sent again, follows the accuracy (CDFGNN, section 4.1)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from lightning_tgnn.checks import check_fraction
-
-
-def rows_to_send(values: Tensor, sent: Tensor, threshold: float) -> Tensor:
-    """Return which rows differ from what was last sent by more than the threshold (Algorithm 2, line 4), bool [n].
-
-    A row goes where ``max |z - z~| > eps * max |z~|``; with a threshold of 0 every row that has changed at all.
-
-    Args:
-        values: float32 [n, k], z.
-        sent: float32 [n, k], z~.
-        threshold: eps.
-    """
-    if not values.shape[1]:
-        return values.new_zeros(len(values), dtype=bool)  # type: ignore[call-overload]
-    if values.device.type == "cpu":
-        from lightning_tgnn.algorithms import quantize_loops  # late: the compiler takes a second to import
-
-        return torch.from_numpy(quantize_loops.rows_to_send(values.numpy(), sent.numpy(), threshold))
-    return (values - sent).abs_().amax(1) > threshold * sent.abs().amax(1)
 
 
 @dataclass

@@ -42,20 +42,19 @@ def quantize(rows: Tensor, bits: int) -> Tensor:
         uint8 [n, `quantized_width`].
     """
     count, columns = rows.shape
-    if not columns:
-        return rows.new_zeros(count, _BOUND_BYTES, dtype=torch.uint8)
-    if rows.device.type == "cpu":
+    if rows.device.type == "cpu" and columns:
         from lightning_tgnn.algorithms import quantize_loops  # late: the compiler takes a second to import
 
-        bounds = torch.empty(count, 2)
-        packed = torch.empty(count, quantized_width(columns, bits) - _BOUND_BYTES, dtype=torch.uint8)
-        quantize_loops.quantize(rows.contiguous().numpy(), bits, bounds.numpy(), packed.numpy())
-        return torch.cat([bounds.view(torch.uint8), packed], dim=1)
+        data = torch.empty(count, quantized_width(columns, bits), dtype=torch.uint8)
+        quantize_loops.quantize(rows.contiguous().numpy(), bits, data.numpy())
+        return data
     return quantize_by_tensors(rows, bits)
 
 
 def quantize_by_tensors(rows: Tensor, bits: int) -> Tensor:
     """Return what `quantize` does, on any device."""
+    if not rows.shape[1]:
+        return rows.new_zeros(len(rows), _BOUND_BYTES, dtype=torch.uint8)
     least, greatest = torch.aminmax(rows, dim=1, keepdim=True)
     bounds = torch.cat([least, greatest], dim=1).contiguous().view(torch.uint8)
     # In float64: the range of a row may be beyond float32, and one level of 16 bits is near its resolution.
@@ -71,20 +70,19 @@ def dequantize(data: Tensor, columns: int, bits: int) -> Tensor:
 
     Each value is within ``(max - min) / (2 (2^B - 1))`` of what it was, besides the rounding of float32.
     """
-    if not columns:
-        return data.new_zeros(len(data), 0, dtype=torch.float32)
-    if data.device.type == "cpu":
+    if data.device.type == "cpu" and columns:
         from lightning_tgnn.algorithms import quantize_loops
 
-        bounds = data[:, :_BOUND_BYTES].clone(memory_format=torch.contiguous_format).view(torch.float32)
         rows = torch.empty(len(data), columns)
-        quantize_loops.dequantize(bounds.numpy(), data[:, _BOUND_BYTES:].numpy(), bits, rows.numpy())
+        quantize_loops.dequantize(data.contiguous().numpy(), bits, rows.numpy())
         return rows
     return dequantize_by_tensors(data, columns, bits)
 
 
 def dequantize_by_tensors(data: Tensor, columns: int, bits: int) -> Tensor:
     """Return what `dequantize` does, on any device."""
+    if not columns:
+        return data.new_zeros(len(data), 0, dtype=torch.float32)
     low, high = (
         data[:, :_BOUND_BYTES].clone(memory_format=torch.contiguous_format).view(torch.float32).double().split(1, dim=1)
     )

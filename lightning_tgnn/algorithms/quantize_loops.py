@@ -1,4 +1,4 @@
-"""The compiled loops of quantisation and of the comparison with what was last sent, on the CPU."""
+"""The compiled loops of quantisation, on the CPU."""
 
 from __future__ import annotations
 
@@ -7,86 +7,83 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+BOUND_BYTES = 8  # two float32: the least and the greatest value of the row
+
 
 @njit(nogil=True, cache=True)
-def quantize(rows: Any, bits: int, bounds: Any, packed: Any) -> None:
-    """Write the bounds and the packed levels of rows.
+def encode_row(row: Any, bits: int, data: Any) -> None:
+    """Write the bounds and the packed levels of a row.
 
     Args:
-        rows: float32 [n, k], k at least 1.
+        row: float32 [k], k at least 1.
         bits: 2, 4, 8 or 16.
-        bounds: float32 [n, 2]; written.
-        packed: uint8 [n, bytes]; written.
+        data: uint8 [bytes]; written.
     """
-    count, columns = rows.shape
-    each = 8 // bits if bits < 8 else 1
-    for row in range(count):
-        low = high = rows[row, 0]
-        for column in range(1, columns):
-            low, high = min(low, rows[row, column]), max(high, rows[row, column])
-        bounds[row, 0], bounds[row, 1] = low, high
-        span = np.float64(high) - np.float64(low)
-        scale = (2.0**bits - 1.0) / span if span > 0 else 0.0
-        first = np.float64(low)
-        if bits == 8:
-            for column in range(columns):
-                packed[row, column] = np.uint8((np.float64(rows[row, column]) - first) * scale + 0.5)
-        elif bits == 16:
-            for column in range(columns):
-                level = np.int32((np.float64(rows[row, column]) - first) * scale + 0.5)
-                packed[row, 2 * column] = np.uint8(level & 255)
-                packed[row, 2 * column + 1] = np.uint8(level >> 8)
-        else:
-            packed[row] = 0
-            for column in range(columns):
-                small = np.uint8((np.float64(rows[row, column]) - first) * scale + 0.5)
-                packed[row, column // each] |= np.uint8(small << ((column % each) * bits))
-
-
-@njit(nogil=True, cache=True)
-def dequantize(bounds: Any, packed: Any, bits: int, rows: Any) -> None:
-    """Write the rows of what `quantize` has written.
-
-    Args:
-        bounds: float32 [n, 2].
-        packed: uint8 [n, bytes].
-        bits: 2, 4, 8 or 16.
-        rows: float32 [n, k]; written.
-    """
-    count, columns = rows.shape
-    each = 8 // bits if bits < 8 else 1
-    mask = 2**bits - 1
-    for row in range(count):
-        first = np.float64(bounds[row, 0])
-        step = (np.float64(bounds[row, 1]) - first) / (2.0**bits - 1.0)
-        if bits == 8:
-            for column in range(columns):
-                rows[row, column] = np.float32(packed[row, column] * step + first)
-        elif bits == 16:
-            for column in range(columns):
-                level = packed[row, 2 * column] + 256.0 * packed[row, 2 * column + 1]
-                rows[row, column] = np.float32(level * step + first)
-        else:
-            for column in range(columns):
-                level = (packed[row, column // each] >> ((column % each) * bits)) & mask
-                rows[row, column] = np.float32(level * step + first)
-
-
-@njit(nogil=True, cache=True)
-def rows_to_send(values: Any, sent: Any, threshold: float) -> Any:
-    """Return bool [n], where ``max |z - z~| > eps * max |z~|``.
-
-    Args:
-        values: float32 [n, k], z.
-        sent: float32 [n, k], z~.
-        threshold: eps.
-    """
-    count, columns = values.shape
-    going = np.empty(count, np.bool_)
-    for row in range(count):
-        change = greatest = np.float32(0)
+    columns = len(row)
+    low = high = row[0]
+    for column in range(1, columns):
+        low, high = min(low, row[column]), max(high, row[column])
+    bounds = np.empty(2, np.float32)
+    bounds[0], bounds[1] = low, high
+    data[:BOUND_BYTES] = bounds.view(np.uint8)
+    span = np.float64(high) - np.float64(low)
+    scale = (2.0**bits - 1.0) / span if span > 0 else 0.0
+    first = np.float64(low)
+    packed = data[BOUND_BYTES:]
+    if bits == 8:
         for column in range(columns):
-            change = max(change, abs(values[row, column] - sent[row, column]))
-            greatest = max(greatest, abs(sent[row, column]))
-        going[row] = change > np.float32(threshold) * greatest
-    return going
+            packed[column] = np.uint8((np.float64(row[column]) - first) * scale + 0.5)
+    elif bits == 16:
+        for column in range(columns):
+            level = np.int32((np.float64(row[column]) - first) * scale + 0.5)
+            packed[2 * column] = np.uint8(level & 255)
+            packed[2 * column + 1] = np.uint8(level >> 8)
+    else:
+        each = 8 // bits
+        packed[:] = 0
+        for column in range(columns):
+            small = np.uint8((np.float64(row[column]) - first) * scale + 0.5)
+            packed[column // each] |= np.uint8(small << ((column % each) * bits))
+
+
+@njit(nogil=True, cache=True)
+def decode_row(data: Any, bits: int, row: Any) -> None:
+    """Write the row of what `encode_row` has written.
+
+    Args:
+        data: uint8 [bytes].
+        bits: 2, 4, 8 or 16.
+        row: float32 [k]; written.
+    """
+    columns = len(row)
+    bounds = np.empty(2, np.float32)
+    bounds.view(np.uint8)[:] = data[:BOUND_BYTES]
+    first = np.float64(bounds[0])
+    step = (np.float64(bounds[1]) - first) / (2.0**bits - 1.0)
+    packed = data[BOUND_BYTES:]
+    if bits == 8:
+        for column in range(columns):
+            row[column] = np.float32(packed[column] * step + first)
+    elif bits == 16:
+        for column in range(columns):
+            level = packed[2 * column] + 256.0 * packed[2 * column + 1]
+            row[column] = np.float32(level * step + first)
+    else:
+        each, mask = 8 // bits, 2**bits - 1
+        for column in range(columns):
+            level = (packed[column // each] >> ((column % each) * bits)) & mask
+            row[column] = np.float32(level * step + first)
+
+
+@njit(nogil=True, cache=True)
+def quantize(rows: Any, bits: int, data: Any) -> None:
+    """Write float32 [n, k] as uint8 [n, bytes]."""
+    for row in range(len(rows)):
+        encode_row(rows[row], bits, data[row])
+
+
+@njit(nogil=True, cache=True)
+def dequantize(data: Any, bits: int, rows: Any) -> None:
+    """Write uint8 [n, bytes] as float32 [n, k]."""
+    for row in range(len(rows)):
+        decode_row(data[row], bits, rows[row])

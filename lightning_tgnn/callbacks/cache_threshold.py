@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.cache_policy import ThresholdController
+from lightning_tgnn.comm import Flow
 
 
 class CacheThreshold(Callback):
@@ -19,8 +20,9 @@ class CacheThreshold(Callback):
     The controller runs on every rank on the accuracy that all ranks share, so that they agree. Logged by rank 0, summed
     over the ranks: ``cache/threshold``; for every layer and direction ``cache/<layer>/<direction>_sent``, the share of
     rows that went, and ``…_error``, the greatest error of the quantiser; ``cache/sent``, the share over all;
-    ``cache/bytes`` sent in training and ``cache/bytes_saved``, by how many float32 rows without a cache would have been
-    more. At the end TensorBoard gets ``cache/epochs``, a picture of threshold and share.
+    ``cache/bytes`` sent in training, ``cache/bytes_outer``, those of them for other hosts, and ``cache/bytes_saved``,
+    by how many float32 rows without a cache would have been more. At the end TensorBoard gets ``cache/epochs``, a
+    picture of threshold and share.
 
     Args:
         threshold: What to begin with, in [0, 1).
@@ -48,7 +50,7 @@ class CacheThreshold(Callback):
         self._settings = {"threshold": threshold, "rise": rise, "fall": fall, "least": least, "greatest": greatest}
         ThresholdController(**self._settings)  # refuses now what would not work in training
         self.history: list[tuple[float, float]] = []
-        self._bytes = 0
+        self._before: dict[str, Flow] = {}
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -65,20 +67,20 @@ class CacheThreshold(Callback):
         replicas = getattr(trainer.strategy, "replicas", None)
         if replicas is None:
             return
-        sent = sum(
-            flow.sent
-            for name, flow in trainer.strategy.exchange.traffic.flows.items()  # type: ignore[attr-defined]
-            if "forward" in name or "backward" in name
-        )
+        strategy: Any = trainer.strategy
+        flows, self._before = strategy.exchange.traffic.since(self._before), strategy.exchange.traffic.snapshot()
+        flows = [flow for name, flow in flows.items() if "forward" in name or "backward" in name]
+        sent = sum(flow.sent for flow in flows)
+        away = strategy.hosts != strategy.hosts[strategy.global_rank]
+        outer = sum(int(torch.tensor(flow.sent_to)[away].sum()) for flow in flows)
         rows = replicas.take_rows()
         names = sorted(rows)  # the same on all ranks, which exchange in the same order
         counts = [[rows[name].sent, rows[name].possible, rows[name].plain_bytes] for name in names]
-        device = trainer.strategy.root_device
-        summed = torch.tensor([*counts, [sent - self._bytes, 0, 0]], dtype=torch.float64, device=device)
-        summed = trainer.strategy.reduce(summed, reduce_op="sum")
+        device = strategy.root_device
+        summed = torch.tensor([*counts, [sent, outer, 0]], dtype=torch.float64, device=device)
+        summed = strategy.reduce(summed, reduce_op="sum")
         errors = torch.tensor([rows[name].error for name in names], dtype=torch.float64, device=device)
-        errors = trainer.strategy.reduce(errors, reduce_op="max")
-        self._bytes = sent
+        errors = strategy.reduce(errors, reduce_op="max")
         figures = {"cache/threshold": replicas.threshold}
         for place, name in enumerate(names):
             went, possible, _plain = summed[place].tolist()
@@ -86,7 +88,7 @@ class CacheThreshold(Callback):
             figures[f"cache/{name}_error"] = float(errors[place])
         went, possible, plain = summed[:-1].sum(0).tolist()
         figures["cache/sent"] = went / max(possible, 1)
-        figures["cache/bytes"] = float(summed[-1, 0])
+        figures["cache/bytes"], figures["cache/bytes_outer"] = summed[-1, :2].tolist()
         figures["cache/bytes_saved"] = plain - figures["cache/bytes"]
         self.history.append((replicas.threshold, figures["cache/sent"]))
         pl_module.log_dict(figures, batch_size=1, rank_zero_only=True)

@@ -74,7 +74,7 @@ def partition_graph(arguments: Sequence[str]) -> None:
         begin = perf_counter()
         part = vertex_cut(graph.src, graph.dst, graph.num_nodes, hosts, method)
         seconds = perf_counter() - begin
-        report = cut_report(part, Replicas.of(graph.src, graph.dst, part, graph.num_nodes, hosts), hosts)
+        report = cut_report(part, Replicas.of(graph.src, graph.dst, part, graph.num_nodes, hosts))
         results[method] = {**asdict(report), "seconds": seconds}
         save_partition(folder / f"{method}.pt", part, options.ranks, method, data.info.fingerprint)
     about = {"source": str(data.source), "ranks": options.ranks, "hosts": options.hosts}
@@ -83,7 +83,8 @@ def partition_graph(arguments: Sequence[str]) -> None:
     console = Console()
     console.print(_table(results))
     lines = (
-        "inner, outer: mirrors whose master is on their host, and on another; a row of each travels both ways",
+        "inner, outer: mirrors whose master is on their host, and on another",
+        "crossing: rows between hosts, each way, where one rank of a host speaks for a vertex (the strategy's relay)",
         f"results: {folder}",
     )
     for line in lines:
@@ -91,13 +92,13 @@ def partition_graph(arguments: Sequence[str]) -> None:
 
 
 def _table(results: dict[str, dict[str, Any]]) -> Table:
-    table = Table(
-        "method", "replicas / vertex", "edges, max / mean", "vertices, max / mean", "inner", "outer", "seconds"
-    )
+    ratios = ("replicas / vertex", "edges, max / mean", "vertices, max / mean")
+    table = Table("method", *ratios, "inner", "outer", "crossing", "seconds")
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"
     for method, figures in results.items():
         shares = [f"{figures[name]:.3f}" for name in ("replication_factor", "edge_imbalance", "vertex_imbalance")]
-        table.add_row(method, *shares, f"{figures['inner']:,}", f"{figures['outer']:,}", f"{figures['seconds']:.2f}")
+        rows = [f"{figures[name]:,}" for name in ("inner", "outer", "crossing")]
+        table.add_row(method, *shares, *rows, f"{figures['seconds']:.2f}")
     return table

@@ -27,20 +27,21 @@ class WholeGraph:
 
     def __init__(self, graph: Graph, weights: Tensor) -> None:
         self.graph, self.weights = graph, weights
-        self._cut: tuple[Tensor, int, dict[str, GraphPart]] | None = None
+        self._cut: tuple[Tensor, int, bool, dict[str, GraphPart]] | None = None
 
-    def parts(self, part: Tensor, hosts: Tensor, rank: int) -> dict[str, GraphPart]:
+    def parts(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> dict[str, GraphPart]:
         """Return a rank's part for each split, made once.
 
         Args:
             part: Integers [E], the rank of every edge.
             hosts: int64 [P], the host of every rank.
             rank: Whose part.
+            relay: Let the replicas of a host reach other hosts by one of them.
         """
-        if self._cut is None or self._cut[0] is not part or self._cut[1] != rank:
+        if self._cut is None or self._cut[0] is not part or self._cut[1:3] != (rank, relay):
             replicas = Replicas.of(self.graph.src, self.graph.dst, part, self.graph.num_nodes, hosts)
-            self._cut = part, rank, graph_parts(self.graph, self.weights, part, replicas, rank)
-        return self._cut[2]
+            self._cut = part, rank, relay, graph_parts(self.graph, self.weights, part, replicas, rank, relay=relay)
+        return self._cut[3]
 
 
 class GraphLoader:
@@ -78,10 +79,10 @@ class GraphLoader:
             self._part = self.whole.parts(alone, torch.zeros(1, dtype=torch.int64), 0)[self.split]
         return self._part
 
-    def shard(self, part: Tensor, hosts: Tensor, rank: int) -> GraphLoader:
+    def shard(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> GraphLoader:
         """Return a loader of a rank's part; arguments as in `WholeGraph.parts`."""
         loader = copy(self)
-        loader._part = self.whole.parts(part, hosts, rank)[self.split]
+        loader._part = self.whole.parts(part, hosts, rank, relay=relay)[self.split]
         return loader
 
     @property

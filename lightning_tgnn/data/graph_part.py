@@ -10,7 +10,9 @@ from lightning_tgnn.data.graph import SPLITS, Graph
 from lightning_tgnn.types import GraphPart, ReplicaLinks, SparseRows
 
 
-def graph_parts(graph: Graph, weights: Tensor, part: Tensor, replicas: Replicas, rank: int) -> dict[str, GraphPart]:
+def graph_parts(
+    graph: Graph, weights: Tensor, part: Tensor, replicas: Replicas, rank: int, *, relay: bool = True
+) -> dict[str, GraphPart]:
     """Return a rank's part, for each split.
 
     Args:
@@ -19,6 +21,7 @@ def graph_parts(graph: Graph, weights: Tensor, part: Tensor, replicas: Replicas,
         part: Integers [E], the rank of every edge.
         replicas: Of the cut.
         rank: Whose part.
+        relay: Let the replicas of a host reach other hosts by one of them.
     """
     ranks = len(replicas.present)
     nodes = replicas.present[rank].nonzero().squeeze(1)
@@ -27,7 +30,7 @@ def graph_parts(graph: Graph, weights: Tensor, part: Tensor, replicas: Replicas,
     own = (part == rank).nonzero().squeeze(1)
     edges = SparseRows.of(place[graph.src[own]], place[graph.dst[own]], weights[own], len(nodes))
     mastered = replicas.master[nodes] == rank
-    features, labels, links = graph.features[nodes], graph.labels[nodes], _links(nodes, replicas, rank)
+    features, labels, hops = graph.features[nodes], graph.labels[nodes], _hops(nodes, replicas, rank, relay)
     parts = {}
     for name in SPLITS:
         split: Tensor = getattr(graph, name)
@@ -38,21 +41,22 @@ def graph_parts(graph: Graph, weights: Tensor, part: Tensor, replicas: Replicas,
             labels=labels,
             scored=(mastered & split[nodes]).nonzero().squeeze(1),
             share=ranks / int(split.sum()),
-            links=links,
+            hops=hops,
             seed=0,
         )
     return parts
 
 
-def _links(nodes: Tensor, replicas: Replicas, rank: int) -> ReplicaLinks:
+def _hops(nodes: Tensor, replicas: Replicas, rank: int, relay: bool) -> tuple[ReplicaLinks, ...]:
     ranks = len(replicas.present)
-    master = replicas.master[nodes]
-    mirrors, mastered = [], []
-    for other in range(ranks):
-        nobody = nodes[:0]
-        mirrors.append(nobody if other == rank else (master == other).nonzero().squeeze(1))
-        here = (master == rank) & replicas.present[other, nodes]
-        mastered.append(nobody if other == rank else here.nonzero().squeeze(1))
+    above = [replicas.hops(nodes, other, relay=relay) for other in range(ranks)]
+    return tuple(_links([hops[number] for hops in above], rank) for number in range(len(above[rank])))
+
+
+def _links(above: list[Tensor], rank: int) -> ReplicaLinks:
+    """Return those of a hop in which the replicas of rank ``i`` are gathered by the ranks ``above[i]``; -1: by none."""
+    mirrors = [(above[rank] == other).nonzero().squeeze(1) for other in range(len(above))]
+    mastered = [(gatherer == rank).nonzero().squeeze(1) for gatherer in above]
     return ReplicaLinks(
         mirrors=torch.cat(mirrors),
         of_mirrors=torch.tensor([len(places) for places in mirrors]),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.cache_policy import rows_to_send
+from lightning_tgnn.algorithms.row_changes import add_rows, changed_rows
 from lightning_tgnn.comm import Exchange
-from lightning_tgnn.state.replica_rows import RowCoder, send_some, shared_masters
-from lightning_tgnn.types import ReplicaLinks
-
-_TABLES = ("sent", "heard", "own", "told", "known")
+from lightning_tgnn.state.replica_hops import ReplicaHops
+from lightning_tgnn.state.replica_rows import RowCoder, send_some
 
 
 @dataclass
@@ -31,15 +30,6 @@ class SentRows:
     plain_bytes: int = 0
     error: float = 0.0
 
-    def add(self, rows: Tensor, decoded: Tensor, possible: int, times: int | None = None) -> None:
-        """Count an exchange of rows, each sent once, or altogether so many ``times``."""
-        self.sent += len(rows) if times is None else times
-        self.possible += possible
-        self.plain_bytes += possible * rows.shape[1] * rows.element_size()
-        if rows.numel() and decoded.data_ptr() != rows.data_ptr():
-            least, greatest = torch.aminmax(rows - decoded)
-            self.error = max(self.error, float(-least), float(greatest))
-
     def with_more(self, other: SentRows) -> SentRows:
         """Return the counts of both."""
         return SentRows(
@@ -53,96 +43,97 @@ class SentRows:
 class ReplicaCache:
     """The cached values of one layer in one direction.
 
-    A mirror keeps what it has last sent; its master keeps the same, mirror by mirror, so that the sum is formed anew
-    and rounding does not add up. With quantisation differences travel, and both sides add what the receiver decodes.
+    A replica below keeps what it has last sent; the one above keeps the same, entry by entry, so that the sum is formed
+    anew and rounding does not add up. With quantisation differences travel, and both sides add what the receiver
+    decodes.
 
     Attributes:
-        sent: float32 [S, k], what this rank's mirrors have sent.
-        heard: float32 [T, k], what the mirrors of its masters have sent.
-        own: float32 [K, k], what its masters have put into the sums themselves.
-        told: float32 [K, k], the sums as all replicas know them.
-        known: float32 [S, k], the sums that its mirrors have been told.
+        tables: ``own``, float32 [K, k], what this rank's masters have put into their sums themselves; ``known``,
+            float32 [R, k], the sums as all replicas know them; and for each hop ``sent <hop>``, float32 [S, k], what
+            its mirrors have sent, and ``heard <hop>``, float32 [T, k], what was heard from others'. Letters and order
+            as in `ReplicaHops`.
     """
 
-    def __init__(self, links: ReplicaLinks, columns: int) -> None:
-        self._links = links
-        self.shared, self._of_shared = shared_masters(links)
-        device = links.mirrors.device
-        sizes = {"sent": links.mirrors, "heard": links.mastered, "own": self.shared, "told": self.shared}
-        sizes["known"] = links.mirrors
-        tables = {name: torch.zeros(len(sizes[name]), columns, device=device) for name in _TABLES}
-        self.sent, self.heard, self.own, self.told, self.known = (tables[name] for name in _TABLES)
+    def __init__(self, hops: ReplicaHops, columns: int) -> None:
+        self._hops = hops
+        lists = {"own": hops.summing, "known": hops.shared}
+        for number, links in enumerate(hops.links):
+            lists |= {f"sent {number}": links.mirrors, f"heard {number}": links.mastered}
+        device = hops.shared.device
+        self.tables = {name: torch.zeros(len(places), columns, device=device) for name, places in lists.items()}
         self._first = True
 
     def update(
         self, values: Tensor, threshold: float, coder: RowCoder, exchange: Exchange, operation: str
     ) -> tuple[Tensor, SentRows]:
         """Take in this rank's values, float32 [n, k], and return the sums, float32 [n, k], and what was sent."""
-        links, count, columns = self._links, SentRows(), values.shape[1]
-        lists = links.of_mirrors, links.of_mastered
-
-        mine = values[links.mirrors]
-        going = self._changed(mine, self.sent, threshold)
-        rows = self._difference(mine, self.sent, going, coder)
-        data = coder.encode(rows)
-        decoded = coder.decode(data, columns)
-        count.add(rows, decoded, len(mine))
-        arrived, places = send_some(data, going, lists, exchange, f"gather_{operation}")
-        _renew(self.sent, going, decoded, coder)
-        _renew(self.heard, places, coder.decode(arrived, columns), coder)
-
-        active = torch.zeros(len(self.shared), dtype=torch.bool, device=values.device)
-        active[self._of_shared[places]] = True
-        mine = values[self.shared]
-        changed = self._changed(mine, self.own, threshold)
-        self.own[changed] = mine[changed]
-        active[changed] = True
-        total = self.own.index_add(0, self._of_shared, self.heard)
+        hops, known = self._hops, self.tables["known"]
+        count = SentRows(possible=hops.possible, plain_bytes=hops.possible * values.shape[1] * values.element_size())
+        active = self._gather(values, threshold, coder, exchange, operation, count)
 
         telling = active.nonzero().squeeze(1)
-        rows = self._difference(total, self.told, telling, coder)
-        data = coder.encode(rows)  # once for all mirrors of a vertex: every replica decodes the same
-        decoded = coder.decode(data, columns)
-        _renew(self.told, telling, decoded, coder)
-        place = torch.full((len(self.shared),), -1, dtype=torch.int64, device=values.device)
-        place[telling] = torch.arange(len(telling), device=values.device)
-        going = active[self._of_shared].nonzero().squeeze(1)
-        count.add(rows, decoded, len(links.mastered), times=len(going))
-        data = data[place[self._of_shared[going]]]
-        arrived, places = send_some(data, going, lists[::-1], exchange, f"scatter_{operation}")
-        _renew(self.known, places, coder.decode(arrived, columns), coder)
+        total = self._total(active)
+        data, error = coder.encode_changes(total, telling, known, telling)  # `known` begins with the masters
+        del total
+        arrived, entries, sent = hops.scatter(
+            data, telling, partial(send_some, exchange=exchange, operation=f"scatter_{operation}")
+        )
+        coder.take(known, entries, arrived)
+        count.sent += sent
+        count.error = max(count.error, error)
 
         self._first = False
         summed = values.clone()
-        summed[self.shared] = self.told
-        summed[links.mirrors] = self.known
+        summed[hops.shared] = known
         return summed, count
 
-    @staticmethod
-    def _difference(values: Tensor, sent: Tensor, going: Tensor, coder: RowCoder) -> Tensor:
-        """Return what goes: values, or where they are quantised, by how much they differ from what was sent."""
-        return values[going] if coder.bits is None else values[going].sub_(sent[going])
+    def _gather(
+        self, values: Tensor, threshold: float, coder: RowCoder, exchange: Exchange, operation: str, count: SentRows
+    ) -> Tensor:
+        """Bring the tables behind the sums up to date and return which of the masters' sums that changes, bool [K]."""
+        hops, own = self._hops, self.tables["own"]
+        active = torch.zeros(len(hops.summing), dtype=torch.bool, device=values.device)
+        up = values
+        for number, links in enumerate(hops.links):
+            sent, heard = self.tables[f"sent {number}"], self.tables[f"heard {number}"]
+            going = self._changed(up, links.mirrors, sent, threshold)
+            data, error = coder.encode_changes(up, links.mirrors[going], sent, going)
+            lists = links.of_mirrors, links.of_mastered
+            arrived, places = send_some(data, going, lists, exchange, f"gather_{operation}")
+            coder.take(heard, places, arrived)
+            count.sent += len(going)
+            count.error = max(count.error, error)
+            summing = hops.of_summing[number][places]
+            active[summing[summing >= 0]] = True
+            if number + 1 < len(hops.links):  # the next hop takes up what this one has gathered
+                up = up.clone()
+                add_rows(up, links.mastered, heard)
+        changed = self._changed(values, hops.summing, own, threshold)
+        own[changed] = values[hops.summing[changed]]
+        active[changed] = True
+        return active
 
-    def _changed(self, values: Tensor, sent: Tensor, threshold: float) -> Tensor:
-        """Return the places of the rows to send; the first exchange sends all."""
+    def _total(self, active: Tensor) -> Tensor:
+        """Return the sums, float32 [K, k], right where ``active``."""
+        total = self.tables["own"].clone()
+        if not len(total):
+            return total
+        for number, of_summing in enumerate(self._hops.of_summing):
+            needed = torch.where((of_summing >= 0) & active[of_summing], of_summing, -1)
+            add_rows(total, needed, self.tables[f"heard {number}"])
+        return total
+
+    def _changed(self, values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+        """Return which of ``places`` to send; the first exchange sends all."""
         if self._first:
-            return torch.arange(len(values), device=values.device)
-        return rows_to_send(values, sent, threshold).nonzero().squeeze(1)
+            return torch.arange(len(places), device=values.device)
+        return changed_rows(values, places, sent, threshold)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the tables of this rank."""
-        return {name: getattr(self, name) for name in _TABLES}
+        return dict(self.tables)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over what `state_dict` returned for the same part."""
-        for name in _TABLES:
-            setattr(self, name, state[name].to(self.sent.device).clone())
+        self.tables = {name: state[name].to(table.device).clone() for name, table in self.tables.items()}
         self._first = False
-
-
-def _renew(table: Tensor, places: Tensor, rows: Tensor, coder: RowCoder) -> None:
-    """Write rows, or add differences."""
-    if coder.bits is None:
-        table[places] = rows
-    else:
-        table.index_add_(0, places, rows)  # places are distinct

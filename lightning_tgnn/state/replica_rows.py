@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.quantize import dequantize, quantize
+from lightning_tgnn.algorithms.quantize import dequantize
+from lightning_tgnn.algorithms.row_changes import add_quantized, add_rows, quantize_changes, quantize_rows
 from lightning_tgnn.comm import Exchange
-from lightning_tgnn.types import ReplicaLinks
 
 _PLACE_BYTES = 4
 
@@ -24,15 +24,39 @@ class RowCoder:
 
     bits: int | None
 
-    def encode(self, rows: Tensor) -> Tensor:
-        """Return uint8 [n, bytes] of float32 [n, k]."""
-        return rows.contiguous().view(torch.uint8) if self.bits is None else quantize(rows, self.bits)
-
-    def decode(self, data: Tensor, columns: int) -> Tensor:
-        """Return float32 [n, k] of what `encode` has made."""
+    def encode(self, values: Tensor, places: Tensor) -> tuple[Tensor, float]:
+        """Return rows of ``values`` (float32 [m, k]) as uint8 [n, bytes], and the greatest error."""
         if self.bits is None:
-            return data.view(torch.float32)
-        return dequantize(data, columns, self.bits)
+            return values[places].view(torch.uint8), 0.0
+        return quantize_rows(values, places, self.bits)
+
+    def add(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
+        """Add to rows of a table what `encode` has made; entries may repeat."""
+        if self.bits is None:
+            add_rows(table, entries, data.view(torch.float32))
+        else:
+            add_quantized(table, entries, data, self.bits)
+
+    def put(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
+        """Write what `encode` has made into rows of a table; entries are distinct."""
+        table[entries] = data.view(torch.float32) if self.bits is None else dequantize(data, table.shape[1], self.bits)
+
+    def encode_changes(self, values: Tensor, places: Tensor, table: Tensor, entries: Tensor) -> tuple[Tensor, float]:
+        """Return what brings a receiver's rows from those of a table to those of ``values``, and the greatest error.
+
+        The rows themselves, or quantised how much they differ. The table gets what the receiver's `take` makes of it.
+        """
+        if self.bits is None:
+            table[entries] = rows = values[places]
+            return rows.view(torch.uint8), 0.0
+        return quantize_changes(values, places, table, entries, self.bits)
+
+    def take(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
+        """Bring rows of a table up to date by what `encode_changes` has made; entries are distinct."""
+        if self.bits is None:
+            table[entries] = data.view(torch.float32)
+        else:
+            add_quantized(table, entries, data, self.bits)
 
 
 def send_some(
@@ -70,6 +94,15 @@ def send_some(
     return arriving.wait(), torch.cat(places)
 
 
+def send_all(
+    data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: Exchange, operation: str
+) -> tuple[Tensor, Tensor]:
+    """Send all rows of a list of links; arguments and results as in `send_some`."""
+    own, theirs = (lengths.tolist() for lengths in links)
+    arrived = exchange.start(data, own, theirs, operation).wait()
+    return arrived, torch.arange(len(arrived), device=data.device)
+
+
 def _choice_bytes(count: int, length: int) -> int:
     """Return the bytes that say which ``count`` of a list are meant: their places, or a bit for each of the list."""
     return min(count * _PLACE_BYTES, -(-length // 8)) if count else 0
@@ -91,8 +124,3 @@ def _chosen(data: Tensor, count: int, length: int) -> Tensor:
         return data.clone().view(torch.int32).long()
     bits = data.unsqueeze(1) >> torch.arange(8, device=data.device, dtype=torch.uint8) & 1
     return bits.flatten().nonzero().squeeze(1)
-
-
-def shared_masters(links: ReplicaLinks) -> tuple[Tensor, Tensor]:
-    """Return the places of masters with mirrors, int64 [K], and which of them each entry of ``mastered`` is, [T]."""
-    return torch.unique(links.mastered, return_inverse=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,8 @@ from torch import Tensor
 from lightning_tgnn.algorithms.quantize import check_bits
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.replica_cache import ReplicaCache, SentRows
-from lightning_tgnn.state.replica_rows import RowCoder, shared_masters
+from lightning_tgnn.state.replica_hops import ReplicaHops
+from lightning_tgnn.state.replica_rows import RowCoder, send_all
 from lightning_tgnn.types import ReplicaLinks
 
 _WHOLE = RowCoder(None)
@@ -23,7 +26,8 @@ class CachedReplicaSum:
 
     Args:
         exchange: Between the ranks.
-        links: Where the replicas are.
+        links: Where the replicas are, hop by hop.
+        num_nodes: Vertices of the part.
         cache: Send only rows that have changed by more than `threshold`.
         bits: Of each value on its way; None for float32.
         threshold: eps, in [0, 1).
@@ -36,15 +40,16 @@ class CachedReplicaSum:
     def __init__(
         self,
         exchange: Exchange,
-        links: ReplicaLinks,
+        links: Sequence[ReplicaLinks],
+        num_nodes: int,
         *,
         cache: bool = True,
         bits: int | None = 8,
         threshold: float = 0.0,
     ) -> None:
-        self._exchange, self._links, self._cached = exchange, links, cache
+        self._exchange, self._cached = exchange, cache
+        self._hops = ReplicaHops(links, num_nodes)
         self._coder = RowCoder(check_bits(bits))
-        self._shared, self._of_shared = shared_masters(links)
         self._caches: dict[str, ReplicaCache] = {}
         self._saved: dict[str, dict[str, Tensor]] = {}
         self.threshold = threshold
@@ -61,12 +66,12 @@ class CachedReplicaSum:
     def total(self, values: Tensor, key: str, direction: str) -> Tensor:
         """Return the sums of a training step; ``direction`` is ``"forward"`` or ``"backward"``."""
         name = f"{key}/{direction}"
-        values = values.float()
+        values = values.float().contiguous()
         if not self._cached:
             total, count = self._plain(values, direction, self._coder)
         else:
             if name not in self._caches:
-                self._caches[name] = ReplicaCache(self._links, values.shape[1])
+                self._caches[name] = ReplicaCache(self._hops, values.shape[1])
                 if name in self._saved:
                     self._caches[name].load_state_dict(self._saved.pop(name))
             total, count = self._caches[name].update(values, self.threshold, self._coder, self._exchange, direction)
@@ -75,22 +80,23 @@ class CachedReplicaSum:
 
     def _plain(self, values: Tensor, operation: str, coder: RowCoder) -> tuple[Tensor, SentRows]:
         """Send every row."""
-        links, count, columns, exchange = self._links, SentRows(), values.shape[1], self._exchange
-        of_mirrors, of_mastered = links.of_mirrors.tolist(), links.of_mastered.tolist()
-        mine = values[links.mirrors]
-        data = coder.encode(mine)
-        count.add(mine, coder.decode(data, columns), len(mine))
-        arrived = exchange.start(data, of_mirrors, of_mastered, f"gather_{operation}").wait()
-        total = values.index_add(0, links.mastered, coder.decode(arrived, columns))
+        hops, exchange, possible = self._hops, self._exchange, self._hops.possible
+        total, errors = values.clone(), []
+        for links in hops.links:
+            data, error = coder.encode(total, links.mirrors)
+            lists = links.of_mirrors, links.of_mastered
+            arrived, _ = send_all(data, links.mirrors, lists, exchange, f"gather_{operation}")
+            coder.add(total, links.mastered, arrived)
+            errors.append(error)
+        data, error = coder.encode(total, hops.summing)
         # Every replica goes on with what the mirrors decode, the master too.
-        rows = total[self._shared]
-        data = coder.encode(rows)
-        decoded = coder.decode(data, columns)
-        total[self._shared] = decoded
-        count.add(rows, decoded, len(links.mastered), times=len(links.mastered))
-        data = data[self._of_shared]
-        arrived = exchange.start(data, of_mastered, of_mirrors, f"scatter_{operation}").wait()
-        total[links.mirrors] = coder.decode(arrived, columns)
+        coder.put(total, hops.summing, data)
+        everyone = torch.arange(len(hops.summing), device=values.device)
+        arrived, entries, _ = hops.scatter(
+            data, everyone, partial(send_all, exchange=exchange, operation=f"scatter_{operation}")
+        )
+        coder.put(total, hops.shared[entries], arrived)
+        count = SentRows(possible, possible, possible * values.shape[1] * values.element_size(), max(*errors, error))
         return total, count
 
     def take_rows(self) -> dict[str, SentRows]:

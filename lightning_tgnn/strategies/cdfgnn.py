@@ -32,6 +32,8 @@ class CDFGNNStrategy(ExchangingStrategy):
         cache: Send only rows that have changed by more than the threshold since they were last sent.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy after every epoch.
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.
+        relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
+            once; changes nothing where hosts have one rank, or there is one host.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
@@ -45,6 +47,7 @@ class CDFGNNStrategy(ExchangingStrategy):
         cache: bool = True,
         threshold: str | float = ADAPTIVE,
         bits: int | None = 8,
+        relay: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -54,6 +57,7 @@ class CDFGNNStrategy(ExchangingStrategy):
         self.cache = cache
         self.threshold = threshold
         self.bits = check_bits(bits)
+        self.relay = relay
         self.controller = ThresholdController()
         self.replicas: CachedReplicaSum | None = None
         self._part: Tensor | None = None
@@ -90,11 +94,14 @@ class CDFGNNStrategy(ExchangingStrategy):
             given = self._saved.get("part", self.partition) if self._fits(dataloader) else self.partition
             self._part = choose_edge_partition(given, dataloader.edges, self.hosts, trainer, self.broadcast)
             self.replicas = None
-        loader = dataloader.shard(self._part, self.hosts, self.global_rank)  # type: ignore[attr-defined]
+        shard = dataloader.shard  # type: ignore[attr-defined]
+        loader = shard(self._part, self.hosts, self.global_rank, relay=self.relay)
         if self.replicas is None:
-            links = loader.part.links.to(self.root_device)
+            hops = [links.to(self.root_device) for links in loader.part.hops]
             start = self.controller.threshold if self.threshold == ADAPTIVE else float(self.threshold)
-            self.replicas = CachedReplicaSum(self.exchange, links, cache=self.cache, bits=self.bits, threshold=start)
+            self.replicas = CachedReplicaSum(
+                self.exchange, hops, len(loader.part.nodes), cache=self.cache, bits=self.bits, threshold=start
+            )
             if self._fits(dataloader):
                 self._take_over(self._saved, self.replicas)
         self.lightning_module.replicas = self.replicas  # type: ignore[union-attr]
@@ -114,9 +121,10 @@ class CDFGNNStrategy(ExchangingStrategy):
         super().teardown()
 
     def _fits(self, dataloader: Any) -> bool:
-        """Whether what a checkpoint holds of the strategy is of this graph and number of ranks."""
+        """Whether what a checkpoint holds of the strategy is of this graph and these hosts."""
         saved = self._saved.get("part")
-        return saved is not None and self._saved["ranks"] == self.world_size and len(saved) == len(dataloader.edges[0])
+        way = self._saved.get("hosts"), self._saved.get("relay")
+        return saved is not None and way == (self.hosts.tolist(), self.relay) and len(saved) == len(dataloader.edges[0])
 
     def _take_over(self, saved: dict[str, Any], replicas: CachedReplicaSum) -> None:
         tables = saved["caches"]
@@ -148,7 +156,7 @@ class CDFGNNStrategy(ExchangingStrategy):
             name: {key: self.exchange.gather(rows, "checkpoint") for key, rows in cache.items()}
             for name, cache in caches.items()
         }
-        state |= {"part": self._part, "ranks": self.world_size, "caches": gathered}
+        state |= {"part": self._part, "hosts": self.hosts.tolist(), "relay": self.relay, "caches": gathered}
         return state | {
             "threshold": self.replicas.threshold,
             "mean": self.controller.mean,

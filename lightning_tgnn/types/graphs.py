@@ -36,16 +36,16 @@ class GraphInfo:
 
 @dataclass(frozen=True)
 class ReplicaLinks(TensorFields):
-    """Where the replicas of a part's vertices are.
+    """One hop of the way between the replicas of a part's vertices: mirrors below, who gathers from them above.
 
     Both lists run over the other ranks in order, and for each over its vertices by ascending number, so that entry by
-    entry a rank's mirrors are what their masters expect.
+    entry a rank's mirrors are what the ranks above them expect.
 
     Attributes:
-        mirrors: int64 [S], places of this part's mirrors, by the rank of the master.
-        of_mirrors: int64 [P], how many have their master on each rank.
-        mastered: int64 [T], places of this part's masters, once for each mirror, by the rank of the mirror.
-        of_mastered: int64 [P], how many mirrors each rank has of them.
+        mirrors: int64 [S], places of this part's replicas that are gathered elsewhere, by that rank.
+        of_mirrors: int64 [P], how many are gathered on each rank.
+        mastered: int64 [T], places of this part's replicas that gather others, once for each of these, by its rank.
+        of_mastered: int64 [P], how many of them each rank has.
     """
 
     mirrors: Tensor
@@ -107,7 +107,8 @@ class GraphPart(TensorFields):
             once.
         share: What the sum of this part's losses has to be multiplied by, so that the mean of the ranks' is the mean
             over the split's vertices.
-        links: Where else the vertices are.
+        hops: Where else the vertices are: the way to the master, over the leader of a host where hosts have several
+            ranks. Values are gathered from the first hop to the last and scattered backwards.
         seed: Of this epoch's dropout.
     """
 
@@ -117,7 +118,7 @@ class GraphPart(TensorFields):
     labels: Tensor
     scored: Tensor
     share: float
-    links: ReplicaLinks
+    hops: tuple[ReplicaLinks, ...]
     seed: int
 
     def __len__(self) -> int:
@@ -126,8 +127,8 @@ class GraphPart(TensorFields):
     def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphPart:
         """Return a copy whose tensors are on ``device``."""
         moved = super().to(device, non_blocking)
-        edges, links = self.edges.to(device, non_blocking), self.links.to(device, non_blocking)
-        return replace(moved, edges=edges, links=links)
+        hops = tuple(links.to(device, non_blocking) for links in self.hops)
+        return replace(moved, edges=self.edges.to(device, non_blocking), hops=hops)
 
 
 class ReplicaSum(Protocol):

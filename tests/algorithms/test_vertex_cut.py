@@ -52,13 +52,13 @@ def test_the_report_counts_what_is_there(edges, method):
     src, dst = torch.tensor(edges).T.contiguous()
     part = vertex_cut(src, dst, 12, HOSTS, method)
     replicas = Replicas.of(src, dst, part, 12, HOSTS)
-    report = cut_report(part, replicas, HOSTS)
+    report = cut_report(part, replicas)
 
     where = {v: set() for v in range(12)}
     for (u, v), i in zip(edges, part.tolist(), strict=True):
         where[u].add(i)
         where[v].add(i)
-    inner = outer = 0
+    inner = outer = crossing = 0
     for v in range(12):
         present = set(replicas.present[:, v].nonzero().flatten().tolist())
         assert present == where[v] if where[v] else len(present) == 1
@@ -67,14 +67,42 @@ def test_the_report_counts_what_is_there(edges, method):
         mirrors = present - {master}
         inner += sum(HOSTS[i] == HOSTS[master] for i in mirrors)
         outer += sum(HOSTS[i] != HOSTS[master] for i in mirrors)
+        crossing += len({int(HOSTS[i]) for i in present}) - 1
         on_hosts = [sum(int(HOSTS[i]) == h for i in present) for h in (0, 1)]
         assert on_hosts[int(HOSTS[master])] == max(on_hosts)
-    assert (report.inner, report.outer) == (inner, outer)
+    assert (report.inner, report.outer, report.crossing) == (inner, outer, crossing)
     assert report.replication_factor == pytest.approx(float(replicas.present.sum()) / 12)
     counts = [part.tolist().count(i) for i in range(4)]
     assert report.edge_imbalance == pytest.approx(max(counts) * 4 / len(edges))
     sizes = replicas.present.sum(1).tolist()
     assert report.vertex_imbalance == pytest.approx(max(sizes) * 4 / sum(sizes))
+
+
+@settings(deadline=None)
+@given(EDGES, st.sampled_from([[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3]]), st.booleans())
+def test_every_replica_finds_its_master_and_crosses_to_another_host_once(edges, hosts, relay):
+    src, dst = torch.tensor(edges).T.contiguous()
+    where = torch.tensor(hosts)
+    replicas = Replicas.of(src, dst, torch.arange(len(src)) % 4, 12, where)
+    nodes = torch.arange(12)
+    above = [[hop.tolist() for hop in replicas.hops(nodes, part, relay=relay)] for part in range(4)]
+    crossed = 0
+    for v in range(12):
+        present = replicas.present[:, v].nonzero().flatten().tolist()
+        for part in range(4):
+            at = part if part in present else None
+            for hop in above[part]:
+                assert at is not None or hop[v] == -1
+            if at is None:
+                continue
+            assert sum(hop[v] >= 0 for hop in above[part]) == (part != int(replicas.master[v]))
+            for number in range(len(above[part])):
+                following = above[at][number][v]
+                crossed += at == part and following >= 0 and hosts[following] != hosts[at]
+                at = following if following >= 0 else at
+            assert at == int(replicas.master[v])
+    if relay:
+        assert crossed == cut_report(torch.arange(len(src)) % 4, replicas).crossing
 
 
 def communities(num_nodes=2000, num_edges=16000):
@@ -88,7 +116,7 @@ def test_gamma_lowers_connections_between_hosts_and_keeps_edges_even():
     reports = {}
     for method in CUT_METHODS:
         part = vertex_cut(src, dst, 2000, HOSTS, method)
-        reports[method] = cut_report(part, Replicas.of(src, dst, part, 2000, HOSTS), HOSTS)
+        reports[method] = cut_report(part, Replicas.of(src, dst, part, 2000, HOSTS))
     assert reports["hierarchical"].outer < reports["ebv"].outer < reports["random"].outer
     assert reports["hdrf"].replication_factor < reports["random"].replication_factor
     assert max(reports[name].edge_imbalance for name in ("hierarchical", "ebv")) < 1.02

@@ -17,7 +17,7 @@ from lightning_tgnn.state import CachedReplicaSum
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun
 
-HOSTS = {1: [0], 2: [0, 1], 3: [0, 0, 1], 4: [0, 0, 1, 1]}
+HOSTS = {1: [0], 2: [0, 1], 3: [0, 0, 1], 4: [0, 0, 1, 1], 5: [0, 0, 0, 1, 1]}
 
 
 def graph():
@@ -43,7 +43,18 @@ class Recorder(pl.Callback):
         self.gradients.append(torch.cat([parameter.grad.flatten().clone() for parameter in module.parameters()]))
 
 
-def fit(strategy, ranks, model="gcn", epochs=4, callbacks=(), ckpt_path=None, self_loops=True, logger=False, **options):
+def fit(
+    strategy,
+    ranks,
+    model="gcn",
+    hosts=1,
+    epochs=4,
+    callbacks=(),
+    ckpt_path=None,
+    self_loops=True,
+    logger=False,
+    **options,
+):
     torch.manual_seed(1)  # not seed_everything: that would seed whatever other tests start from this process
     data = FullGraphDataModule(graph(), self_loops=self_loops)
     settings = {"hidden_dim": 8, "num_layers": 3, "dropout": 0.3, "layer_norm": True, "heads": 2} | options
@@ -51,7 +62,8 @@ def fit(strategy, ranks, model="gcn", epochs=4, callbacks=(), ckpt_path=None, se
     trainer = pl.Trainer(
         strategy=strategy,
         accelerator="cpu",
-        devices=ranks,
+        devices=ranks // hosts,
+        num_nodes=hosts,
         max_epochs=epochs,
         callbacks=[recorder, *callbacks],
         logger=logger,
@@ -78,14 +90,15 @@ def fit(strategy, ranks, model="gcn", epochs=4, callbacks=(), ckpt_path=None, se
 EXACT = [{"cache": False, "bits": None}, {"threshold": 0.0, "bits": None}]
 CASES = [("gcn", method, options) for method in CUT_METHODS for options in EXACT[:1]]
 CASES += [("gcn", "hierarchical", EXACT[1]), ("gat", "hierarchical", EXACT[0]), ("gat", "random", EXACT[1])]
+ON_HOSTS = [("gcn", "ebv", EXACT[0]), ("gcn", "random", EXACT[1]), ("gat", "random", EXACT[1])]
 
 
-def equal_cases(rank, ranks):
-    as_torchrun(rank, ranks)
+def equal_cases(rank, ranks, hosts):
+    as_torchrun(rank, ranks, hosts)
     loops = [True, False]
     return [
-        fit(CDFGNNStrategy(partition=method, **options), ranks, model, self_loops=loop)
-        for model, method, options in CASES
+        fit(CDFGNNStrategy(partition=method, **options), ranks, model, hosts, self_loops=loop)
+        for model, method, options in (CASES if hosts == 1 else ON_HOSTS)
         for loop in loops
     ]
 
@@ -100,10 +113,10 @@ def close(ours, theirs, what):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_ranks_equal_one_process(ranks, alone):
-    outcomes = run_ranks(equal_cases, ranks, timeout=190)
-    keys = [(case, loop) for case in CASES for loop in (True, False)]
+@pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2)])
+def test_ranks_equal_one_process(ranks, hosts, alone):
+    outcomes = run_ranks(equal_cases, ranks, hosts, timeout=190)
+    keys = [(case, loop) for case in (CASES if hosts == 1 else ON_HOSTS) for loop in (True, False)]
     for number, ((model, method, options), loop) in enumerate(keys):
         case, wanted = f"{model}, {method}, {options}, loops {loop}", alone[model, loop]
         every = [outcome[number] for outcome in outcomes]
@@ -123,12 +136,16 @@ def test_ranks_equal_one_process(ranks, alone):
 
 
 class SlowSums:
-    """Algorithm 2 over dictionaries: one process that plays all ranks."""
+    """Algorithm 2 over dictionaries: one process that plays all ranks; leaders of hosts pass on what they gather."""
 
-    def __init__(self, replicas, threshold, bits):
+    def __init__(self, replicas, threshold, bits, relay):
         self.where = [replicas.present[:, v].nonzero().flatten().tolist() for v in range(replicas.present.shape[1])]
         self.master, self.threshold, self.bits = replicas.master.tolist(), threshold, bits
+        self.leader, self.hosts, self.relay = replicas.leader.tolist(), replicas.hosts.tolist(), relay
         self.used, self.told, self.first = {}, {}, True
+
+    def leader_of(self, rank, v):
+        return self.leader[self.hosts[rank]][v] if self.relay else rank
 
     def coded(self, row):
         if self.bits is None:
@@ -149,19 +166,22 @@ class SlowSums:
             if len(ranks) == 1:
                 sums[ranks[0]][v] = values[ranks[0]][v]
                 continue
-            active = False
-            for rank in ranks:
-                row = values[rank][v]
+            master, active = self.master[v], False
+            leads = [rank for rank in ranks if rank in (master, self.leader_of(rank, v))]
+            gathered = {rank: [] for rank in leads}
+            for rank in sorted(ranks, key=lambda rank: (rank in leads, rank == master)):
+                row = values[rank][v] if rank == master else sum([values[rank][v], *gathered.get(rank, [])])
+                above = None if rank == master else master if rank in leads else self.leader_of(rank, v)
                 old = self.used.get((rank, v), torch.zeros_like(row))
                 if self.differs(row, old):
-                    active = True
-                    if rank == self.master[v]:
-                        self.used[rank, v] = row
-                    else:
-                        self.used[rank, v] = row if self.bits is None else old + self.coded(row - old)
-                        sent += 1
+                    plain = rank == master or self.bits is None
+                    self.used[rank, v] = row if plain else old + self.coded(row - old)
+                    sent += rank != master
+                    active |= above in (master, None)
+                if above is not None:
+                    gathered[above].append(self.used[rank, v])
             if active:
-                total = sum(self.used[rank, v] for rank in [self.master[v], *(r for r in ranks if r != self.master[v])])
+                total = sum([self.used[master, v], *gathered[master]])
                 told = self.told.get(v, torch.zeros_like(total))
                 self.told[v] = total if self.bits is None else told + self.coded(total - told)
                 sent += len(ranks) - 1
@@ -172,6 +192,7 @@ class SlowSums:
 
 
 SUMS = [(0.0, None), (0.0, 8), (0.2, None), (0.2, 8), (0.05, 4), (0.2, 2), (0.05, 16)]
+SUMS = [(threshold, bits, relay) for threshold, bits in SUMS for relay in (True, False)]
 STEPS, WIDTH = 6, 5
 
 
@@ -191,11 +212,12 @@ def cut(ranks):
 def sum_cases(rank, ranks):
     as_torchrun(rank, ranks)
     whole, part, replicas = cut(ranks)
-    own = graph_parts(whole, torch.ones(len(whole.src)), part, replicas, rank)["train"]
     exchange = Exchange(ranks, rank, torch.distributed.new_group())
     answers = []
-    for threshold, bits in SUMS:
-        sums = CachedReplicaSum(exchange, own.links, bits=bits, threshold=threshold)
+    for threshold, bits, relay in SUMS:
+        own = graph_parts(whole, torch.ones(len(whole.src)), part, replicas, rank, relay=relay)["train"]
+        assert len(own.hops) == 1 + relay
+        sums = CachedReplicaSum(exchange, own.hops, len(own.nodes), bits=bits, threshold=threshold)
         steps = [sums.total(values_of(rank, step, len(own.nodes)), "layer", "forward") for step in range(STEPS)]
         answers.append((own.nodes, steps, sums.take_rows()["layer/forward"]))
     return answers
@@ -203,22 +225,23 @@ def sum_cases(rank, ranks):
 
 @pytest.mark.timeout(120)
 def test_cache_and_quantiser_equal_the_simulation():
-    outcomes = run_ranks(sum_cases, 3, timeout=110)
-    _, _, replicas = cut(3)
-    for number, (threshold, bits) in enumerate(SUMS):
-        slow, sent = SlowSums(replicas, threshold, bits), 0
-        nodes = [outcomes[rank][number][0] for rank in range(3)]
+    ranks = 5
+    outcomes = run_ranks(sum_cases, ranks, timeout=110)
+    _, _, replicas = cut(ranks)
+    for number, (threshold, bits, relay) in enumerate(SUMS):
+        slow, sent = SlowSums(replicas, threshold, bits, relay), 0
+        nodes = [outcomes[rank][number][0] for rank in range(ranks)]
         for step in range(STEPS):
-            values = [values_of(rank, step, len(nodes[rank])) for rank in range(3)]
-            of_vertex = [dict(zip(nodes[r].tolist(), values[r], strict=True)) for r in range(3)]
+            values = [values_of(rank, step, len(nodes[rank])) for rank in range(ranks)]
+            of_vertex = [dict(zip(nodes[r].tolist(), values[r], strict=True)) for r in range(ranks)]
             wanted, count = slow.step(of_vertex)
             sent += count
-            for rank in range(3):
+            for rank in range(ranks):
                 ours = outcomes[rank][number][1][step]
                 theirs = torch.stack([wanted[rank][v] for v in nodes[rank].tolist()])
                 torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-        assert sum(outcomes[rank][number][2].sent for rank in range(3)) == sent
-        possible = sum(outcomes[rank][number][2].possible for rank in range(3))
+        assert sum(outcomes[rank][number][2].sent for rank in range(ranks)) == sent
+        possible = sum(outcomes[rank][number][2].possible for rank in range(ranks))
         assert possible == STEPS * 2 * int((replicas.present.sum(0) - 1).sum())
         assert sent < possible  # a third of the vertices stands still
 

@@ -47,12 +47,13 @@ class DelayedByHand(PlainDescent):
             self.before[number], parameter.grad = parameter.grad.clone(), self.before[number]
 
 
-def as_torchrun(rank, ranks):
+def as_torchrun(rank, ranks, hosts=1):
+    each = ranks // hosts
     os.environ.update(
         TORCHELASTIC_RUN_ID="test",
-        LOCAL_RANK=str(rank),
-        LOCAL_WORLD_SIZE=str(ranks),
-        GROUP_RANK="0",
+        LOCAL_RANK=str(rank % each),
+        LOCAL_WORLD_SIZE=str(each),
+        GROUP_RANK=str(rank // each),
         RANK=str(rank),
         WORLD_SIZE=str(ranks),
     )
