@@ -27,7 +27,9 @@ def graph_parts(graph: Graph, weights: Tensor, part: Tensor, replicas: Replicas,
     own = (part == rank).nonzero().squeeze(1)
     edges = SparseRows.of(place[graph.src[own]], place[graph.dst[own]], weights[own], len(nodes))
     mastered = replicas.master[nodes] == rank
-    features, labels, links = graph.features[nodes], graph.labels[nodes], _links(nodes, replicas, rank)
+    everything = len(nodes) == graph.num_nodes  # then features that are mapped stay so
+    features = graph.features if everything else graph.features[nodes]
+    labels, links = graph.labels[nodes], _links(nodes, replicas, rank)
     parts = {}
     for name in SPLITS:
         split: Tensor = getattr(graph, name)
