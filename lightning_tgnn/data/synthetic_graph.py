@@ -117,7 +117,10 @@ def _in_folder(settings: dict[str, Any], folder: Path) -> Graph:
 
 def _check_same(folder: Path, about: dict[str, Any]) -> None:
     path = folder / _SETTINGS
-    found = json.loads(path.read_text()) if path.is_file() else {}
+    try:
+        found = json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError:
+        found = {}
     other = [f"{name}={found[name]}" for name in about if name in found and found[name] != about[name]]
     if found != about:
         received = f"{folder} with {', '.join(other)}" if other else f"{folder} with something else"

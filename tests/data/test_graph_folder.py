@@ -17,6 +17,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import Graph, generate_graph, open_graph, save_graph
 from lightning_tgnn.data.graph_checks import pieces
 from lightning_tgnn.data.graph_part import graph_parts
+from lightning_tgnn.data.new_folder import new_folder
 from lightning_tgnn.types import SparseRows
 from tests.data.graphs import MASKS, parts, same, write_folder
 
@@ -194,6 +195,18 @@ def test_save_refuses_a_folder_in_use(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidArgumentError, match=r"file/graph must be where files can be written, got .*; choose"):
         save_graph(tmp_path / "file" / "graph", graph)
+
+
+def test_of_two_processes_that_make_a_folder_the_first_wins(tmp_path):
+    with new_folder(tmp_path / "made") as ours:
+        (ours / "file").write_text("second")
+        with new_folder(tmp_path / "made") as theirs:
+            (theirs / "file").write_text("first")
+    assert (tmp_path / "made" / "file").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    (tmp_path / "in the way").write_text("")
+    with pytest.raises(NotADirectoryError), new_folder(tmp_path / "in the way"):
+        pass
 
 
 def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import torch
 
 from lightning_tgnn import FullGraphDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
-from lightning_tgnn.data import generate_graph, graph_names
+from lightning_tgnn.data import generate_graph, graph_names, save_graph
 from lightning_tgnn.data.download import download
 from tests.data.graphs import same, write_ogb
 from tests.multiprocess.ranks import free_port
@@ -127,6 +127,13 @@ def test_a_misspelt_name_is_refused(name):
     names = "cora, citeseer, pubmed, reddit, ogbn-products, ogbn-papers100m, synthetic"
     with pytest.raises(InvalidArgumentError, match=f"source must be .* one of {names}, got '{name}'; correct"):
         FullGraphDataModule(name).setup()
+
+
+def test_a_path_is_no_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    graph = generate_graph(50, 100)
+    save_graph("cora", graph)
+    same(FullGraphDataModule("./cora", **ALONE).graph, graph)
 
 
 def planetoid(folder, name, random):

@@ -73,6 +73,9 @@ def test_a_folder_of_another_graph_is_refused(tmp_path):
     save_graph(tmp_path / "saved", generate_graph(50, 100))
     with pytest.raises(InvalidArgumentError, match=r"folder must be new, .*saved with something else'; choose"):
         generate_graph(50, 100, folder=tmp_path / "saved")
+    (tmp_path / "saved" / "synthetic.json").write_text("{")
+    with pytest.raises(InvalidArgumentError, match=r"folder must be new, .*saved with something else'; choose"):
+        generate_graph(50, 100, folder=tmp_path / "saved")
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidArgumentError, match=r"folder must be new, .*file with something else'; choose"):
         generate_graph(50, 100, folder=tmp_path / "file")
