@@ -4,6 +4,7 @@ from lightning_tgnn.data.datamodule import TemporalDataModule
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.graph import Graph
 from lightning_tgnn.data.graph_datamodule import FullGraphDataModule
+from lightning_tgnn.data.graph_folder import open_graph, save_graph
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.readers import read_events
 from lightning_tgnn.data.synthetic import generate_stream
@@ -19,5 +20,7 @@ __all__ = [
     "TemporalDataModule",
     "generate_graph",
     "generate_stream",
+    "open_graph",
     "read_events",
+    "save_graph",
 ]

@@ -1,4 +1,4 @@
-"""Static graphs with features, labels and splits: what is checked, and what options add."""
+"""Static graphs with features, labels and splits, and what options add."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, check_choice, refusal
+from lightning_tgnn.checks import check_choice
+from lightning_tgnn.data.graph_checks import check_edges, check_features, check_labels, check_masks, pieces
 from lightning_tgnn.types import GraphInfo
 
 NORMALIZATIONS = ("symmetric", "row", "none")
 SPLITS = ("train", "val", "test")
-_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A directed graph; messages go from source to destination.
+    """A directed graph; messages go from source to destination. Columns are in memory or memory-mapped, and only read.
 
     Attributes:
-        src: int64 [E].
-        dst: int64 [E].
-        features: float32 [N, F], in memory or memory-mapped.
+        src: int32 or int64 [E].
+        dst: int32 or int64 [E].
+        features: float32 [N, F].
         labels: int64 [N], 0 .. C - 1; -1 for none.
         train: bool [N].
         val: bool [N].
         test: bool [N].
+
+    Raises:
+        DataError: A column is of another shape or type, or holds something that must not be trained on.
     """
 
     src: Tensor
@@ -40,50 +43,10 @@ class Graph:
     test: Tensor
 
     def __post_init__(self) -> None:
-        count = len(self.features)
-        if self.src.shape != self.dst.shape or self.src.dim() != 1:
-            cure = "give both ends of every edge"
-            raise DataError(refusal("edges", "as many sources as destinations", len(self.dst), cure))
-        if not len(self.src):
-            raise DataError(refusal("edges", "at least one", 0, "give a graph with edges"))
-        for name in ("src", "dst"):
-            ends = getattr(self, name)
-            if int(ends.min()) < 0 or int(ends.max()) >= count:
-                wrong = int(ends.min()) if int(ends.min()) < 0 else int(ends.max())
-                cure = "number the vertices from 0, and give features of all of them"
-                raise DataError(refusal(name, f"vertices 0 .. {count - 1}, the rows of the features", wrong, cure))
-        if self.features.dim() != 2:
-            raise DataError(refusal("features", "a matrix [N, F]", list(self.features.shape), "give a row per vertex"))
-        for start in range(0, count, _CHUNK):
-            bad = ~torch.isfinite(self.features[start : start + _CHUNK]).all(1)
-            if bad.any():
-                vertex = start + int(bad.nonzero()[0])
-                cure = "clean the features first"
-                raise DataError(refusal("features", "finite", f"NaN or infinity at vertex {vertex}", cure))
-        self._check_labels()
-
-    def _check_labels(self) -> None:
-        count = len(self.features)
-        for name in ("labels", *SPLITS):
-            if getattr(self, name).shape != (count,):
-                received = list(getattr(self, name).shape)
-                raise DataError(refusal(name, f"one for each of {count} vertices", received, "give a vector [N]"))
-        if int(self.labels.min()) < -1:
-            cure = "number the classes from 0; -1 stands for none"
-            raise DataError(refusal("labels", "classes from 0, or -1", int(self.labels.min()), cure))
-        for name in SPLITS:
-            split = getattr(self, name)
-            if not split.any():
-                raise DataError(refusal(f"{name} mask", "at least one vertex", 0, "choose some"))
-            if (self.labels[split] < 0).any():
-                vertex = int((split & (self.labels < 0)).nonzero()[0])
-                cure = "leave it out of the mask, or give its label"
-                raise DataError(refusal(f"{name} mask", "vertices with a label", f"vertex {vertex}", cure))
-        for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
-            both = int((getattr(self, one) & getattr(self, other)).sum())
-            if both:
-                cure = "give each vertex to one of them"
-                raise DataError(refusal(f"{one} and {other} mask", "without a vertex in both", both, cure))
+        check_features(self.features)
+        check_edges(self.src, self.dst, self.num_nodes)
+        check_labels(self.labels, self.num_nodes)
+        check_masks({name: getattr(self, name) for name in SPLITS}, self.labels)
 
     @property
     def num_nodes(self) -> int:
@@ -91,13 +54,19 @@ class Graph:
         return len(self.features)
 
     def with_options(self, *, undirected: bool, self_loops: bool) -> Graph:
-        """Return the graph with its edges in both directions, each once, and with one loop at every vertex."""
+        """Return the graph with its edges in both directions, each once, and with one loop at every vertex.
+
+        Without an option it is this graph, whose columns may be mapped; with one it has edges of its own, in memory.
+        """
+        if not undirected and not self_loops:
+            return self
         src, dst = self.src, self.dst
         if undirected:
-            edge = torch.unique(torch.cat([src * self.num_nodes + dst, dst * self.num_nodes + src]))
-            src, dst = edge // self.num_nodes, edge % self.num_nodes
+            wide, count = (src.long(), dst.long()), self.num_nodes  # a pair's number does not fit 32 bits
+            edge = torch.unique(torch.cat([wide[0] * count + wide[1], wide[1] * count + wide[0]]))
+            src, dst = (edge // count).to(src.dtype), (edge % count).to(dst.dtype)
         if self_loops:
-            nodes, other = torch.arange(self.num_nodes), src != dst
+            nodes, other = torch.arange(self.num_nodes, dtype=src.dtype), src != dst
             src, dst = torch.cat([src[other], nodes]), torch.cat([dst[other], nodes])
         kept = {name: getattr(self, name) for name in ("features", "labels", *SPLITS)}
         return Graph(src, dst, **kept)
@@ -114,17 +83,19 @@ class Graph:
         if normalization == "none":
             return torch.ones(len(self.src))
         if normalization == "row":
-            return (1 / into[self.dst]).float()
+            return (1 / into.index_select(0, self.dst)).float()
         out = torch.bincount(self.src, minlength=self.num_nodes).double()
-        return (into[self.dst] * out[self.src]).rsqrt().float()
+        return (into.index_select(0, self.dst) * out.index_select(0, self.src)).rsqrt().float()
 
     def info(self) -> GraphInfo:
         """Return what a model has to know."""
         digest = hashlib.blake2b(digest_size=16)
-        for column in (self.src, self.dst, self.labels, self.train, self.val, self.test):
-            values = np.ascontiguousarray(column.numpy())
-            digest.update(f"{values.dtype} {values.shape}".encode())
-            digest.update(values.data)
+        for name in ("src", "dst", "labels", *SPLITS):
+            column = getattr(self, name)
+            dtype = np.dtype(bool if name in SPLITS else np.int64)  # int32 and int64 ends are the same graph
+            digest.update(f"{dtype} {tuple(column.shape)}".encode())
+            for piece in pieces(len(column)):
+                digest.update(np.ascontiguousarray(column[piece].numpy(), dtype).data)
         return GraphInfo(
             num_nodes=self.num_nodes,
             num_edges=len(self.src),

@@ -13,28 +13,30 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
-from lightning_tgnn.data.graph_readers import read_graph
-from lightning_tgnn.data.synthetic_graph import generate_graph
+from lightning_tgnn.data.graph_source import SYNTHETIC, open_source, prepare_graph
 from lightning_tgnn.types import GraphInfo
-
-SYNTHETIC = "synthetic"
 
 
 class FullGraphDataModule(pl.LightningDataModule):
     """A static graph with features, labels and splits; each epoch is one step on all of it.
 
     Args:
-        source: An ``.npz`` file, a `dgl.DGLGraph`, a PyG ``Data``, a `Graph`, or ``"synthetic"``.
+        source: An ``.npz`` file, a folder that `save_graph` wrote, a node-property folder of OGB, a `dgl.DGLGraph`, a
+            PyG ``Data``, a `Graph`, ``"synthetic"``, or a name: ``"cora"``, ``"citeseer"``, ``"pubmed"``,
+            ``"reddit"`` (from DGL), ``"ogbn-products"``, ``"ogbn-papers100m"`` (from OGB). A name goes before a file
+            of the same name; write ``./cora`` for that.
         undirected: Take every edge in both directions, each once.
         self_loops: Give every vertex one loop.
         normalization: Weights of the edges in a GCN: ``"symmetric"``, ``"row"`` or ``"none"``; see `Graph.weights`.
         seed: Of dropout.
         synthetic: Settings of the synthetic graph, used where that is the source; see
-            `lightning_tgnn.data.synthetic_graph.generate_graph`.
+            `lightning_tgnn.data.synthetic_graph.generate_graph`. With ``folder`` it is written there once.
+        root: Folder of the named graphs, which are downloaded into it and converted once.
 
     Raises:
-        InvalidArgumentError: An argument has a value that cannot work.
-        DataError: In `setup`: the source holds something that must not be trained on.
+        InvalidArgumentError: An argument has a value that cannot work; also in `prepare_data` and `setup`.
+        DataError: In `prepare_data` and `setup`: something cannot be downloaded, or the source holds something that
+            must not be trained on.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class FullGraphDataModule(pl.LightningDataModule):
         normalization: str = "symmetric",
         seed: int = 0,
         synthetic: Mapping[str, Any] | None = None,
+        root: str = "data",
     ) -> None:
         super().__init__()
         check_choice("normalization", normalization, NORMALIZATIONS)
@@ -53,15 +56,18 @@ class FullGraphDataModule(pl.LightningDataModule):
         self.undirected, self.self_loops, self.normalization = undirected, self_loops, normalization
         self.seed = seed
         self.synthetic = dict(synthetic or {})
+        self.root = Path(root).expanduser()
+
+    def prepare_data(self) -> None:
+        """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""
+        prepare_graph(self.source, self.root, self.synthetic)
 
     @cached_property
     def graph(self) -> Graph:
         """The graph, with what the options add."""
-        given = self.source
-        if isinstance(given, (str, Path)) and str(given) == SYNTHETIC:
-            graph = generate_graph(**self.synthetic)
-        else:
-            graph = given if isinstance(given, Graph) else read_graph(given)
+        if self.trainer is None:  # nobody else calls it
+            self.prepare_data()
+        graph = open_source(self.source, self.root, self.synthetic)
         return graph.with_options(undirected=self.undirected, self_loops=self.self_loops)
 
     @cached_property

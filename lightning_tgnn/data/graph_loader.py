@@ -67,7 +67,7 @@ class GraphLoader:
 
     @property
     def edges(self) -> tuple[Tensor, Tensor, int]:
-        """Sources and destinations of all edges, int64 [E] each, and the number of vertices."""
+        """Sources and destinations of all edges, int32 or int64 [E] each, and the number of vertices."""
         graph = self.whole.graph
         return graph.src, graph.dst, graph.num_nodes
 

@@ -30,7 +30,9 @@ def graph_parts(
     own = (part == rank).nonzero().squeeze(1)
     edges = SparseRows.of(place[graph.src[own]], place[graph.dst[own]], weights[own], len(nodes))
     mastered = replicas.master[nodes] == rank
-    features, labels, hops = graph.features[nodes], graph.labels[nodes], _hops(nodes, replicas, rank, relay)
+    everything = len(nodes) == graph.num_nodes  # then features that are mapped stay so
+    features = graph.features if everything else graph.features[nodes]
+    labels, hops = graph.labels[nodes], _hops(nodes, replicas, rank, relay)
     parts = {}
     for name in SPLITS:
         split: Tensor = getattr(graph, name)

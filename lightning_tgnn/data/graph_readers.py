@@ -12,8 +12,12 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.graph import SPLITS, Graph
+from lightning_tgnn.data.graph_names import GRAPH_NAMES
 
-_FORMS = "an .npz file, a dgl.DGLGraph, a PyG Data, a Graph, or 'synthetic'"
+FORMS = (
+    "an .npz file, a graph folder, an OGB folder, a dgl.DGLGraph, a PyG Data, a Graph, or one of "
+    f"{', '.join((*GRAPH_NAMES, 'synthetic'))}"
+)
 
 
 def read_graph(source: Any) -> Graph:
@@ -37,12 +41,12 @@ def read_graph(source: Any) -> Graph:
         held = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
         held = {name: value for name, value in held.items() if value is not None}
         return _graph(source.edge_index[0], source.edge_index[1], _of(held, "x"), _of(held, "y"), held)
-    raise InvalidArgumentError(refusal("source", _FORMS, type(source).__name__, "give one of these"))
+    raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
 
 
 def _from_npz(path: Path) -> Graph:
     if not path.is_file():
-        raise InvalidArgumentError(refusal("source", _FORMS, str(path), "correct the path"))
+        raise InvalidArgumentError(refusal("source", FORMS, str(path), "correct the path or the name"))
     try:
         with np.load(path, allow_pickle=False) as archive:
             held = {name: archive[name] for name in archive.files}

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
 
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_not_negative, refusal
-from lightning_tgnn.data.graph import Graph
+from lightning_tgnn.data.graph import SPLITS, Graph
+from lightning_tgnn.data.graph_folder import GraphWriter, open_graph
+from lightning_tgnn.data.new_folder import new_folder
+from lightning_tgnn.data.synthetic_communities import Communities
+
+_SETTINGS = "synthetic.json"
+_VERSION = 1
 
 
 def generate_graph(
@@ -19,6 +29,7 @@ def generate_graph(
     exponent: float = 2.5,
     noise: float = 1.0,
     seed: int = 0,
+    folder: str | Path | None = None,
 ) -> Graph:
     """Return a degree-corrected graph of communities (Karrer and Newman, Physical Review E 83, 2011).
 
@@ -29,58 +40,89 @@ def generate_graph(
     Args:
         num_nodes: N, at least 10.
         num_edges: E, directed, at least 1; may repeat.
-        num_classes: Communities, which are the labels.
-        feature_dim: F.
+        num_classes: Communities, which are the labels, at least 2.
+        feature_dim: F, at least 1.
         homophily: Share of the edges that stay in their community, in [0, 1).
         exponent: Of the power law of degrees, above 2.
         noise: Standard deviation of the noise; centres have that of 1.
         seed: Of all of it.
+        folder: Where the same graph is written piece by piece, unless it is there, and mapped from: for graphs that do
+            not fit into memory, which has to hold some 60 bytes per vertex. In memory if None.
 
     Raises:
-        InvalidArgumentError: An argument has a value that cannot work.
+        InvalidArgumentError: An argument has a value that cannot work, or the folder holds something else.
     """
     check_int("num_nodes", num_nodes, minimum=10, cure="1000 is the default")
     check_int("num_edges", num_edges, minimum=1, cure="10000 is the default")
     check_int("num_classes", num_classes, minimum=2, cure="5 is the default")
     check_int("feature_dim", feature_dim, minimum=1, cure="16 is the default")
+    if num_classes > num_nodes:
+        cure = "ask for fewer communities"
+        raise InvalidArgumentError(refusal("num_classes", f"at most num_nodes={num_nodes}", num_classes, cure))
     check_fraction("homophily", homophily, cure="0.8 is the default")
     if not exponent > 2:
         cure = "2.5 is usual for social networks; at 2 and below the mean degree has no bound"
         raise InvalidArgumentError(refusal("exponent", "above 2", exponent, cure))
     check_not_negative("noise", noise, cure="1 is the default")
-    random = np.random.default_rng(seed)
-    labels = np.sort(random.integers(0, num_classes, num_nodes))  # communities lie together: one search finds a member
-    weight = random.pareto(exponent - 1, num_nodes) + 1
-    total = np.concatenate([[0.0], np.cumsum(weight)])
-    first = np.searchsorted(labels, np.arange(num_classes + 1))
+    check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
+    settings: dict[str, Any] = {
+        "num_nodes": num_nodes,
+        "num_edges": num_edges,
+        "num_classes": num_classes,
+        "feature_dim": feature_dim,
+        "homophily": float(homophily),
+        "exponent": float(exponent),
+        "noise": float(noise),
+        "seed": seed,
+    }
+    return _in_memory(settings) if folder is None else _in_folder(settings, Path(folder))
 
-    def drawn(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        at = total[low] + random.random(len(low)) * (total[high] - total[low])
-        return np.clip(np.searchsorted(total, at, side="right") - 1, low, high - 1)
 
-    everyone = np.zeros(num_edges, np.int64), np.full(num_edges, num_nodes)
-    src = drawn(*everyone)
-    stays = random.random(num_edges) < homophily
-    of_source = labels[src]
-    dst = drawn(np.where(stays, first[of_source], 0), np.where(stays, first[of_source + 1], num_nodes))
+def _in_memory(settings: dict[str, Any]) -> Graph:
+    made = Communities(**settings)
+    edges = np.empty((2, made.num_edges), np.int64)
+    features = np.empty((made.num_nodes, made.feature_dim), np.float32)
+    done = 0
+    for src, dst in made.edges():
+        edges[:, done : done + len(src)] = src, dst
+        done += len(src)
+    done = 0
+    for rows in made.features():
+        features[done : done + len(rows)] = rows
+        done += len(rows)
+    columns = {"src": edges[0], "dst": edges[1], "features": features, "labels": made.labels} | made.masks()
+    return Graph(**{name: torch.from_numpy(column) for name, column in columns.items()})
 
-    shuffled = random.permutation(num_nodes)  # the numbers of vertices tell nothing
-    labels_of = np.empty_like(labels)
-    labels_of[shuffled] = labels
-    centres = random.standard_normal((num_classes, feature_dim), np.float32)
-    features = random.standard_normal((num_nodes, feature_dim), np.float32)
-    features *= np.float32(noise)
-    features += centres[labels_of]
-    split = np.full(num_nodes, 2)
-    split[random.permutation(num_nodes)[: num_nodes * 6 // 10]] = 0
-    rest = np.flatnonzero(split == 2)
-    split[rest[: num_nodes * 2 // 10]] = 1
-    return Graph(
-        src=torch.from_numpy(shuffled[src]),
-        dst=torch.from_numpy(shuffled[dst]),
-        features=torch.from_numpy(features),
-        labels=torch.from_numpy(labels_of),
-        train=torch.from_numpy(split == 0),
-        val=torch.from_numpy(split == 1),
-        test=torch.from_numpy(split == 2),
-    )
+
+def _in_folder(settings: dict[str, Any], folder: Path) -> Graph:
+    about = {"version": _VERSION, **settings}
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        _check_same(folder, about)
+        return open_graph(folder)
+    made = Communities(**settings)
+    with new_folder(folder) as partial:
+        with GraphWriter(partial, made.num_nodes) as writer:
+            for src, dst in made.edges():
+                writer.append("src", src)
+                writer.append("dst", dst)
+            for rows in made.features():
+                writer.append("features", rows)
+            writer.append("labels", made.labels)
+            masks = made.masks()
+            for name in SPLITS:
+                writer.append(name, masks[name])
+        (partial / _SETTINGS).write_text(json.dumps(about, indent=1))
+    return open_graph(folder)
+
+
+def _check_same(folder: Path, about: dict[str, Any]) -> None:
+    path = folder / _SETTINGS
+    try:
+        found = json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError:
+        found = {}
+    other = [f"{name}={found[name]}" for name in about if name in found and found[name] != about[name]]
+    if found != about:
+        received = f"{folder} with {', '.join(other)}" if other else f"{folder} with something else"
+        cure = "choose another folder, or remove this one"
+        raise InvalidArgumentError(refusal("folder", "new, empty, or of a graph of these settings", received, cure))

@@ -1,4 +1,4 @@
-"""Static graphs: what is refused, what options add, every form of source, the generator."""
+"""Static graphs: what is refused, what options add, every form of source."""
 
 import os
 from pathlib import Path
@@ -10,28 +10,11 @@ import torch
 
 from lightning_tgnn import FullGraphDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
-from lightning_tgnn.data import Graph, generate_graph
+from lightning_tgnn.data import Graph
 from lightning_tgnn.data.graph_readers import read_graph
+from tests.data.graphs import edges, parts, same
 
 DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
-
-
-def parts():
-    """Four vertices: 0 -> 1, 1 -> 0, 0 -> 2, 2 -> 2; vertex 3 is alone."""
-    split = torch.eye(4, dtype=torch.bool)
-    return {
-        "src": torch.tensor([0, 1, 0, 2]),
-        "dst": torch.tensor([1, 0, 2, 2]),
-        "features": torch.arange(8.0).view(4, 2),
-        "labels": torch.tensor([0, 1, 1, -1]),
-        "train": split[0],
-        "val": split[1],
-        "test": split[2],
-    }
-
-
-def edges(graph):
-    return sorted(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
 
 
 def test_options_add_what_they_say():
@@ -61,6 +44,7 @@ def test_weights_are_those_worked_out_by_hand():
         ("features", torch.full((4, 2), float("nan")), "features must be finite, got 'NaN or infinity at vertex 0'"),
         ("features", torch.zeros(4), "features must be a matrix"),
         ("labels", torch.tensor([0, -2, 0, 0]), "labels must be classes from 0, or -1, got -2"),
+        ("labels", torch.tensor([0, 4, 0, 0]), "labels must be classes below the number of vertices, 4, got 4"),
         ("labels", torch.zeros(3, dtype=torch.int64), "labels must be one for each of 4 vertices"),
         ("train", torch.zeros(4, dtype=torch.bool), "train mask must be at least one vertex, got 0"),
         ("val", torch.tensor([True, True, False, False]), "train and val mask must be without a vertex in both, got 1"),
@@ -76,12 +60,6 @@ def test_a_graph_without_edges_is_refused():
     none = torch.zeros(0, dtype=torch.int64)
     with pytest.raises(DataError, match="edges must be at least one, got 0"):
         Graph(**(parts() | {"src": none, "dst": none}))
-
-
-def same(ours, theirs):
-    assert edges(ours) == edges(theirs)
-    for name in ("features", "labels", "train", "val", "test"):
-        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
 
 
 def compressed(prefix, matrix):
@@ -137,22 +115,6 @@ def test_other_sources_are_refused(tmp_path):
     np.savez(tmp_path / "pickled.npz", edge_index=np.array([{}], dtype=object))
     with pytest.raises(DataError, match="source must be a NumPy archive"):
         read_graph(tmp_path / "pickled.npz")
-
-
-def test_the_generator_makes_what_was_asked_for():
-    graph = generate_graph(2000, 40_000, 4, 8, homophily=0.7, exponent=2.2, seed=3)
-    assert (graph.num_nodes, len(graph.src), graph.features.shape[1], int(graph.labels.max())) == (2000, 40_000, 8, 3)
-    alike = float((graph.labels[graph.src] == graph.labels[graph.dst]).float().mean())
-    assert 0.72 < alike < 0.9  # of the others a quarter or so stays by chance
-    degree = torch.bincount(graph.dst, minlength=2000).sort(descending=True).values
-    assert int(degree[:20].sum()) > 0.05 * 40_000  # one in a hundred has far more than one in a hundred
-    centres = torch.stack([graph.features[graph.labels == label].mean(0) for label in range(4)])
-    assert float(torch.cdist(centres, centres).fill_diagonal_(9).min()) > 0.5
-    again = generate_graph(2000, 40_000, 4, 8, homophily=0.7, exponent=2.2, seed=3)
-    assert torch.equal(graph.src, again.src)
-    assert [int(getattr(graph, name).sum()) for name in ("train", "val", "test")] == [1200, 400, 400]
-    with pytest.raises(InvalidArgumentError, match=r"exponent must be above 2, got 1\.5"):
-        generate_graph(exponent=1.5)
 
 
 @pytest.mark.skipif(not (DATA / "cora.npz").exists(), reason="needs cora.npz in LIGHTNING_TGNN_DATA")
