@@ -94,11 +94,9 @@ class Graph:
         """Return the graph with its edges in both directions, each once, and with one loop at every vertex."""
         src, dst = self.src, self.dst
         if undirected:
-            edge = torch.unique(torch.cat([src * self.num_nodes + dst, dst * self.num_nodes + src]))
-            src, dst = edge // self.num_nodes, edge % self.num_nodes
+            src, dst = with_both_directions(src, dst, self.num_nodes)
         if self_loops:
-            nodes, other = torch.arange(self.num_nodes), src != dst
-            src, dst = torch.cat([src[other], nodes]), torch.cat([dst[other], nodes])
+            src, dst = with_loops(src, dst, self.num_nodes)
         kept = {name: getattr(self, name) for name in ("features", "labels", *SPLITS)}
         return Graph(src, dst, **kept)
 
@@ -132,3 +130,15 @@ class Graph:
             num_classes=int(self.labels.max()) + 1,
             fingerprint=digest.hexdigest(),
         )
+
+
+def with_both_directions(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Return the edges and their reverse, each once, int64 [E'] each."""
+    edge = torch.unique(torch.cat([src * num_nodes + dst, dst * num_nodes + src]))
+    return edge // num_nodes, edge % num_nodes
+
+
+def with_loops(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Return the edges between different vertices and one loop at every vertex, int64 [E'] each."""
+    nodes, other = torch.arange(num_nodes), src != dst
+    return torch.cat([src[other], nodes]), torch.cat([dst[other], nodes])
