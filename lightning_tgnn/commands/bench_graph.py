@@ -30,7 +30,7 @@ _DESCRIPTION = """Train with several strategies in turn and compare them: second
   lightning-tgnn bench --kind events --help                         strategies for streams
 
 Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all figures.
-There is no dropout unless it is given: it changes every row in every epoch, so that all of them are sent.
+There is no dropout unless it is given: it changes every row in every epoch, which leaves a cache little to save.
 """
 
 _DEFAULTS = {"dropout": 0.0}
