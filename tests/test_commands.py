@@ -5,24 +5,20 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lightning_tgnn import FullGraphDataModule, TemporalDataModule
+from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.algorithms.load_balance import balance_report
 from lightning_tgnn.algorithms.partition import PARTITION_METHODS
-from lightning_tgnn.algorithms.replicas import Replicas, cut_report
-from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.cli import main
-from lightning_tgnn.commands.partition import MAKERS
+from lightning_tgnn.commands.partition_events import MAKERS
 from lightning_tgnn.commands.processes import Processes
 from lightning_tgnn.data.demand import presample_demand
-from lightning_tgnn.strategies.edge_partition import choose_edge_partition
 from lightning_tgnn.strategies.node_partition import choose_partition
 from tests.data.streams import random_store
 
@@ -99,37 +95,6 @@ def test_strategies_take_the_file(compared, tmp_path):
         choose(path, RANKS, stream(tmp_path / "other", seed=1))
 
 
-GRAPH = ["--synthetic.num_nodes=100", "--synthetic.num_edges=400"]
-
-
-def test_cuts_of_a_graph_are_compared_and_kept(tmp_path, capsys):
-    main(["partition-graph", "--ranks=4", "--hosts=2", f"--output={tmp_path}", *GRAPH])
-    printed = capsys.readouterr().out
-    found = json.loads((tmp_path / "partition.json").read_text())
-    assert (found["ranks"], found["hosts"]) == (4, 2)
-    data = FullGraphDataModule(synthetic={"num_nodes": 100, "num_edges": 400})
-    assert found["fingerprint"] == data.info.fingerprint
-    hosts, edges = torch.tensor([0, 0, 1, 1]), (data.graph.src, data.graph.dst, 100)
-    trainer = SimpleNamespace(datamodule=data, global_rank=0)
-    for method in CUT_METHODS:
-        part = choose_edge_partition(tmp_path / f"{method}.pt", edges, hosts, trainer, None)
-        if method != "metis":  # its own numbers differ from run to run
-            assert torch.equal(part, choose_edge_partition(method, edges, hosts, trainer, lambda made: made))
-        report = cut_report(part, Replicas.of(*edges[:2], part, 100, hosts), hosts)
-        figures = found["methods"][method]
-        assert figures.pop("seconds") > 0
-        assert figures == asdict(report)
-        assert re.search(rf"{method} +│ +{report.replication_factor:.3f} │", printed), printed
-    path = tmp_path / "ebv.pt"
-    with pytest.raises(InvalidArgumentError, match=r"partition must be for 2 ranks, got '4 ranks in .*-graph"):
-        choose_edge_partition(path, edges, hosts[:2], trainer, None)
-    other = SimpleNamespace(datamodule=FullGraphDataModule(synthetic={"num_nodes": 100, "num_edges": 399}))
-    with pytest.raises(InvalidArgumentError, match="partition must be of this graph, got 'that of another"):
-        choose_edge_partition(path, edges, hosts, other, None)
-    with pytest.raises(InvalidArgumentError, match="partition must be a rank for each of 3 edges"):
-        choose_edge_partition(torch.zeros(4), (edges[0][:3], edges[1][:3], 100), hosts, trainer, None)
-
-
 def test_bench_measures_two_processes(tmp_path):
     sizes = ["--memory_dim=8", "--embedding_dim=8", "--time_dim=4", "--num_eval_negatives=1", "--batch_size=20"]
     limits = ["--warmup=2", "--steps=4", "--rounds=2", "--epochs=1", "--devices=2", "--accelerator=cpu"]
@@ -192,9 +157,6 @@ def test_help_helps(command, expected, capsys):
             ["partition", "--ranks=2", "--methods=range,louvain"],
             r"methods must be one of .*'reflexbicut', got 'louvain'",
         ),
-        (["partition-graph", "--ranks=3", "--hosts=2"], r"hosts must be a divisor of ranks=3, got 2"),
-        (["partition-graph", "--ranks=3", "--methods=louvain"], r"methods must be one of .*'ebv'.*, got 'louvain'"),
-        (["partition-graph", "--ranks=900", *GRAPH], r"ranks must be at most one for each of \d+ edges, got 900"),
         (["partition", "--ranks=0"], r"ranks must be an integer of at least 1, got 0"),
         (["partition", "--ranks=2", "--model=tgat"], r"model must be one of 'apan', 'jodie', 'tgn', got 'tgat'"),
         (["partition", "--ranks=30000"], r"devices must be at most one rank per event"),

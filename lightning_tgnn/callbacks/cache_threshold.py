@@ -11,7 +11,6 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.cache_policy import ThresholdController
-from lightning_tgnn.comm import Flow
 
 
 class CacheThreshold(Callback):
@@ -50,7 +49,7 @@ class CacheThreshold(Callback):
         self._settings = {"threshold": threshold, "rise": rise, "fall": fall, "least": least, "greatest": greatest}
         ThresholdController(**self._settings)  # refuses now what would not work in training
         self.history: list[tuple[float, float]] = []
-        self._before: dict[str, Flow] = {}
+        self._before: dict[str, Any] = {}  # flows by operation
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -2,8 +2,7 @@
 
 from lightning_tgnn.commands.bench import bench
 from lightning_tgnn.commands.partition import partition
-from lightning_tgnn.commands.partition_graph import partition_graph
 
-COMMANDS = {"bench": bench, "partition": partition, "partition-graph": partition_graph}
+COMMANDS = {"bench": bench, "partition": partition}
 
-__all__ = ["COMMANDS", "bench", "partition", "partition_graph"]
+__all__ = ["COMMANDS", "bench", "partition"]

@@ -32,11 +32,19 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
     say(f"results: {Path(output) / 'bench.json'}")
 
 
+@rank_zero_only
+def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
+    """Print what was measured on a static graph; arguments as those of `print_bench`."""
+    Console().print(_graph_table(results))
+    epochs = f"{about['epochs']} epochs, time without the first {about['warmup']}, median of {about['rounds']} rounds"
+    say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['edges']:,} edges; {epochs}")
+    say("B: bytes sent between replicas, mean of all epochs, without the all-reduce of gradients")
+    say(f"results: {Path(output) / 'bench.json'}")
+
+
 def _table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table("strategy", "events/s", "B/event", "of which", "hidden", "val AP")
-    table.columns[0].overflow = "fold"  # a name with many options
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
+    _align(table)
     for name, figures in results.items():
         parts = [f"{part} {sent:,.0f}" for part, sent in figures["sent_per_event_by_operation"].items()]
         table.add_row(
@@ -48,6 +56,27 @@ def _table(results: dict[str, dict[str, Any]]) -> Table:
             _or_blank(figures["val_ap"], ".4f"),
         )
     return table
+
+
+def _graph_table(results: dict[str, dict[str, Any]]) -> Table:
+    table = Table("strategy", "s/epoch", "B/epoch", "rows sent", "training", "test")
+    _align(table)
+    for name, figures in results.items():
+        table.add_row(
+            name,
+            f"{figures['seconds_per_epoch']:.4f}",
+            f"{figures['bytes_per_epoch']:,.0f}",
+            _or_blank(figures["rows_share"], ".1%"),
+            f"{figures['train_accuracy']:.4f}",
+            _or_blank(figures["test_accuracy"], ".4f"),
+        )
+    return table
+
+
+def _align(table: Table) -> None:
+    table.columns[0].overflow = "fold"  # a name with many options
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
 
 
 def _or_blank(value: float | None, form: str) -> str:

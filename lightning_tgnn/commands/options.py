@@ -30,7 +30,11 @@ class Options:
     ) -> None:
         name = f"lightning-tgnn {command}"
         self._parser = ArgumentParser(
-            prog=name, usage=f"{name} [options]", description=description, formatter_class=_Formatter
+            prog=name,
+            usage=f"{name} [options]",
+            description=description,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
         )
         self._parser.add_argument("--config", action="config", help="A YAML file of these options.")
         self._names = {
@@ -38,6 +42,11 @@ class Options:
             for group, skipped in groups.items()
         }
         self._parser.set_defaults(defaults or {})
+
+    @property
+    def names(self) -> set[str]:
+        """The options of all classes."""
+        return {name for names in self._names.values() for name in names}
 
     def parse(self, arguments: Sequence[str]) -> list[dict[str, Any]]:
         """Return the arguments of each class."""

@@ -7,14 +7,13 @@ from time import perf_counter
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 
 from lightning_tgnn.comm import Flow
+from lightning_tgnn.commands.over_ranks import finish, plain_flows, reduced, summed_flows
 from lightning_tgnn.strategies.shared_state import SharedStateStrategy
 
 # Control flow of an exchange: everybody has to wait for it before anything can be hidden.
 _NEVER_HIDDEN = {"counts", "request"}
-_SUMMED = ("sent", "received", "calls", "waited", "in_flight")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Measurement:
             "sent_per_event": sum(self.sent_per_event.values()),
             "sent_per_event_by_operation": self.sent_per_event,
             "hidden_share": self.hidden_share,
-            "flows": {name: {key: getattr(flow, key) for key in _SUMMED} for name, flow in self.flows.items()},
+            "flows": plain_flows(self.flows),
         }
 
 
@@ -91,41 +90,21 @@ class StepMeter(pl.Callback):
 
     def _start(self, trainer: pl.Trainer) -> None:
         strategy = _strategy(trainer)
-        _finish(strategy.root_device)
+        finish(strategy.root_device)
         strategy.barrier()
         strategy.exchange.traffic.take()
         self._begin = perf_counter()
 
     def _stop(self, trainer: pl.Trainer) -> None:
         strategy = _strategy(trainer)
-        _finish(strategy.root_device)
+        finish(strategy.root_device)
         seconds = perf_counter() - self._begin
-        flows = strategy.exchange.traffic.take()
-        names = sorted(flows)  # the same on all ranks, which exchange in the same order
-        counted = [getattr(flows[name], key) for name in names for key in _SUMMED]
-        events, *values = _reduced(strategy, [self._events, *counted], "sum")
-        (slowest,) = _reduced(strategy, [seconds], "max")
-        width = len(_SUMMED)
-        summed = {name: _flow(*values[place * width :][:width]) for place, name in enumerate(names)}
-        self.measurement = Measurement(int(events), slowest, summed)
+        (events,) = reduced(strategy, [self._events], "sum")
+        (slowest,) = reduced(strategy, [seconds], "max")
+        flows = summed_flows(strategy, strategy.exchange.traffic.take())
+        self.measurement = Measurement(int(events), slowest, flows)
 
 
 def _strategy(trainer: pl.Trainer) -> SharedStateStrategy:
     assert isinstance(trainer.strategy, SharedStateStrategy)
     return trainer.strategy
-
-
-def _finish(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _reduced(strategy: SharedStateStrategy, values: list[float], operation: str) -> list[float]:
-    """Return the sum or the maximum of each value over the ranks."""
-    figures = torch.tensor(values, dtype=torch.float64, device=strategy.root_device)
-    return strategy.reduce(figures, reduce_op=operation).tolist()
-
-
-def _flow(sent: float, received: float, calls: float, waited: float, in_flight: float) -> Flow:
-    return Flow(sent=int(sent), received=int(received), calls=int(calls), waited=waited, in_flight=in_flight)

@@ -62,12 +62,9 @@ class Graph:
             return self
         src, dst = self.src, self.dst
         if undirected:
-            wide, count = (src.long(), dst.long()), self.num_nodes  # a pair's number does not fit 32 bits
-            edge = torch.unique(torch.cat([wide[0] * count + wide[1], wide[1] * count + wide[0]]))
-            src, dst = (edge // count).to(src.dtype), (edge % count).to(dst.dtype)
+            src, dst = with_both_directions(src, dst, self.num_nodes)
         if self_loops:
-            nodes, other = torch.arange(self.num_nodes, dtype=src.dtype), src != dst
-            src, dst = torch.cat([src[other], nodes]), torch.cat([dst[other], nodes])
+            src, dst = with_loops(src, dst, self.num_nodes)
         kept = {name: getattr(self, name) for name in ("features", "labels", *SPLITS)}
         return Graph(src, dst, **kept)
 
@@ -103,3 +100,16 @@ class Graph:
             num_classes=int(self.labels.max()) + 1,
             fingerprint=digest.hexdigest(),
         )
+
+
+def with_both_directions(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Return the edges and their reverse, each once, int32 or int64 [E'] each as they came."""
+    wide = src.long(), dst.long()  # the number of a pair does not fit 32 bits
+    edge = torch.unique(torch.cat([wide[0] * num_nodes + wide[1], wide[1] * num_nodes + wide[0]]))
+    return (edge // num_nodes).to(src.dtype), (edge % num_nodes).to(dst.dtype)
+
+
+def with_loops(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Return the edges between different vertices and one loop at every vertex, int32 or int64 [E'] each."""
+    nodes, other = torch.arange(num_nodes, dtype=src.dtype), src != dst
+    return torch.cat([src[other], nodes]), torch.cat([dst[other], nodes])

@@ -27,8 +27,8 @@ class CDFGNNStrategy(ExchangingStrategy):
 
     Args:
         partition: A method of `lightning_tgnn.algorithms.vertex_cut.vertex_cut` (``"hierarchical"``, ``"ebv"``,
-            ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition-graph`` wrote, or integers
-            [E], the rank of every edge.
+            ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or integers [E], the
+            rank of every edge.
         cache: Send only rows that have changed by more than the threshold since they were last sent.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy after every epoch.
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.

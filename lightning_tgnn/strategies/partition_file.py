@@ -11,8 +11,6 @@ from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 
-_COMMANDS = {"nodes": "partition", "edges": "partition-graph"}
-
 
 def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerprint: str) -> None:
     """Write a partition for a strategy's ``partition=path``.
@@ -43,7 +41,7 @@ def given_partition(
     Raises:
         InvalidArgumentError: There is no such file, or it is of another graph or number of ranks.
     """
-    cure = f"make one with `lightning-tgnn {_COMMANDS[things]}` for this graph and number of ranks"
+    cure = "make one with `lightning-tgnn partition` for this graph and number of ranks"
 
     def refused(requirement: str, received: Any) -> InvalidArgumentError:
         return InvalidArgumentError(refusal("partition", requirement, received, cure))

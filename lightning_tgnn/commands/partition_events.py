@@ -1,0 +1,143 @@
+"""``lightning-tgnn partition`` on a stream: compares partitions of the nodes and keeps them for training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from lightning_tgnn.algorithms.demand import Demand
+from lightning_tgnn.algorithms.load_balance import balance_report
+from lightning_tgnn.algorithms.partition import interval_partition, metis_partition, range_partition
+from lightning_tgnn.algorithms.reflexbicut import maximum_bound, reflexbicut
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
+from lightning_tgnn.commands.comparison import make_each
+from lightning_tgnn.commands.heat_map import save_heat_map
+from lightning_tgnn.commands.kinds import EVENTS, KindOption
+from lightning_tgnn.commands.options import Options, names_of
+from lightning_tgnn.commands.partition_report import PartitionResult, print_partitions
+from lightning_tgnn.data import TemporalDataModule
+from lightning_tgnn.data.demand import presample_demand
+from lightning_tgnn.models import MODEL_NAMES, ModelConfig, build_model
+from lightning_tgnn.strategies.partition_file import save_partition
+
+_DESCRIPTION = """Compare partitions of the nodes of a stream: which rank owns the node state of which node.
+
+  lightning-tgnn partition --source wikipedia.txt.gz --ranks 8 --output runs/partition
+  lightning-tgnn fit ... --trainer.strategy.init_args.partition runs/partition/reflexbicut.pt
+  lightning-tgnn partition --kind graph --help                     the same of the edges of a static graph
+
+Rows of node state that training would move between ranks are counted over batches drawn ahead. DIR gets
+partition.json with all figures, METHOD.png with the imbalance between ranks, and METHOD.pt, which the strategies take.
+"""
+
+_DEFAULTS = {"batch_size": 600}
+Maker = Callable[[Demand, Tensor, Tensor], Tensor]
+MAKERS: dict[str, Maker] = {
+    "range": lambda demand, src, dst: range_partition(demand.num_nodes, demand.num_ranks),
+    "interval": lambda demand, src, dst: interval_partition(demand.num_nodes, demand.num_ranks),
+    "metis": lambda demand, src, dst: metis_partition(src, dst, demand.num_nodes, demand.num_ranks),
+    "reflexbicut": lambda demand, src, dst: reflexbicut(demand),
+}
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """What to compare.
+
+    Args:
+        ranks: Ranks that will train, over all hosts.
+        methods: Names, separated by commas: range, interval, metis, reflexbicut. metis needs dgl.
+        batches: Global batches drawn ahead, evenly over the training part.
+        model: "tgn", "jodie" or "apan": decides whose neighbours are sampled.
+        output: Folder of the results; files of an earlier comparison are overwritten.
+    """
+
+    ranks: int
+    methods: str = "range,interval,metis,reflexbicut"
+    batches: int = 32
+    model: str = "tgn"
+    output: str = "runs/partition"
+
+    def __post_init__(self) -> None:
+        names_of("methods", self.methods, MAKERS)
+        check_choice("model", self.model, MODEL_NAMES)
+        check_int("ranks", self.ranks, minimum=1, cure="give the number of ranks that will train, for example 8")
+        check_int("batches", self.batches, minimum=1, cure="32 is usual")
+
+
+def node_options() -> Options:
+    """Return what the command takes for a stream."""
+    groups: dict[type, set[str]] = {KindOption: set(), PartitionOptions: set(), TemporalDataModule: {"presample"}}
+    return Options("partition", _DESCRIPTION, groups, _DEFAULTS)
+
+
+def partition_nodes(own: dict[str, Any], of_data: dict[str, Any]) -> None:
+    """Compare and keep.
+
+    Args:
+        own: Arguments of `PartitionOptions`.
+        of_data: Arguments of `TemporalDataModule`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+    options, data, console = PartitionOptions(**own), TemporalDataModule(**of_data), Console()
+    data.sampled_roots = build_model(options.model, ModelConfig(), data.info).sampled_roots
+    demand = presample_demand(data.train_dataloader(), options.ranks, options.batches)
+    names = names_of("methods", options.methods, MAKERS)
+    src, dst = data.store.src, data.store.dst
+    results = make_each({name: partial(_measured, MAKERS[name], demand, src, dst) for name in names}, console)
+    _write(Path(options.output), results, demand, data, options)
+    print_partitions(console, results, demand, Path(options.output))
+
+
+def _measured(make: Maker, demand: Demand, src: Tensor, dst: Tensor) -> PartitionResult:
+    _load(make)
+    begin = perf_counter()
+    owner = make(demand, src, dst)
+    return PartitionResult(owner, perf_counter() - begin, balance_report(demand, owner))
+
+
+def _load(make: Maker) -> None:
+    """Have libraries imported and loops compiled, which is not the method's time."""
+    nodes = torch.arange(4)
+    ranks = torch.arange(3).repeat(4)
+    demand = Demand.of(ranks, nodes.repeat_interleave(3), num_ranks=3, num_nodes=4)
+    with suppress(InvalidArgumentError):  # what is wrong is said when it is asked for
+        make(demand, nodes, nodes)
+
+
+def _write(
+    folder: Path,
+    results: dict[str, PartitionResult],
+    demand: Demand,
+    data: TemporalDataModule,
+    options: PartitionOptions,
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    highest = max(int(result.report.residual.max()) for result in results.values())
+    for name, result in results.items():
+        save_partition(folder / f"{name}.pt", result.owner, options.ranks, name, data.info.fingerprint)
+        save_heat_map(folder / f"{name}.png", result.report.residual, f"{name}: rows below the busiest pair", highest)
+    figures = {
+        "kind": EVENTS,
+        "source": str(data.source),
+        "ranks": options.ranks,
+        "batch_size": data.batch_size,
+        "model": options.model,
+        "batches": options.batches,
+        "fingerprint": data.info.fingerprint,
+        "maximum_bound": maximum_bound(demand),
+        "methods": {name: result.figures() for name, result in results.items()},
+    }
+    (folder / "partition.json").write_text(json.dumps(figures, indent=1))
