@@ -13,6 +13,7 @@ from lightning_tgnn.algorithms.partition import check_ids, metis_partition
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
 
 CUT_METHODS = ("hierarchical", "ebv", "hdrf", "random", "metis")
+_CHUNK = 1 << 22
 
 
 def vertex_cut(
@@ -27,6 +28,9 @@ def vertex_cut(
     beta: float = 1.0,
 ) -> Tensor:
     """Assign every edge to a part.
+
+    The ends may be mapped from files; besides them and the result an order of the edges is held in memory, and a byte
+    for each vertex and part.
 
     ``"hierarchical"`` takes edges by the sum of their ends' degrees and gives each to the part of the least
     ``(1 - gamma) * new replicas + gamma * hosts new to a vertex + alpha * edges + beta * vertices`` (CDFGNN, Eq. 24);
@@ -68,7 +72,7 @@ def vertex_cut(
         "hierarchical": lambda: _by_evaluation(src, dst, num_nodes, hosts, gamma, alpha, beta),
         "ebv": lambda: _by_evaluation(src, dst, num_nodes, hosts, 0.0, alpha, beta),
         "hdrf": lambda: _by_hdrf(src, dst, num_nodes, len(hosts)),
-        "random": lambda: (counter_hash(src.long(), dst.long()) % len(hosts)).to(torch.int32),
+        "random": lambda: _by_hash(src, dst, len(hosts)),
         "metis": lambda: metis_partition(src, dst, num_nodes, len(hosts))[dst.long()].to(torch.int32),
     }
     return assign[method]()
@@ -77,15 +81,21 @@ def vertex_cut(
 def _by_evaluation(
     src: Tensor, dst: Tensor, num_nodes: int, hosts: Tensor, gamma: float, alpha: float, beta: float
 ) -> Tensor:
-    from lightning_tgnn.algorithms.vertex_cut_loops import assign_by_evaluation  # late: the compiler is slow to import
+    from lightning_tgnn.algorithms import vertex_cut_loops  # late: the compiler is slow to import
 
     ends, starts = dst.numpy(), src.numpy()
-    degree = np.bincount(starts, minlength=num_nodes) + np.bincount(ends, minlength=num_nodes)
-    degree = degree.astype(np.int32)
-    order = np.argsort(degree[starts] + degree[ends], kind="stable")
+    order = np.empty(len(starts), np.int32 if len(starts) < 1 << 31 else np.int64)
+    vertex_cut_loops.order_by_degrees(starts, ends, num_nodes, order)
     seen = np.zeros((num_nodes, len(hosts)), np.uint8)
     by_host = np.zeros((num_nodes, int(hosts.max()) + 1), np.uint8)
-    return torch.from_numpy(assign_by_evaluation(starts, ends, order, hosts.numpy(), seen, by_host, gamma, alpha, beta))
+    return torch.from_numpy(
+        vertex_cut_loops.assign_by_evaluation(starts, ends, order, hosts.numpy(), seen, by_host, gamma, alpha, beta)
+    )
+
+
+def _by_hash(src: Tensor, dst: Tensor, parts: int) -> Tensor:
+    pieces = zip(src.split(_CHUNK), dst.split(_CHUNK), strict=True)
+    return torch.cat([(counter_hash(one.long(), other.long()) % parts).to(torch.int32) for one, other in pieces])
 
 
 def _by_hdrf(src: Tensor, dst: Tensor, num_nodes: int, parts: int) -> Tensor:

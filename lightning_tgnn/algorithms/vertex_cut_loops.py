@@ -9,6 +9,34 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
+def order_by_degrees(src: Any, dst: Any, num_nodes: int, order: Any) -> None:
+    """Sort edges by the sum of their ends' degrees, equal ones as they come.
+
+    Args:
+        src: Integers [E].
+        dst: Integers [E].
+        num_nodes: N.
+        order: Integers [E], positions of the edges; written.
+    """
+    degree = np.zeros(num_nodes, np.int64)
+    for edge in range(len(src)):
+        degree[src[edge]] += 1
+        degree[dst[edge]] += 1
+    greatest = 0
+    for edge in range(len(src)):
+        greatest = max(greatest, degree[src[edge]] + degree[dst[edge]])
+    start = np.zeros(greatest + 2, np.int64)  # of the edges of each sum
+    for edge in range(len(src)):
+        start[degree[src[edge]] + degree[dst[edge]] + 1] += 1
+    for total in range(1, len(start)):
+        start[total] += start[total - 1]
+    for edge in range(len(src)):
+        total = degree[src[edge]] + degree[dst[edge]]
+        order[start[total]] = edge
+        start[total] += 1
+
+
+@njit(nogil=True, cache=True)
 def assign_by_evaluation(
     src: Any, dst: Any, order: Any, hosts: Any, seen: Any, seen_by_host: Any, gamma: float, alpha: float, beta: float
 ) -> Any:
@@ -17,7 +45,7 @@ def assign_by_evaluation(
     Args:
         src: Integers [E].
         dst: Integers [E].
-        order: int64 [E], positions of the edges in the order of assignment.
+        order: Integers [E], positions of the edges in the order of assignment.
         hosts: int64 [P], the host of every part.
         seen: uint8 [N, P], which parts have a vertex; written.
         seen_by_host: uint8 [N, H], which hosts have it; written.
