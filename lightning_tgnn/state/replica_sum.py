@@ -54,6 +54,7 @@ class CachedReplicaSum:
         """Return the sums at every replica, float32 [n, k]; see `lightning_tgnn.types.ReplicaSum`."""
         if self._exchange.ranks == 1:
             return values
+        values = values.float()  # a layer under autocast may come with bfloat16
         if not torch.is_grad_enabled():
             return self._plain(values, "evaluation", _WHOLE)[0]
         return _Summed.apply(values, self, key)
@@ -61,7 +62,6 @@ class CachedReplicaSum:
     def total(self, values: Tensor, key: str, direction: str) -> Tensor:
         """Return the sums of a training step; ``direction`` is ``"forward"`` or ``"backward"``."""
         name = f"{key}/{direction}"
-        values = values.float()
         if not self._cached:
             total, count = self._plain(values, direction, self._coder)
         else:
