@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
@@ -71,7 +72,7 @@ class CDFGNNStrategy(ExchangingStrategy):
         task = self.lightning_module
         if not hasattr(task, "replicas"):
             requirement = "a task that adds up over replicas by its attribute `replicas`"
-            cure = "take lightning_tgnn.NodeClassification or see the README, or use another strategy"
+            cure = "take lightning_tgnn.NodeClassification or see the README, or strategy='sven' for event streams"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
         self._replicas_before = task.replicas  # type: ignore[union-attr]
         super().setup(trainer)
@@ -79,7 +80,7 @@ class CDFGNNStrategy(ExchangingStrategy):
     @override
     def process_dataloader(self, dataloader: object) -> object:
         if not hasattr(dataloader, "edges"):
-            cure = "take the loaders of FullGraphDataModule"
+            cure = "take the loaders of FullGraphDataModule, or strategy='sven' for event streams"
             received = type(dataloader).__name__
             raise InvalidArgumentError(refusal("dataloader", "of a graph that can be cut", received, cure))
         if self.world_size == 1:
@@ -95,8 +96,7 @@ class CDFGNNStrategy(ExchangingStrategy):
             links = loader.part.links.to(self.root_device)
             start = self.controller.threshold if self.threshold == ADAPTIVE else float(self.threshold)
             self.replicas = CachedReplicaSum(self.exchange, links, cache=self.cache, bits=self.bits, threshold=start)
-            if self._fits(dataloader):
-                self._take_over(self._saved, self.replicas)
+            self._take_over(self._saved, self.replicas, with_caches=self._fits(dataloader))
         self.lightning_module.replicas = self.replicas  # type: ignore[union-attr]
         return loader
 
@@ -104,6 +104,9 @@ class CDFGNNStrategy(ExchangingStrategy):
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(checkpoint_path, *args, **options)
         self._part = self.replicas = None  # both come from the checkpoint, or anew
+        ranks = self._saved.get("ranks", self.world_size)
+        if ranks != self.world_size:
+            rank_zero_info(f"the checkpoint is of {ranks} ranks: on {self.world_size}, cut and caches start anew")
         return checkpoint
 
     @override
@@ -118,8 +121,11 @@ class CDFGNNStrategy(ExchangingStrategy):
         saved = self._saved.get("part")
         return saved is not None and self._saved["ranks"] == self.world_size and len(saved) == len(dataloader.edges[0])
 
-    def _take_over(self, saved: dict[str, Any], replicas: CachedReplicaSum) -> None:
-        tables = saved["caches"]
+    def _take_over(self, saved: dict[str, Any], replicas: CachedReplicaSum, *, with_caches: bool) -> None:
+        """Continue with the threshold of a checkpoint and, where they are of the same cut, with its caches."""
+        if "caches" not in saved:
+            return
+        tables = saved["caches"] if with_caches else {}
         own = {name: {key: rows[self.global_rank] for key, rows in cache.items()} for name, cache in tables.items()}
         replicas.load_state_dict({"threshold": saved["threshold"], "caches": own})
         self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
