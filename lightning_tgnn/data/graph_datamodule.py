@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.checks import check_choice, check_int
@@ -15,7 +17,7 @@ from lightning_tgnn.data.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graph_readers import read_graph
 from lightning_tgnn.data.synthetic_graph import generate_graph
-from lightning_tgnn.types import GraphInfo
+from lightning_tgnn.types import GraphInfo, GraphPart, SparseRows
 
 SYNTHETIC = "synthetic"
 
@@ -53,6 +55,7 @@ class FullGraphDataModule(pl.LightningDataModule):
         self.undirected, self.self_loops, self.normalization = undirected, self_loops, normalization
         self.seed = seed
         self.synthetic = dict(synthetic or {})
+        self._moved: tuple[SparseRows, GraphPart] | None = None
 
     @cached_property
     def graph(self) -> Graph:
@@ -82,6 +85,16 @@ class FullGraphDataModule(pl.LightningDataModule):
             f"{info.num_nodes:,} vertices ({splits} for training, validation, test), {info.num_edges:,} edges, "
             f"{info.feature_dim} features, {info.num_classes} classes"
         )
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Move a `GraphPart`; what its epochs and splits share, once, so that a model can keep what it makes of it."""
+        if not isinstance(batch, GraphPart):
+            return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        if batch.nodes.device == device:
+            return batch
+        if self._moved is None or self._moved[0] is not batch.edges or self._moved[1].nodes.device != device:
+            self._moved = batch.edges, batch.to(device)
+        return replace(self._moved[1], scored=batch.scored.to(device), share=batch.share, seed=batch.seed)
 
     def train_dataloader(self) -> GraphLoader:
         """Return the training part."""

@@ -124,7 +124,9 @@ class GraphPart(TensorFields):
         return self.scored.numel()
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphPart:
-        """Return a copy whose tensors are on ``device``."""
+        """Return a copy whose tensors are on ``device``, or itself if they are there."""
+        if self.nodes.device == torch.device(device):
+            return self
         moved = super().to(device, non_blocking)
         edges, links = self.edges.to(device, non_blocking), self.links.to(device, non_blocking)
         return replace(moved, edges=edges, links=links)
