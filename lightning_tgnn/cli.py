@@ -7,7 +7,7 @@ from argparse import RawDescriptionHelpFormatter
 from typing import Any
 
 import lightning.pytorch as pl
-from jsonargparse import DefaultHelpFormatter
+from jsonargparse import ActionConfigFile, DefaultHelpFormatter, Namespace
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -57,6 +57,12 @@ class TGNNCommand(LightningCLI):
             args=args,
         )
 
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Return the parser of the command, or of a subcommand."""
+        parser = _Parser(**kwargs)
+        parser.add_argument("-c", "--config", action=ActionConfigFile, help="A recipe in YAML.")
+        return parser
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Set our defaults."""
         parser.set_defaults(_DEFAULTS)
@@ -90,6 +96,21 @@ def _parser_options() -> dict[str, Any]:
     # LightningCLI hands these to the parser of the command and of each subcommand.
     options = {"description": _DESCRIPTION, "formatter_class": _Formatter}
     return {**options, **{name: options for name in TGNNCommand.subcommands()}}
+
+
+class _Parser(LightningArgumentParser):
+    """Knows of a default task and DataModule the class only.
+
+    With their settings, a recipe with another class would be given those whose names it shares: the learning rate, say.
+    """
+
+    def get_defaults(self, *args: Any, **kwargs: Any) -> Namespace:
+        """Return the defaults."""
+        defaults = super().get_defaults(*args, **kwargs)
+        for name in ("model", "data"):
+            if isinstance(defaults.get(name), Namespace):
+                defaults[name].pop("init_args", None)
+        return defaults
 
 
 class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 import yaml
 from rich.console import Console
 
-from lightning_tgnn import EventStore
+from lightning_tgnn import EventStore, NodeClassification
 from lightning_tgnn.cli import TGNNCommand, main
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.report import print_report
@@ -142,6 +143,14 @@ def test_print_config_is_a_recipe(capsys):
     printed = yaml.safe_load(capsys.readouterr().out)
     assert printed["data"]["init_args"]["num_neighbors"] == 10
     assert printed["model"]["init_args"]["dropout"] == 0.1
+
+
+def test_another_task_keeps_its_own_defaults(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", f"--config={ROOT / 'recipes/cdfgnn_cora.yaml'}", "--print_config"])
+    ours = yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]
+    theirs = {name: argument.default for name, argument in signature(NodeClassification).parameters.items()}
+    assert ours == theirs | {"dropout": 0.0}  # as the recipe says
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,7 @@ def vertex_cut(
         raise InvalidArgumentError(
             refusal("dst", f"as long as src, {len(src)}", len(dst), "give both ends of every edge")
         )
-    if len(src) < len(hosts):
-        cure = "use fewer ranks, or a graph with more edges"
-        raise InvalidArgumentError(refusal("ranks", f"at most one for each of {len(src)} edges", len(hosts), cure))
+    check_enough_edges(len(src), len(hosts))
     assign: dict[str, Callable[[], Tensor]] = {
         "hierarchical": lambda: _by_evaluation(src, dst, num_nodes, hosts, gamma, alpha, beta),
         "ebv": lambda: _by_evaluation(src, dst, num_nodes, hosts, 0.0, alpha, beta),
@@ -76,6 +74,17 @@ def vertex_cut(
         "metis": lambda: metis_partition(src, dst, num_nodes, len(hosts))[dst.long()].to(torch.int32),
     }
     return assign[method]()
+
+
+def check_enough_edges(edges: int, ranks: int) -> None:
+    """Refuse more ranks than edges.
+
+    Raises:
+        InvalidArgumentError: There are more.
+    """
+    if edges < ranks:
+        cure = "use fewer ranks, or a graph with more edges"
+        raise InvalidArgumentError(refusal("ranks", f"at most one for each of {edges} edges", ranks, cure))
 
 
 def _by_evaluation(

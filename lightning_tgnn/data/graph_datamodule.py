@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graph_source import SYNTHETIC, open_source, prepare_graph
-from lightning_tgnn.types import GraphInfo
+from lightning_tgnn.types import GraphInfo, GraphPart, SparseRows
 
 
 class FullGraphDataModule(pl.LightningDataModule):
@@ -57,6 +59,7 @@ class FullGraphDataModule(pl.LightningDataModule):
         self.seed = seed
         self.synthetic = dict(synthetic or {})
         self.root = Path(root).expanduser()
+        self._moved: tuple[SparseRows, GraphPart] | None = None
 
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""
@@ -88,6 +91,16 @@ class FullGraphDataModule(pl.LightningDataModule):
             f"{info.num_nodes:,} vertices ({splits} for training, validation, test), {info.num_edges:,} edges, "
             f"{info.feature_dim} features, {info.num_classes} classes"
         )
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Move a `GraphPart`; what its epochs and splits share, once, so that a model can keep what it makes of it."""
+        if not isinstance(batch, GraphPart):
+            return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        if batch.nodes.device == device:
+            return batch
+        if self._moved is None or self._moved[0] is not batch.edges or self._moved[1].nodes.device != device:
+            self._moved = batch.edges, batch.to(device)
+        return replace(self._moved[1], scored=batch.scored.to(device), share=batch.share, seed=batch.seed)
 
     def train_dataloader(self) -> GraphLoader:
         """Return the training part."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,6 +29,11 @@ class WholeGraph:
     def __init__(self, graph: Graph, weights: Tensor) -> None:
         self.graph, self.weights = graph, weights
         self._cut: tuple[Tensor, int, bool, dict[str, GraphPart]] | None = None
+
+    @cached_property
+    def uncut(self) -> Tensor:
+        """Rank 0 for every edge, int32 [E]: the same tensor for all splits, which so share a part."""
+        return torch.zeros(len(self.graph.src), dtype=torch.int32)
 
     def parts(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> dict[str, GraphPart]:
         """Return a rank's part for each split, made once.
@@ -75,8 +81,7 @@ class GraphLoader:
     def part(self) -> GraphPart:
         """This rank's part; the whole graph where it has not been cut."""
         if self._part is None:
-            alone = torch.zeros(len(self.whole.graph.src), dtype=torch.int32)
-            self._part = self.whole.parts(alone, torch.zeros(1, dtype=torch.int64), 0)[self.split]
+            self._part = self.whole.parts(self.whole.uncut, torch.zeros(1, dtype=torch.int64), 0)[self.split]
         return self._part
 
     def shard(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> GraphLoader:

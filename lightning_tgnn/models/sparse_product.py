@@ -16,15 +16,16 @@ def sparse_product(edges: SparseRows, weights: Tensor, rows: Tensor) -> Tensor:
     Args:
         edges: Of the part.
         weights: float32 [e], in the order of ``edges.columns``.
-        rows: float32 [n, d].
+        rows: float32 [n, d]; those of a lower precision are taken as such.
     """
-    return _Product.apply(edges, weights, rows)
+    return _Product.apply(edges, weights, rows.to(torch.promote_types(rows.dtype, weights.dtype)))
 
 
 def _product(starts: Tensor, columns: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
     size = (len(starts) - 1, len(rows))
     matrix = torch.sparse_csr_tensor(starts, columns, weights, size, check_invariants=False)
-    return matrix @ rows
+    with torch.autocast(rows.device.type, enabled=False):  # torch multiplies no sparse matrix in bfloat16 on the CPU
+        return matrix @ rows
 
 
 class _Product(torch.autograd.Function):

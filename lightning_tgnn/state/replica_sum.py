@@ -59,14 +59,14 @@ class CachedReplicaSum:
         """Return the sums at every replica, float32 [n, k]; see `lightning_tgnn.types.ReplicaSum`."""
         if self._exchange.ranks == 1:
             return values
+        values = values.float().contiguous()  # a layer under autocast may come with bfloat16
         if not torch.is_grad_enabled():
             return self._plain(values, "evaluation", _WHOLE)[0]
         return _Summed.apply(values, self, key)
 
     def total(self, values: Tensor, key: str, direction: str) -> Tensor:
         """Return the sums of a training step; ``direction`` is ``"forward"`` or ``"backward"``."""
-        name = f"{key}/{direction}"
-        values = values.float().contiguous()
+        name, values = f"{key}/{direction}", values.contiguous()
         if not self._cached:
             total, count = self._plain(values, direction, self._coder)
         else:

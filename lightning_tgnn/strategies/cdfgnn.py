@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
@@ -75,7 +76,7 @@ class CDFGNNStrategy(ExchangingStrategy):
         task = self.lightning_module
         if not hasattr(task, "replicas"):
             requirement = "a task that adds up over replicas by its attribute `replicas`"
-            cure = "take lightning_tgnn.NodeClassification or see the README, or use another strategy"
+            cure = "take lightning_tgnn.NodeClassification or see the README, or strategy='sven' for event streams"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
         self._replicas_before = task.replicas  # type: ignore[union-attr]
         super().setup(trainer)
@@ -83,7 +84,7 @@ class CDFGNNStrategy(ExchangingStrategy):
     @override
     def process_dataloader(self, dataloader: object) -> object:
         if not hasattr(dataloader, "edges"):
-            cure = "take the loaders of FullGraphDataModule"
+            cure = "take the loaders of FullGraphDataModule, or strategy='sven' for event streams"
             received = type(dataloader).__name__
             raise InvalidArgumentError(refusal("dataloader", "of a graph that can be cut", received, cure))
         if self.world_size == 1:
@@ -102,8 +103,7 @@ class CDFGNNStrategy(ExchangingStrategy):
             self.replicas = CachedReplicaSum(
                 self.exchange, hops, len(loader.part.nodes), cache=self.cache, bits=self.bits, threshold=start
             )
-            if self._fits(dataloader):
-                self._take_over(self._saved, self.replicas)
+            self._take_over(self._saved, self.replicas, with_caches=self._fits(dataloader))
         self.lightning_module.replicas = self.replicas  # type: ignore[union-attr]
         return loader
 
@@ -111,6 +111,10 @@ class CDFGNNStrategy(ExchangingStrategy):
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(checkpoint_path, *args, **options)
         self._part = self.replicas = None  # both come from the checkpoint, or anew
+        if "hosts" in self._saved and not self._same_way:
+            before = _way(self._saved["hosts"], self._saved["relay"])
+            now = _way(self.hosts.tolist(), self.relay)
+            rank_zero_info(f"the checkpoint is of {before}: with {now}, cut and caches start anew")
         return checkpoint
 
     @override
@@ -123,11 +127,18 @@ class CDFGNNStrategy(ExchangingStrategy):
     def _fits(self, dataloader: Any) -> bool:
         """Whether what a checkpoint holds of the strategy is of this graph and these hosts."""
         saved = self._saved.get("part")
-        way = self._saved.get("hosts"), self._saved.get("relay")
-        return saved is not None and way == (self.hosts.tolist(), self.relay) and len(saved) == len(dataloader.edges[0])
+        return saved is not None and self._same_way and len(saved) == len(dataloader.edges[0])
 
-    def _take_over(self, saved: dict[str, Any], replicas: CachedReplicaSum) -> None:
-        tables = saved["caches"]
+    @property
+    def _same_way(self) -> bool:
+        """Whether values travel as they did in the run of the checkpoint."""
+        return (self._saved.get("hosts"), self._saved.get("relay")) == (self.hosts.tolist(), self.relay)
+
+    def _take_over(self, saved: dict[str, Any], replicas: CachedReplicaSum, *, with_caches: bool) -> None:
+        """Continue with the threshold of a checkpoint and, where they are of the same cut, with its caches."""
+        if "caches" not in saved:
+            return
+        tables = saved["caches"] if with_caches else {}
         own = {name: {key: rows[self.global_rank] for key, rows in cache.items()} for name, cache in tables.items()}
         replicas.load_state_dict({"threshold": saved["threshold"], "caches": own})
         self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
@@ -162,3 +173,7 @@ class CDFGNNStrategy(ExchangingStrategy):
             "mean": self.controller.mean,
             "accuracy": self._accuracy,
         }
+
+
+def _way(hosts: list[int], relay: bool) -> str:
+    return f"ranks={len(hosts)}, hosts={len(set(hosts))}, relay={relay}"

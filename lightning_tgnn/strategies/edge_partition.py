@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS, vertex_cut
+from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS, check_enough_edges, vertex_cut
 from lightning_tgnn.strategies.partition_file import given_partition
 
 
@@ -30,9 +30,11 @@ def choose_edge_partition(
         broadcast: Sends an object from rank 0 to all.
 
     Raises:
-        InvalidArgumentError: There is no such method or file, or it is of another graph or number of ranks.
+        InvalidArgumentError: There is no such method or file, it is of another graph or number of ranks, or there are
+            more ranks than edges.
     """
     src, dst, num_nodes = edges
+    check_enough_edges(len(src), len(hosts))  # on every rank: else the others would wait for the one that cuts
     if isinstance(partition, Tensor) or str(partition) not in CUT_METHODS:
         given = partition if isinstance(partition, Tensor) else Path(partition)
         return given_partition(given, "edges", len(src), len(hosts), trainer.datamodule, CUT_METHODS).to(torch.int32)

@@ -46,7 +46,7 @@ class SharedStateStrategy(ExchangingStrategy):
         missing = [name for name in _STAGES if not hasattr(type(task), name) and not hasattr(task, name)]
         if missing:
             requirement = f"a task with the stages of a memory-based temporal GNN; {', '.join(missing)} missing"
-            cure = "subclass lightning_tgnn.tasks.MemoryTask, or use another strategy"
+            cure = "subclass lightning_tgnn.tasks.MemoryTask, or take strategy='cdfgnn' for a static graph"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
         if self.staleness and trainer.state.fn == "fit" and str(trainer.precision) == "16-mixed":
             cure = "set precision='bf16-mixed', or staleness=0: gradients a step late have the scale of the step before"

@@ -85,19 +85,21 @@ class MemoryTask(pl.LightningModule):
         """Build the model for the stream of the DataModule, once.
 
         Raises:
-            InvalidArgumentError: There is no DataModule to ask.
+            InvalidArgumentError: There is no DataModule to ask, or it is not of an event stream.
             CheckpointError: The model has been built for another graph.
         """
         if self._trainer is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the stream.
         datamodule = getattr(self.trainer, "datamodule", None)
         info = getattr(datamodule, "info", None)
+        if not isinstance(info, StreamInfo | None) or (info is None and self.model is None):
+            cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)); static graphs take NodeClassification"
+            received = datamodule and type(datamodule).__name__
+            raise InvalidArgumentError(refusal("datamodule", "a TemporalDataModule", received, cure))
         if self.model is not None:
             check_same_graph(self.info, info)
             return
-        if info is None:
-            cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)) or load a checkpoint"
-            raise InvalidArgumentError(refusal("datamodule", "a TemporalDataModule", datamodule, cure))
+        assert info is not None
         self.build(info)
 
     def build(self, info: StreamInfo) -> None:

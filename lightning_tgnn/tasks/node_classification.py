@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +16,6 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from lightning_tgnn.checks import (
     CheckpointError,
     InvalidArgumentError,
-    check_choice,
     check_fraction,
     check_int,
     check_not_negative,
@@ -23,6 +23,7 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.models import GAT, GCN
+from lightning_tgnn.tasks.requirements import check_precision
 from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
 
 GRAPH_MODELS = ("gcn", "gat")
@@ -40,7 +41,9 @@ class NodeClassification(pl.LightningModule):
     Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
 
     Args:
-        model: ``"gcn"`` or ``"gat"``.
+        model: ``"gcn"``, ``"gat"``, or what builds a module for a `GraphInfo`, for example its class. The module takes
+            a `GraphPart` and a `ReplicaSum` and returns logits, float32 [n, C], the same at every replica of a vertex.
+            The four arguments that follow, and ``layer_norm``, are of the built-in models.
         hidden_dim: Width of the layers in between.
         num_layers: At least 1.
         heads: Attention heads of a GAT; has to divide ``hidden_dim``.
@@ -55,7 +58,7 @@ class NodeClassification(pl.LightningModule):
 
     def __init__(
         self,
-        model: str = "gcn",
+        model: str | Callable[[GraphInfo], nn.Module] = "gcn",
         hidden_dim: int = 64,
         num_layers: int = 2,
         heads: int = 4,
@@ -65,7 +68,7 @@ class NodeClassification(pl.LightningModule):
         weight_decay: float = 5e-4,
     ) -> None:
         super().__init__()
-        check_choice("model", model, GRAPH_MODELS)
+        _check_model(model)
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
         check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
         check_int("heads", heads, minimum=1, cure="4 is usual")
@@ -74,11 +77,18 @@ class NodeClassification(pl.LightningModule):
         check_fraction("dropout", dropout, cure="0.5 is usual")
         check_positive("lr", lr, cure="0.01 is usual")
         check_not_negative("weight_decay", weight_decay, cure="5e-4 is usual")
+        self._own_model = None if isinstance(model, str) else model
+        if not isinstance(model, str):  # checkpoints hold plain values only
+            model = getattr(model, "__qualname__", type(model).__name__)
         self.save_hyperparameters()
         self.info: GraphInfo | None = None
         self.model: nn.Module | None = None
         # Adds up over the replicas of a vertex; a strategy puts another in its place.
         self.replicas: ReplicaSum = alone
+
+    def setup(self, stage: str) -> None:
+        """Refuse a precision that the sums over replicas do not have."""
+        check_precision(self.trainer, "aggregation and sums over replicas are in float32")
 
     def configure_model(self) -> None:
         """Build the model for the graph of the DataModule, once.
@@ -105,13 +115,10 @@ class NodeClassification(pl.LightningModule):
     def build(self, info: GraphInfo) -> None:
         """Build the model and its metrics for a graph."""
         self.info = info
-        chosen = self.hparams
-        sizes = (info.feature_dim, chosen["hidden_dim"], info.num_classes, chosen["num_layers"])
-        norm = chosen["layer_norm"]
-        if chosen["model"] == "gcn":
-            self.model = GCN(*sizes, chosen["dropout"], layer_norm=norm)
-        else:
-            self.model = GAT(*sizes, chosen["heads"], chosen["dropout"], layer_norm=norm)
+        self.model = self._built_in(info) if self._own_model is None else self._own_model(info)
+        if not isinstance(self.model, nn.Module):
+            cure = "return the module from what you gave as `model`"
+            raise InvalidArgumentError(refusal("model", "built as a torch.nn.Module", type(self.model).__name__, cure))
         classes = max(info.num_classes, 2)
         self.train_accuracy = MulticlassAccuracy(classes, average="micro", ignore_index=-1)
         figures: dict[str, Metric | MetricCollection] = {
@@ -120,6 +127,14 @@ class NodeClassification(pl.LightningModule):
         }
         self.val_metrics = MetricCollection(figures, prefix="val/", compute_groups=False)
         self.test_metrics = self.val_metrics.clone(prefix="test/")
+
+    def _built_in(self, info: GraphInfo) -> nn.Module:
+        chosen = self.hparams
+        sizes = (info.feature_dim, chosen["hidden_dim"], info.num_classes, chosen["num_layers"])
+        dropout, norm = chosen["dropout"], chosen["layer_norm"]
+        if chosen["model"] == "gcn":
+            return GCN(*sizes, dropout, layer_norm=norm)
+        return GAT(*sizes, chosen["heads"], dropout, layer_norm=norm)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam."""
@@ -194,6 +209,15 @@ class NodeClassification(pl.LightningModule):
         elif info != self.info:
             cure = "give the graph that the checkpoint was trained on, or train a new model"
             raise CheckpointError(refusal("checkpoint", f"of this graph ({self.info})", info, cure))
+
+
+def _check_model(model: object) -> None:
+    if (isinstance(model, str) and model in GRAPH_MODELS) or (callable(model) and not isinstance(model, nn.Module)):
+        return
+    listed = ", ".join(repr(name) for name in sorted(GRAPH_MODELS))
+    cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
+    received = model if isinstance(model, str) else type(model).__name__
+    raise InvalidArgumentError(refusal("model", f"what builds a module, or one of {listed}", received, cure))
 
 
 def _measurable(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,11 +20,7 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
     Raises:
         InvalidArgumentError: The Trainer is such a one.
     """
-    if str(trainer.precision) not in _PRECISIONS:
-        cure = "node times need float64 and node memory float32, so only the products can be in less"
-        raise InvalidArgumentError(
-            refusal("Trainer(precision=...)", f"one of {', '.join(_PRECISIONS)}", trainer.precision, cure)
-        )
+    check_precision(trainer, "node times need float64 and node memory float32, so only the products can be in less")
     if trainer.strategy.root_device.type == "mps":
         cure = "set accelerator='cpu': Apple's GPU has no float64, which times need"
         raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "'cpu' or 'cuda'", "mps", cure))
@@ -39,6 +35,21 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
         cure = "use as many ranks, or load a checkpoint into a new task"
         requirement = f"the {held} of the node state"
         raise InvalidArgumentError(refusal("Trainer(devices=...)", requirement, f"{ranks} rank(s)", cure))
+
+
+def check_precision(trainer: pl.Trainer, cure: str) -> None:
+    """Refuse a precision that turns all of a batch into another one.
+
+    Args:
+        trainer: About to train or to evaluate.
+        cure: Why that would not do.
+
+    Raises:
+        InvalidArgumentError: The Trainer has such a one.
+    """
+    if str(trainer.precision) not in _PRECISIONS:
+        requirement = f"one of {', '.join(_PRECISIONS)}"
+        raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
 
 
 def check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:

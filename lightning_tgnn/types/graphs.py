@@ -125,7 +125,9 @@ class GraphPart(TensorFields):
         return self.scored.numel()
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphPart:
-        """Return a copy whose tensors are on ``device``."""
+        """Return a copy whose tensors are on ``device``, or itself if they are there."""
+        if self.nodes.device == torch.device(device):
+            return self
         moved = super().to(device, non_blocking)
         hops = tuple(links.to(device, non_blocking) for links in self.hops)
         return replace(moved, edges=self.edges.to(device, non_blocking), hops=hops)

@@ -117,6 +117,22 @@ def test_other_sources_are_refused(tmp_path):
         read_graph(tmp_path / "pickled.npz")
 
 
+def test_what_epochs_and_splits_share_is_moved_once():
+    data = FullGraphDataModule(Graph(**parts()), seed=1)
+    loaders = [data.train_dataloader(), data.val_dataloader()]
+    loaders[0].set_epoch(1)
+    given = [next(iter(loader)) for loader in loaders]
+    for device in ("cpu", "meta"):
+        moved = [data.transfer_batch_to_device(part, torch.device(device), 0) for part in given]
+        assert moved[0].edges is moved[1].edges
+        for ours, theirs in zip(moved, given, strict=True):
+            assert ours.scored.shape == theirs.scored.shape
+            assert (ours.seed, ours.share) == (theirs.seed, theirs.share)
+            tensors = [ours.nodes, ours.features, ours.labels, ours.scored, ours.edges.columns, ours.hops[0].mirrors]
+            assert {tensor.device.type for tensor in tensors} == {device}
+    assert given[0].seed != given[1].seed
+
+
 @pytest.mark.skipif(not (DATA / "cora.npz").exists(), reason="needs cora.npz in LIGHTNING_TGNN_DATA")
 def test_cora_is_read():
     info = FullGraphDataModule(DATA / "cora.npz", undirected=False, self_loops=False).info

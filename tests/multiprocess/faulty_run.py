@@ -1,4 +1,4 @@
-"""A run in which one rank dies, or fails, in the middle: faulty_run.py WHERE HOW FOLDER (started once per rank)."""
+"""A run in which one rank dies, or fails, in the middle: faulty_run.py RUN WHERE HOW FOLDER (once per rank)."""
 
 import os
 import signal
@@ -9,11 +9,13 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_tgnn import LinkPrediction, SvenStrategy
+from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy
 from lightning_tgnn.comm import Exchange
+from lightning_tgnn.data import generate_graph
 from lightning_tgnn.strategies.gradient_sync import GradientSync
 from tests.multiprocess.training import build
 
+RANKS = 3
 VICTIM = 1
 CALLS_BEFORE = 12
 
@@ -44,24 +46,38 @@ def break_at(where, how):
         Exchange.start = counted(Exchange.start, lambda *arguments: arguments[-1] == where)
 
 
-def main(where, how, folder):
+def trainer(folder, strategy, callbacks, **options):
+    settings = {"accelerator": "cpu", "devices": RANKS, "logger": False, "enable_progress_bar": False}
+    settings |= {"enable_model_summary": False, "callbacks": callbacks}
+    runner = pl.Trainer(strategy=strategy, **settings, **options)
+    resume = f"{folder}/last.ckpt"
+    return runner, resume if os.path.exists(resume) else None
+
+
+def sven(folder):
+    data, task = build("tgn", 8, task_class=LinkPrediction)
+    keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
+    strategy = SvenStrategy(partition="interval", micro_batches=2, timeout=timedelta(seconds=20))
+    runner, resume = trainer(folder, strategy, [keep], max_epochs=4)
+    runner.fit(task, datamodule=data, ckpt_path=resume)
+    return runner.global_step
+
+
+def cdfgnn(folder, callbacks=()):
+    torch.manual_seed(1)
+    data = FullGraphDataModule(generate_graph(60, 300, 3, 7, seed=2))
+    keep = ModelCheckpoint(folder, every_n_epochs=1, save_last=True, save_top_k=1)
+    strategy = CDFGNNStrategy(timeout=timedelta(seconds=20))
+    runner, resume = trainer(folder, strategy, [keep, *callbacks], max_epochs=14)
+    runner.fit(NodeClassification(hidden_dim=8, dropout=0.3), datamodule=data, ckpt_path=resume)
+    return runner.global_step
+
+
+def main(run, where, how, folder):
     torch.set_num_threads(1)
     if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
         break_at(where, how)
-    data, task = build("tgn", 8, task_class=LinkPrediction)
-    resume = f"{folder}/last.ckpt"
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        devices=3,
-        strategy=SvenStrategy(partition="interval", micro_batches=2, timeout=timedelta(seconds=20)),
-        max_epochs=4,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)],
-    )
-    trainer.fit(task, datamodule=data, ckpt_path=resume if os.path.exists(resume) else None)
-    print("finished", trainer.global_step)
+    print("finished", {"sven": sven, "cdfgnn": cdfgnn}[run](folder))
 
 
 if __name__ == "__main__":

@@ -12,21 +12,21 @@ import torch
 
 from lightning_tgnn import DepCacheStrategy, SvenStrategy
 from lightning_tgnn.checks import InvalidArgumentError
+from tests.multiprocess.faulty_run import RANKS
 from tests.multiprocess.ranks import free_port, run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 
 ROOT = Path(__file__).parents[2]
-RANKS = 3
 
 
-def start(where, how, folder):
+def start(run, where, how, folder):
     port = free_port()
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
     shared |= {"TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": str(RANKS), "GROUP_RANK": "0"}
     processes = []
     for rank in range(RANKS):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        command = [sys.executable, "-m", "tests.multiprocess.faulty_run", where, how, str(folder)]
+        command = [sys.executable, "-m", "tests.multiprocess.faulty_run", run, where, how, str(folder)]
         processes.append(
             subprocess.Popen(
                 command,
@@ -49,6 +49,16 @@ def finish(processes, timeout):
             process.kill()
 
 
+def break_one(run, where, how, folder):
+    """Let rank 1 die or fail; the other ranks have to end with its name."""
+    processes = start(run, where, how, folder)
+    outputs = finish(processes, timeout=60)  # returns once nobody, of no process, holds the output open
+    for rank in (0, 2):
+        assert processes[rank].returncode not in (0, None), (where, how, outputs[rank])
+        words = "rank 1 has failed with ValueError: this rank is unwell" if how == "raise" else "rank 1 has gone"
+        assert words in outputs[rank], (where, how, rank, outputs[rank][-3000:])
+
+
 @pytest.mark.timeout(280)
 def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_path):
     cases = [
@@ -59,13 +69,8 @@ def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_pa
     ]
     for where, how in cases:
         folder = tmp_path / where / how
-        processes = start(where, how, folder)
-        outputs = finish(processes, timeout=60)
-        for rank in (0, 2):
-            assert processes[rank].returncode not in (0, None), (where, how, outputs[rank])
-            words = "rank 1 has failed with ValueError: this rank is unwell" if how == "raise" else "rank 1 has gone"
-            assert words in outputs[rank], (where, how, rank, outputs[rank][-3000:])
-        processes = start("nowhere", how, folder)
+        break_one("sven", where, how, folder)
+        processes = start("sven", "nowhere", how, folder)
         outputs = finish(processes, timeout=60)
         assert [process.returncode for process in processes] == [0, 0, 0], outputs
         assert all("finished 24" in output for output in outputs), outputs

@@ -65,7 +65,8 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "sage"}, "model must be one of 'gat', 'gcn', got 'sage'"),
+        ({"model": "sage"}, "model must be what builds a module, or one of 'gat', 'gcn', got 'sage'"),
+        ({"model": torch.nn.Linear(2, 2)}, "model must be what builds a module, or .*, got 'Linear'; .*lambda info"),
         ({"model": "gat", "hidden_dim": 10, "heads": 4}, "heads must be a divisor of hidden_dim=10, got 4"),
         ({"num_layers": 0}, "num_layers must be"),
         ({"dropout": 1.0}, "dropout must be"),

@@ -1,0 +1,89 @@
+"""What Lightning's Trainer offers, under CDFGNN on two ranks against one process."""
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, NodeClassification
+from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.test_cdfgnn import Recorder, graph
+from tests.multiprocess.training import as_torchrun
+
+OPTIONS = {
+    "plain": {},
+    "clipped norm": {"gradient_clip_val": 0.05},
+    "clipped values": {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+    "accumulated": {"accumulate_grad_batches": 2},
+    "bf16": {"precision": "bf16-mixed"},
+    "stopped": {"max_epochs": 20},
+}
+EXACT = {"cache": False, "bits": None}
+
+
+class Descent(NodeClassification):
+    """Adam divides gradients by their size, so that clipping would hardly show."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def trainer(ranks, strategy, callbacks=(), **options):
+    settings = {"max_epochs": 4, "accelerator": "cpu", "devices": ranks, "strategy": strategy, "logger": False}
+    settings |= {"num_sanity_val_steps": 0, "enable_progress_bar": False, "enable_model_summary": False}
+    settings |= {"enable_checkpointing": any(isinstance(callback, ModelCheckpoint) for callback in callbacks)}
+    return pl.Trainer(**(settings | options), callbacks=list(callbacks))
+
+
+def fitted(name, ranks, strategy, folder):
+    """Train with some of the options and evaluate the best checkpoint in a new task and Trainer."""
+    torch.manual_seed(1)
+    data, task, recorder = FullGraphDataModule(graph()), Descent("gcn", hidden_dim=8, dropout=0.0), Recorder()
+    keep = ModelCheckpoint(f"{folder}/{name}", monitor="val/accuracy", mode="max", filename="{epoch}")
+    stop = EarlyStopping("train/loss", patience=1, min_delta=0.05, check_on_train_epoch_end=True)
+    runner = trainer(ranks, strategy(), [recorder, keep, *([stop] if name == "stopped" else [])], **OPTIONS[name])
+    runner.fit(task, datamodule=data)
+    best = keep.best_model_path
+    loaded, again = Descent("gcn", hidden_dim=8, dropout=0.0), trainer(ranks, strategy())
+    (figures,) = again.validate(loaded, data, ckpt_path=best, verbose=False)
+    figures |= again.test(loaded, data, ckpt_path=best, verbose=False)[0]
+    (answer,) = again.predict(loaded, data, ckpt_path=best)
+    chosen = best.rsplit("/", 1)[1], runner.current_epoch
+    return {"losses": torch.stack(recorder.losses), "figures": figures, "answer": answer, "chosen": chosen}
+
+
+def every_option(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    return {name: fitted(name, ranks, lambda: CDFGNNStrategy(**EXACT), folder) for name in OPTIONS}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    ours = run_ranks(every_option, 2, str(tmp_path_factory.mktemp("ranks")), timeout=150)
+    folder = str(tmp_path_factory.mktemp("alone"))
+    return ours, {name: fitted(name, 1, lambda: "auto", folder) for name in OPTIONS}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_the_trainer_do_what_they_do_in_one_process(name, outcomes):
+    ranks, alone = [outcome[name] for outcome in outcomes[0]], outcomes[1][name]
+    # Sums of other rounding, and in bfloat16 of fewer digits.
+    close = {"rtol": 0.03, "atol": 0.03} if name == "bf16" else {"rtol": 1e-3, "atol": 1e-4}
+    torch.testing.assert_close((ranks[0]["losses"] + ranks[1]["losses"]) / 2, alone["losses"], **close)
+    assert ranks[0]["figures"] == ranks[1]["figures"]
+    assert ranks[0]["chosen"] == ranks[1]["chosen"]
+    nodes = torch.cat([outcome["answer"]["node"] for outcome in ranks])
+    assert sorted(nodes.tolist()) == graph().test.nonzero().flatten().tolist()  # each vertex once
+    if name != "bf16":
+        assert ranks[0]["chosen"] == alone["chosen"]
+        assert ranks[0]["figures"] == pytest.approx(alone["figures"], abs=1e-4)
+        ours = torch.cat([outcome["answer"]["probability"] for outcome in ranks])[nodes.argsort()]
+        torch.testing.assert_close(ours, alone["answer"]["probability"], **close)
+
+
+def test_the_options_make_a_difference(outcomes):
+    _, alone = outcomes
+    for name in set(OPTIONS) - {"plain", "stopped"}:
+        assert not torch.allclose(alone[name]["losses"], alone["plain"]["losses"], rtol=1e-4), name
+    assert 1 < alone["stopped"]["chosen"][1] < OPTIONS["stopped"]["max_epochs"]

@@ -1,0 +1,151 @@
+"""The README's own models, on one rank and on two, against the built-in GCN; what becomes of them in checkpoints."""
+
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import yaml
+
+from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, NodeClassification
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.cli import TGNNCommand
+from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.test_cdfgnn import Recorder, graph
+from tests.multiprocess.training import as_torchrun
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+BLOCKS = {name: code for code, name in re.findall(r"```python\n((?:(?!```).)*class (\w+)\(.*?)```", README, re.DOTALL)}
+LIBRARIES = {"DGLNet": "dgl", "PyGNet": "torch_geometric"}
+QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+QUIET |= {"enable_model_summary": False, "num_sanity_val_steps": 0}
+
+
+def run_block(name):
+    """Return what the README's block defines."""
+    pytest.importorskip(LIBRARIES[name])
+    names = {"__name__": "readme"}
+    exec(BLOCKS[name], names)
+    return names
+
+
+def built_in():
+    torch.manual_seed(3)
+    task, data = NodeClassification("gcn", dropout=0.0), FullGraphDataModule(graph())
+    task.build(data.info)
+    for bias in task.model.biases:
+        torch.nn.init.normal_(bias)  # else a bias that is added twice would hardly show
+    return task, data
+
+
+def with_its_weights(task, data):
+    wanted = built_in()[0].model
+    task.build(data.info)
+    with torch.no_grad():
+        for ours, bias, layer, weight in zip(
+            task.model.biases, wanted.biases, task.model.layers, wanted.weights, strict=True
+        ):
+            ours.copy_(bias)
+            if hasattr(layer, "lin"):
+                layer.lin.weight.copy_(weight.weight)
+            else:
+                layer.weight.copy_(weight.weight.T)
+    return task
+
+
+def trained(task, data, strategy, ranks):
+    recorder = Recorder()
+    trainer = pl.Trainer(devices=ranks, strategy=strategy, max_epochs=6, callbacks=[recorder], **QUIET)
+    trainer.fit(task, datamodule=data)
+    (answer,) = trainer.predict(task, datamodule=data)
+    return torch.stack(recorder.losses), answer
+
+
+def on_rank(rank, ranks, names):
+    as_torchrun(rank, ranks)
+    _, data = built_in()
+    answers = {}
+    for name in names:
+        task = with_its_weights(run_block(name)["task"], data)
+        answers[name] = trained(task, data, CDFGNNStrategy(cache=False, bits=None), ranks)
+    return answers
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    names = [name for name, library in LIBRARIES.items() if find_spec(library)]
+    return {ranks: run_ranks(on_rank, ranks, names) for ranks in (1, 2)}
+
+
+def test_the_readme_has_the_examples():
+    assert set(LIBRARIES) <= set(BLOCKS)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_models_of_the_readme_equal_the_built_in_gcn(name, outcomes):
+    pytest.importorskip(LIBRARIES[name])
+    losses, answer = trained(*built_in(), "auto", 1)
+    for ranks, every in outcomes.items():
+        ours = torch.stack([outcome[name][0] for outcome in every]).mean(0)
+        torch.testing.assert_close(ours, losses, rtol=1e-4, atol=1e-5, msg=lambda text, n=ranks: f"{n} ranks: {text}")
+        nodes = torch.cat([outcome[name][1]["node"] for outcome in every])
+        probability = torch.cat([outcome[name][1]["probability"] for outcome in every])[nodes.argsort()]
+        torch.testing.assert_close(probability, answer["probability"], rtol=1e-3, atol=1e-4)
+
+
+class Own(torch.nn.Module):
+    def __init__(self, info, width=3):
+        super().__init__()
+        self.layer = torch.nn.Linear(info.feature_dim, info.num_classes)
+
+    def forward(self, part, replicas):
+        return self.layer(part.features)
+
+
+def test_a_checkpoint_of_an_own_model_holds_plain_values_and_wants_its_class(tmp_path):
+    task, data = NodeClassification(Own), FullGraphDataModule(graph())
+    trainer = pl.Trainer(max_epochs=1, **QUIET)
+    trainer.fit(task, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "own.ckpt")
+    saved = torch.load(tmp_path / "own.ckpt", weights_only=True)
+    assert saved["hyper_parameters"]["model"] == "Own"
+    loaded = NodeClassification.load_from_checkpoint(tmp_path / "own.ckpt", model=Own)
+    assert torch.equal(loaded.model.layer.weight, task.model.layer.weight)
+    with pytest.raises(InvalidArgumentError, match=r"model must be what builds a module, .* got 'Own'; .* class"):
+        NodeClassification.load_from_checkpoint(tmp_path / "own.ckpt")
+
+
+def test_what_builds_no_module_is_refused():
+    with pytest.raises(InvalidArgumentError, match=r"model must be built as a torch.nn.Module, got 'int'; return the"):
+        NodeClassification(lambda info: 7).build(FullGraphDataModule(graph()).info)
+
+
+def test_a_recipe_takes_an_own_model_and_the_strategy_by_name(tmp_path, monkeypatch, in_own_group):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+    source = Path(__file__).read_text()
+    code = re.search(r"class Own\(.*?\n\n\n", source, re.DOTALL).group()
+    (tmp_path / "own_model.py").write_text(f"import torch\n\n{code}")
+    recipe = {
+        "trainer": {"strategy": "cdfgnn", "accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False},
+        "model": {
+            "class_path": "lightning_tgnn.NodeClassification",
+            "init_args": {"model": {"class_path": "own_model.Own", "init_args": {"width": 5}}},
+        },
+        "data": {
+            "class_path": "lightning_tgnn.FullGraphDataModule",
+            "init_args": {"synthetic": {"num_nodes": 100, "num_edges": 400}},
+        },
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    run = TGNNCommand(["fit", "--config=recipe.yaml", "--test_after_fit=false"])
+    assert type(run.trainer.strategy) is CDFGNNStrategy
+    assert type(run.model.model).__name__ == "Own"
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    loaded = NodeClassification.load_from_checkpoint(checkpoint)  # a recipe is in its checkpoints
+    assert torch.equal(loaded.model.layer.weight, run.model.model.layer.weight)
