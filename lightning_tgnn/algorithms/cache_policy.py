@@ -26,7 +26,7 @@ class ThresholdController:
         tighten: Factor of tightening.
     """
 
-    threshold: float = 0.01
+    threshold: float = 0.006
     mean: float | None = None
     rise: float = 0.02
     fall: float = 0.001
@@ -37,7 +37,7 @@ class ThresholdController:
     tighten: float = 0.9
 
     def __post_init__(self) -> None:
-        check_fraction("threshold", self.threshold, cure="0.01 is usual to begin with")
+        check_fraction("threshold", self.threshold, cure="0.006 is the default to begin with")
 
     def update(self, accuracy: float) -> float:
         """Take in the training accuracy of an epoch, in [0, 1], and return the threshold of the next."""

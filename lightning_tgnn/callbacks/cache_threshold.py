@@ -40,7 +40,7 @@ class CacheThreshold(Callback):
     def __init__(
         self,
         *,
-        threshold: float = 0.01,
+        threshold: float = 0.006,
         rise: float = 0.02,
         fall: float = 0.001,
         least: float = 0.001,

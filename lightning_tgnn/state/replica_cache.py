@@ -45,7 +45,7 @@ class ReplicaCache:
 
     A replica below keeps what it has last sent; the one above keeps the same, entry by entry, so that the sum is formed
     anew and rounding does not add up. With quantisation differences travel, and both sides add what the receiver
-    decodes.
+    decodes. The paper sends a sum whenever a part of it has changed; here it goes when it has itself changed enough.
 
     Attributes:
         tables: ``own``, float32 [K, k], what this rank's masters have put into their sums themselves; ``known``,
@@ -71,8 +71,9 @@ class ReplicaCache:
         count = SentRows(possible=hops.possible, plain_bytes=hops.possible * values.shape[1] * values.element_size())
         active = self._gather(values, threshold, coder, exchange, operation, count)
 
-        telling = active.nonzero().squeeze(1)
-        total = self._total(active)
+        telling, total = active.nonzero().squeeze(1), self._total(active)
+        if not self._first:  # what arrived may have moved the sum by little
+            telling = telling[changed_rows(total, telling, known[telling], threshold)]
         data, error = coder.encode_changes(total, telling, known, telling)  # `known` begins with the masters
         del total
         arrived, entries, sent = hops.scatter(
