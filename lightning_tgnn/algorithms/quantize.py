@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 
 QUANTIZE_BITS = (2, 4, 8, 16)
+Blocks = tuple[int, ...]
 _BOUND_BYTES = 8  # two float32: the least and the greatest value of the row
 
 
@@ -23,12 +25,17 @@ def check_bits(bits: int | None) -> int | None:
     return bits
 
 
-def quantized_width(columns: int, bits: int) -> int:
-    """Return the bytes that a packed row of so many values takes."""
-    return _BOUND_BYTES + -(-columns * bits // 8)
+def quantized_width(columns: int, bits: int, blocks: Blocks = ()) -> int:
+    """Return the bytes that a packed row of so many values takes; arguments as in `quantize`."""
+    return sum(_BOUND_BYTES + -(-width * bits // 8) for width in blocks or (columns,))
 
 
-def quantize(rows: Tensor, bits: int) -> Tensor:
+def block_ends(columns: int, blocks: Blocks) -> np.ndarray:
+    """Return where blocks of columns end, int64 [b]."""
+    return np.cumsum(blocks or (columns,), dtype=np.int64)
+
+
+def quantize(rows: Tensor, bits: int, blocks: Blocks = ()) -> Tensor:
     """Return rows as bytes: each value as one of ``2**bits`` levels between the least and the greatest of its row.
 
     ``q = floor((2^B - 1)(m - min) / (max - min) + 1/2)``; the paper prints ``2^B``, whose greatest value does not
@@ -37,6 +44,8 @@ def quantize(rows: Tensor, bits: int) -> Tensor:
     Args:
         rows: float32 [n, k], finite.
         bits: B, one of `QUANTIZE_BITS`.
+        blocks: Widths of blocks of columns, k in all, each of which is quantised as a row of its own; for values of
+            different size side by side. One block if empty.
 
     Returns:
         uint8 [n, `quantized_width`].
@@ -45,14 +54,18 @@ def quantize(rows: Tensor, bits: int) -> Tensor:
     if rows.device.type == "cpu" and columns:
         from lightning_tgnn.algorithms import quantize_loops  # late: the compiler takes a second to import
 
-        data = torch.empty(count, quantized_width(columns, bits), dtype=torch.uint8)
-        quantize_loops.quantize(rows.contiguous().numpy(), bits, data.numpy())
+        data = torch.empty(count, quantized_width(columns, bits, blocks), dtype=torch.uint8)
+        quantize_loops.quantize(rows.contiguous().numpy(), block_ends(columns, blocks), bits, data.numpy())
         return data
-    return quantize_by_tensors(rows, bits)
+    return quantize_by_tensors(rows, bits, blocks)
 
 
-def quantize_by_tensors(rows: Tensor, bits: int) -> Tensor:
+def quantize_by_tensors(rows: Tensor, bits: int, blocks: Blocks = ()) -> Tensor:
     """Return what `quantize` does, on any device."""
+    return torch.cat([_quantized(block, bits) for block in rows.split(blocks or (rows.shape[1],), dim=1)], dim=1)
+
+
+def _quantized(rows: Tensor, bits: int) -> Tensor:
     if not rows.shape[1]:
         return rows.new_zeros(len(rows), _BOUND_BYTES, dtype=torch.uint8)
     least, greatest = torch.aminmax(rows, dim=1, keepdim=True)
@@ -65,7 +78,7 @@ def quantize_by_tensors(rows: Tensor, bits: int) -> Tensor:
     return torch.cat([bounds, _packed(levels, bits)], dim=1)
 
 
-def dequantize(data: Tensor, columns: int, bits: int) -> Tensor:
+def dequantize(data: Tensor, columns: int, bits: int, blocks: Blocks = ()) -> Tensor:
     """Return the rows, float32 [n, k], of what `quantize` has made.
 
     Each value is within ``(max - min) / (2 (2^B - 1))`` of what it was, besides the rounding of float32.
@@ -74,13 +87,19 @@ def dequantize(data: Tensor, columns: int, bits: int) -> Tensor:
         from lightning_tgnn.algorithms import quantize_loops
 
         rows = torch.empty(len(data), columns)
-        quantize_loops.dequantize(data.contiguous().numpy(), bits, rows.numpy())
+        quantize_loops.dequantize(data.contiguous().numpy(), block_ends(columns, blocks), bits, rows.numpy())
         return rows
-    return dequantize_by_tensors(data, columns, bits)
+    return dequantize_by_tensors(data, columns, bits, blocks)
 
 
-def dequantize_by_tensors(data: Tensor, columns: int, bits: int) -> Tensor:
+def dequantize_by_tensors(data: Tensor, columns: int, bits: int, blocks: Blocks = ()) -> Tensor:
     """Return what `dequantize` does, on any device."""
+    widths = blocks or (columns,)
+    parts = data.split([quantized_width(width, bits) for width in widths], dim=1)
+    return torch.cat([_dequantized(part, width, bits) for part, width in zip(parts, widths, strict=True)], dim=1)
+
+
+def _dequantized(data: Tensor, columns: int, bits: int) -> Tensor:
     if not columns:
         return data.new_zeros(len(data), 0, dtype=torch.float32)
     low, high = (

@@ -76,14 +76,34 @@ def decode_row(data: Any, bits: int, row: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def quantize(rows: Any, bits: int, data: Any) -> None:
-    """Write float32 [n, k] as uint8 [n, bytes]."""
-    for row in range(len(rows)):
-        encode_row(rows[row], bits, data[row])
+def encode_blocks(row: Any, ends: Any, bits: int, data: Any) -> None:
+    """Write a row, float32 [k], whose blocks of columns end at ``ends`` (int64 [b]), as uint8 [bytes]."""
+    start = at = 0
+    for end in ends:
+        size = BOUND_BYTES + ((end - start) * bits + 7) // 8
+        encode_row(row[start:end], bits, data[at : at + size])
+        start, at = end, at + size
 
 
 @njit(nogil=True, cache=True)
-def dequantize(data: Any, bits: int, rows: Any) -> None:
+def decode_blocks(data: Any, ends: Any, bits: int, row: Any) -> None:
+    """Write what `encode_blocks` has written, uint8 [bytes], as float32 [k]."""
+    start = at = 0
+    for end in ends:
+        size = BOUND_BYTES + ((end - start) * bits + 7) // 8
+        decode_row(data[at : at + size], bits, row[start:end])
+        start, at = end, at + size
+
+
+@njit(nogil=True, cache=True)
+def quantize(rows: Any, ends: Any, bits: int, data: Any) -> None:
+    """Write float32 [n, k] as uint8 [n, bytes]."""
+    for row in range(len(rows)):
+        encode_blocks(rows[row], ends, bits, data[row])
+
+
+@njit(nogil=True, cache=True)
+def dequantize(data: Any, ends: Any, bits: int, rows: Any) -> None:
     """Write uint8 [n, bytes] as float32 [n, k]."""
     for row in range(len(rows)):
-        decode_row(data[row], bits, rows[row])
+        decode_blocks(data[row], ends, bits, rows[row])

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from lightning_tgnn.algorithms.quantize_loops import decode_row, encode_row
+from lightning_tgnn.algorithms.quantize_loops import decode_blocks, encode_blocks
 
 
 @njit(nogil=True, cache=True)
 def changed(values: Any, places: Any, sent: Any, threshold: float) -> Any:
-    """Return bool [n], where ``max |z - z~| > eps * max |z~|``.
+    """Return bool [n], where ``max |z - z~| > eps * max |z~|``, or a difference is NaN.
 
     Args:
         values: float32 [m, k].
@@ -25,20 +25,24 @@ def changed(values: Any, places: Any, sent: Any, threshold: float) -> Any:
     for row in range(count):
         value, old = values[places[row]], sent[row]
         change = greatest = np.float32(0)
+        finite = True
         for column in range(columns):
-            change = max(change, abs(value[column] - old[column]))
+            difference = abs(value[column] - old[column])
+            finite &= difference == difference
+            change = max(change, difference)
             greatest = max(greatest, abs(old[column]))
-        going[row] = change > np.float32(threshold) * greatest
+        going[row] = not finite or change > np.float32(threshold) * greatest
     return going
 
 
 @njit(nogil=True, cache=True)
-def quantize_rows(values: Any, places: Any, bits: int, data: Any) -> Any:
+def quantize_rows(values: Any, places: Any, ends: Any, bits: int, data: Any) -> Any:
     """Write rows quantised, and return the greatest error.
 
     Args:
         values: float32 [m, k], k at least 1.
         places: int64 [n], the rows of ``values`` to take.
+        ends: int64 [b], where blocks of columns end.
         bits: 2, 4, 8 or 16.
         data: uint8 [n, bytes]; written.
     """
@@ -46,15 +50,15 @@ def quantize_rows(values: Any, places: Any, bits: int, data: Any) -> Any:
     error = np.float32(0)
     for row in range(len(places)):
         value = values[places[row]]
-        encode_row(value, bits, data[row])
-        decode_row(data[row], bits, decoded)
+        encode_blocks(value, ends, bits, data[row])
+        decode_blocks(data[row], ends, bits, decoded)
         for column in range(len(decoded)):
             error = max(error, abs(value[column] - decoded[column]))
     return error
 
 
 @njit(nogil=True, cache=True)
-def quantize_changes(values: Any, places: Any, table: Any, entries: Any, bits: int, data: Any) -> Any:
+def quantize_changes(values: Any, places: Any, table: Any, entries: Any, ends: Any, bits: int, data: Any) -> Any:
     """Write how much rows differ from a table, quantised, add that to the table, and return the greatest error.
 
     Args:
@@ -62,6 +66,7 @@ def quantize_changes(values: Any, places: Any, table: Any, entries: Any, bits: i
         places: int64 [n], the rows of ``values`` to take.
         table: float32 [t, k]; written.
         entries: int64 [n], distinct, the rows of the table that they are compared with.
+        ends: int64 [b], where blocks of columns end.
         bits: 2, 4, 8 or 16.
         data: uint8 [n, bytes]; written.
     """
@@ -72,8 +77,8 @@ def quantize_changes(values: Any, places: Any, table: Any, entries: Any, bits: i
         value, old = values[places[row]], table[entries[row]]
         for column in range(len(difference)):
             difference[column] = value[column] - old[column]
-        encode_row(difference, bits, data[row])
-        decode_row(data[row], bits, decoded)
+        encode_blocks(difference, ends, bits, data[row])
+        decode_blocks(data[row], ends, bits, decoded)
         for column in range(len(difference)):
             error = max(error, abs(difference[column] - decoded[column]))
             old[column] += decoded[column]
@@ -81,18 +86,19 @@ def quantize_changes(values: Any, places: Any, table: Any, entries: Any, bits: i
 
 
 @njit(nogil=True, cache=True)
-def add_quantized(table: Any, entries: Any, data: Any, bits: int) -> None:
+def add_quantized(table: Any, entries: Any, data: Any, ends: Any, bits: int) -> None:
     """Add to rows of a table what quantised rows stand for.
 
     Args:
         table: float32 [t, k]; written.
         entries: int64 [n], may repeat.
         data: uint8 [n, bytes].
+        ends: int64 [b], where blocks of columns end.
         bits: 2, 4, 8 or 16.
     """
     decoded = np.empty(table.shape[1], np.float32)
     for row in range(len(entries)):
-        decode_row(data[row], bits, decoded)
+        decode_blocks(data[row], ends, bits, decoded)
         sums = table[entries[row]]
         for column in range(len(decoded)):
             sums[column] += decoded[column]

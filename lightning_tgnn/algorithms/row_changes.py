@@ -9,13 +9,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.quantize import dequantize_by_tensors, quantize_by_tensors, quantized_width
+from lightning_tgnn.algorithms.quantize import (
+    Blocks,
+    block_ends,
+    dequantize_by_tensors,
+    quantize_by_tensors,
+    quantized_width,
+)
 
 
 def changed_rows(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
     """Return which rows differ from what was last sent by more than the threshold (Algorithm 2, line 4).
 
-    A row goes where ``max |z - z~| > eps * max |z~|``; with a threshold of 0 every row that has changed at all.
+    A row goes where ``max |z - z~| > eps * max |z~|``; with a threshold of 0 every row that has changed at all. One
+    that has become NaN goes as well: nobody is to go on with what it was.
 
     Args:
         values: float32 [m, k].
@@ -38,29 +45,31 @@ def changed_rows(values: Tensor, places: Tensor, sent: Tensor, threshold: float)
 
 def changed_rows_by_tensors(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
     """Return what `changed_rows` does, on any device."""
-    going = (values[places] - sent).abs_().amax(1) > threshold * sent.abs().amax(1)
-    return going.nonzero().squeeze(1)
+    going = (values[places] - sent).abs_().amax(1) <= threshold * sent.abs().amax(1)  # amax of NaN is NaN
+    return going.logical_not_().nonzero().squeeze(1)
 
 
-def quantize_rows(values: Tensor, places: Tensor, bits: int) -> tuple[Tensor, float]:
+def quantize_rows(values: Tensor, places: Tensor, bits: int, blocks: Blocks = ()) -> tuple[Tensor, float]:
     """Return rows of ``values`` (float32 [m, k]) as `quantize` makes them, uint8 [n, bytes], and the greatest error."""
     if values.device.type == "cpu" and values.shape[1]:
         from lightning_tgnn.algorithms import row_change_loops
 
-        data = torch.empty(len(places), quantized_width(values.shape[1], bits), dtype=torch.uint8)
-        error = row_change_loops.quantize_rows(values.numpy(), places.numpy(), bits, data.numpy())
+        data, ends = _room(len(places), values.shape[1], bits, blocks), block_ends(values.shape[1], blocks)
+        error = row_change_loops.quantize_rows(values.numpy(), places.numpy(), ends, bits, data.numpy())
         return data, float(error)
-    return quantize_rows_by_tensors(values, places, bits)
+    return quantize_rows_by_tensors(values, places, bits, blocks)
 
 
-def quantize_rows_by_tensors(values: Tensor, places: Tensor, bits: int) -> tuple[Tensor, float]:
+def quantize_rows_by_tensors(values: Tensor, places: Tensor, bits: int, blocks: Blocks = ()) -> tuple[Tensor, float]:
     """Return what `quantize_rows` does, on any device."""
     rows = values[places]
-    data = quantize_by_tensors(rows, bits)
-    return data, _greatest(rows - dequantize_by_tensors(data, rows.shape[1], bits))
+    data = quantize_by_tensors(rows, bits, blocks)
+    return data, _greatest(rows - dequantize_by_tensors(data, rows.shape[1], bits, blocks))
 
 
-def quantize_changes(values: Tensor, places: Tensor, table: Tensor, entries: Tensor, bits: int) -> tuple[Tensor, float]:
+def quantize_changes(
+    values: Tensor, places: Tensor, table: Tensor, entries: Tensor, bits: int, blocks: Blocks = ()
+) -> tuple[Tensor, float]:
     """Return quantised by how much rows differ from those of a table, and add to the table what a receiver will.
 
     So both sides go on from the same row, and the errors of quantisation do not add up.
@@ -71,6 +80,7 @@ def quantize_changes(values: Tensor, places: Tensor, table: Tensor, entries: Ten
         table: float32 [t, k]; written.
         entries: int64 [n], distinct, the rows of the table that they are compared with.
         bits: 2, 4, 8 or 16.
+        blocks: As in `quantize`.
 
     Returns:
         uint8 [n, bytes], and the greatest error.
@@ -78,26 +88,26 @@ def quantize_changes(values: Tensor, places: Tensor, table: Tensor, entries: Ten
     if values.device.type == "cpu" and values.shape[1]:
         from lightning_tgnn.algorithms import row_change_loops as loops
 
-        data = torch.empty(len(places), quantized_width(values.shape[1], bits), dtype=torch.uint8)
+        data, ends = _room(len(places), values.shape[1], bits, blocks), block_ends(values.shape[1], blocks)
         error = loops.quantize_changes(
-            values.numpy(), places.numpy(), table.numpy(), entries.numpy(), bits, data.numpy()
+            values.numpy(), places.numpy(), table.numpy(), entries.numpy(), ends, bits, data.numpy()
         )
         return data, float(error)
-    return quantize_changes_by_tensors(values, places, table, entries, bits)
+    return quantize_changes_by_tensors(values, places, table, entries, bits, blocks)
 
 
 def quantize_changes_by_tensors(
-    values: Tensor, places: Tensor, table: Tensor, entries: Tensor, bits: int
+    values: Tensor, places: Tensor, table: Tensor, entries: Tensor, bits: int, blocks: Blocks = ()
 ) -> tuple[Tensor, float]:
     """Return and write what `quantize_changes` does, on any device."""
     rows = values[places] - table[entries]
-    data = quantize_by_tensors(rows, bits)
-    decoded = dequantize_by_tensors(data, rows.shape[1], bits)
+    data = quantize_by_tensors(rows, bits, blocks)
+    decoded = dequantize_by_tensors(data, rows.shape[1], bits, blocks)
     table.index_add_(0, entries, decoded)
     return data, _greatest(rows - decoded)
 
 
-def add_quantized(table: Tensor, entries: Tensor, data: Tensor, bits: int) -> None:
+def add_quantized(table: Tensor, entries: Tensor, data: Tensor, bits: int, blocks: Blocks = ()) -> None:
     """Add to rows of a table what quantised rows stand for.
 
     Args:
@@ -105,13 +115,15 @@ def add_quantized(table: Tensor, entries: Tensor, data: Tensor, bits: int) -> No
         entries: int64 [n], may repeat.
         data: uint8 [n, bytes].
         bits: 2, 4, 8 or 16.
+        blocks: As in `quantize`.
     """
     if table.device.type == "cpu" and table.shape[1]:
         from lightning_tgnn.algorithms import row_change_loops
 
-        row_change_loops.add_quantized(table.numpy(), entries.numpy(), data.numpy(), bits)
+        ends = block_ends(table.shape[1], blocks)
+        row_change_loops.add_quantized(table.numpy(), entries.numpy(), data.numpy(), ends, bits)
     else:
-        table.index_add_(0, entries, dequantize_by_tensors(data, table.shape[1], bits))
+        table.index_add_(0, entries, dequantize_by_tensors(data, table.shape[1], bits, blocks))
 
 
 def add_rows(table: Tensor, entries: Tensor, rows: Tensor) -> None:
@@ -123,6 +135,10 @@ def add_rows(table: Tensor, entries: Tensor, rows: Tensor) -> None:
     else:
         taken = entries >= 0
         table.index_add_(0, entries[taken], rows[taken])
+
+
+def _room(rows: int, columns: int, bits: int, blocks: Blocks) -> Tensor:
+    return torch.empty(rows, quantized_width(columns, bits, blocks), dtype=torch.uint8)
 
 
 def _greatest(differences: Tensor) -> float:

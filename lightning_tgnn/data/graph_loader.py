@@ -28,7 +28,7 @@ class WholeGraph:
 
     def __init__(self, graph: Graph, weights: Tensor) -> None:
         self.graph, self.weights = graph, weights
-        self._cut: tuple[Tensor, int, bool, dict[str, GraphPart]] | None = None
+        self._cut: tuple[Tensor, tuple[Any, ...], dict[str, GraphPart]] | None = None
 
     @cached_property
     def uncut(self) -> Tensor:
@@ -44,10 +44,11 @@ class WholeGraph:
             rank: Whose part.
             relay: Let the replicas of a host reach other hosts by one of them.
         """
-        if self._cut is None or self._cut[0] is not part or self._cut[1:3] != (rank, relay):
+        asked = hosts.tolist(), rank, relay
+        if self._cut is None or self._cut[0] is not part or self._cut[1] != asked:
             replicas = Replicas.of(self.graph.src, self.graph.dst, part, self.graph.num_nodes, hosts)
-            self._cut = part, rank, relay, graph_parts(self.graph, self.weights, part, replicas, rank, relay=relay)
-        return self._cut[3]
+            self._cut = part, asked, graph_parts(self.graph, self.weights, part, replicas, rank, relay=relay)
+        return self._cut[2]
 
 
 class GraphLoader:

@@ -50,7 +50,9 @@ class GATLayer(nn.Module):
             # The denominator is the sum of the strengths: one column more.
             columns = torch.cat([heads[:, head], ones], dim=1)
             sums.append(sparse_product(edges, strength[:, head].contiguous(), columns))
-        totals = replicas(torch.cat(sums, dim=1), self.key).view(-1, self.heads, self.head_dim + 1)
+        # Heads differ by orders of magnitude, and a denominator must not be rounded to nothing.
+        blocks = (self.head_dim, 1) * self.heads
+        totals = replicas(torch.cat(sums, dim=1), self.key, blocks).view(-1, self.heads, self.head_dim + 1)
         # A vertex without an edge into it has nothing to attend to.
         below = totals[..., -1:]
         attended = totals[..., :-1] / torch.where(below > 0, below, torch.ones_like(below))

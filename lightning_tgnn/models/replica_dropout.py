@@ -30,5 +30,6 @@ class ReplicaDropout(nn.Module):
         places = torch.arange(words, device=values.device)
         bits = counter_hash(part.seed, self.layer, part.nodes.unsqueeze(1), places)
         fractions = torch.stack([bits >> shift & 0xFFFF for shift in (0, 16, 32)], dim=-1).flatten(1)
-        kept = fractions[:, : values.shape[1]] >= round(self.rate * 2**16)
-        return values * kept / (1 - round(self.rate * 2**16) / 2**16)
+        dropped = min(round(self.rate * 2**16), 2**16 - 1)
+        kept = fractions[:, : values.shape[1]] >= dropped
+        return values * kept / (1 - dropped / 2**16)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.row_changes import add_rows, changed_rows
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.replica_hops import ReplicaHops
 from lightning_tgnn.state.replica_rows import RowCoder, send_some
@@ -129,6 +130,17 @@ class ReplicaCache:
         if self._first:
             return torch.arange(len(places), device=values.device)
         return changed_rows(values, places, sent, threshold)
+
+    def check_columns(self, key: str, columns: int) -> None:
+        """Refuse values of another width than those before.
+
+        Raises:
+            InvalidArgumentError: They are.
+        """
+        held = self.tables["known"].shape[1]
+        if columns != held:
+            cure = "give every sum of a step a key of its own"
+            raise InvalidArgumentError(refusal("values", f"{held} columns wide, as before for {key!r}", columns, cure))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the tables of this rank."""

@@ -20,26 +20,31 @@ class RowCoder:
 
     Attributes:
         bits: Of each value; None for float32.
+        blocks: Widths of blocks of columns that are quantised each by itself; one if empty.
     """
 
     bits: int | None
+    blocks: tuple[int, ...] = ()
 
     def encode(self, values: Tensor, places: Tensor) -> tuple[Tensor, float]:
         """Return rows of ``values`` (float32 [m, k]) as uint8 [n, bytes], and the greatest error."""
         if self.bits is None:
             return values[places].view(torch.uint8), 0.0
-        return quantize_rows(values, places, self.bits)
+        return quantize_rows(values, places, self.bits, self.blocks)
 
     def add(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
         """Add to rows of a table what `encode` has made; entries may repeat."""
         if self.bits is None:
             add_rows(table, entries, data.view(torch.float32))
         else:
-            add_quantized(table, entries, data, self.bits)
+            add_quantized(table, entries, data, self.bits, self.blocks)
 
     def put(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
         """Write what `encode` has made into rows of a table; entries are distinct."""
-        table[entries] = data.view(torch.float32) if self.bits is None else dequantize(data, table.shape[1], self.bits)
+        if self.bits is None:
+            table[entries] = data.view(torch.float32)
+        else:
+            table[entries] = dequantize(data, table.shape[1], self.bits, self.blocks)
 
     def encode_changes(self, values: Tensor, places: Tensor, table: Tensor, entries: Tensor) -> tuple[Tensor, float]:
         """Return what brings a receiver's rows from those of a table to those of ``values``, and the greatest error.
@@ -49,14 +54,14 @@ class RowCoder:
         if self.bits is None:
             table[entries] = rows = values[places]
             return rows.view(torch.uint8), 0.0
-        return quantize_changes(values, places, table, entries, self.bits)
+        return quantize_changes(values, places, table, entries, self.bits, self.blocks)
 
     def take(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
         """Bring rows of a table up to date by what `encode_changes` has made; entries are distinct."""
         if self.bits is None:
             table[entries] = data.view(torch.float32)
         else:
-            add_quantized(table, entries, data, self.bits)
+            add_quantized(table, entries, data, self.bits, self.blocks)
 
 
 def send_some(

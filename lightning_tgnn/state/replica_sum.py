@@ -49,32 +49,34 @@ class CachedReplicaSum:
     ) -> None:
         self._exchange, self._cached = exchange, cache
         self._hops = ReplicaHops(links, num_nodes)
-        self._coder = RowCoder(check_bits(bits))
+        self._bits = check_bits(bits)
         self._caches: dict[str, ReplicaCache] = {}
         self._saved: dict[str, dict[str, Tensor]] = {}
         self.threshold = threshold
         self.rows: dict[str, SentRows] = {}
 
-    def __call__(self, values: Tensor, key: str) -> Tensor:
+    def __call__(self, values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
         """Return the sums at every replica, float32 [n, k]; see `lightning_tgnn.types.ReplicaSum`."""
         if self._exchange.ranks == 1:
             return values
         values = values.float().contiguous()  # a layer under autocast may come with bfloat16
         if not torch.is_grad_enabled():
             return self._plain(values, "evaluation", _WHOLE)[0]
-        return _Summed.apply(values, self, key)
+        return _Summed.apply(values, self, key, blocks)
 
-    def total(self, values: Tensor, key: str, direction: str) -> Tensor:
+    def total(self, values: Tensor, key: str, direction: str, blocks: tuple[int, ...] = ()) -> Tensor:
         """Return the sums of a training step; ``direction`` is ``"forward"`` or ``"backward"``."""
         name, values = f"{key}/{direction}", values.contiguous()
+        coder = RowCoder(self._bits, blocks)
         if not self._cached:
-            total, count = self._plain(values, direction, self._coder)
+            total, count = self._plain(values, direction, coder)
         else:
             if name not in self._caches:
                 self._caches[name] = ReplicaCache(self._hops, values.shape[1])
                 if name in self._saved:
                     self._caches[name].load_state_dict(self._saved.pop(name))
-            total, count = self._caches[name].update(values, self.threshold, self._coder, self._exchange, direction)
+            self._caches[name].check_columns(key, values.shape[1])
+            total, count = self._caches[name].update(values, self.threshold, coder, self._exchange, direction)
         self.rows[name] = self.rows.get(name, SentRows()).with_more(count)
         return total
 
@@ -117,10 +119,10 @@ class CachedReplicaSum:
 
 class _Summed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, replicas: CachedReplicaSum, key: str) -> Tensor:
-        ctx.replicas, ctx.key = replicas, key
-        return replicas.total(values, key, "forward")
+    def forward(ctx: Any, values: Tensor, replicas: CachedReplicaSum, key: str, blocks: tuple[int, ...]) -> Tensor:
+        ctx.replicas, ctx.key, ctx.blocks = replicas, key, blocks
+        return replicas.total(values, key, "forward", blocks)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.replicas.total(grads[0], ctx.key, "backward"), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.replicas.total(grads[0], ctx.key, "backward", ctx.blocks), None, None, None

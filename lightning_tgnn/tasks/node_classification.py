@@ -30,7 +30,7 @@ GRAPH_MODELS = ("gcn", "gat")
 _CHECKPOINT_KEY = "lightning_tgnn"
 
 
-def alone(values: Tensor, key: str) -> Tensor:
+def alone(values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
     """Return ``values``: without a strategy that cuts the graph, no vertex has a replica elsewhere."""
     return values
 

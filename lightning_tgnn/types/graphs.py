@@ -139,11 +139,13 @@ class ReplicaSum(Protocol):
     A layer calls it where it has aggregated over the part's edges.
     """
 
-    def __call__(self, values: Tensor, key: str) -> Tensor:
+    def __call__(self, values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
         """Return the sums at every replica.
 
         Args:
             values: float32 [n, d], what this part's edges contribute to each of its vertices.
             key: Names the call among those of a step; the same on all ranks.
+            blocks: Widths of blocks of columns, d in all, whose values are of different size, so that those of each are
+                to be quantised by themselves; all together if empty.
         """
         ...

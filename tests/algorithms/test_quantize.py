@@ -43,6 +43,21 @@ def test_the_error_is_at_most_half_a_level(values, bits):
     torch.testing.assert_close(dequantize_by_tensors(data, rows.shape[1], bits), back, rtol=1e-6, atol=0)
 
 
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.sampled_from(QUANTIZE_BITS), st.integers(0, 99))
+def test_blocks_are_quantised_each_by_itself(blocks, bits, seed):
+    rows = torch.randn(3, sum(blocks), generator=torch.Generator().manual_seed(seed))
+    data = quantize(rows, bits, tuple(blocks))
+    assert data.shape == (3, quantized_width(sum(blocks), bits, tuple(blocks)))
+    parts = [quantize(part.contiguous(), bits) for part in rows.split(blocks, dim=1)]
+    assert torch.equal(data, torch.cat(parts, dim=1))
+    assert torch.equal(data, quantize_by_tensors(rows, bits, tuple(blocks)))
+    back = [dequantize(part, width, bits) for part, width in zip(parts, blocks, strict=True)]
+    assert torch.equal(dequantize(data, sum(blocks), bits, tuple(blocks)), torch.cat(back, dim=1))
+    by_tensors = dequantize_by_tensors(data, sum(blocks), bits, tuple(blocks))
+    torch.testing.assert_close(by_tensors, torch.cat(back, dim=1), rtol=1e-6, atol=1e-7)
+
+
 def by_hand(row, bits):
     """The levels of a row, one value after the other, and the bytes that they fill from the lowest bit on."""
     low, high = min(row), max(row)

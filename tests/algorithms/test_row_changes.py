@@ -42,24 +42,31 @@ def test_what_has_not_changed_stays_with_a_threshold_of_zero():
     assert row_changes.changed_rows(values, places, torch.zeros(2, 2), 0.0).tolist() == [0]
 
 
+def test_a_row_that_becomes_nan_goes():
+    values, places = torch.tensor([[torch.nan, 1.0], [1.0, torch.nan], [1.0, 1.0]]), torch.arange(3)
+    assert row_changes.changed_rows(values, places, torch.ones(3, 2), 0.5).tolist() == [0, 1]
+    assert row_changes.changed_rows_by_tensors(values, places, torch.ones(3, 2), 0.5).tolist() == [0, 1]
+
+
 @settings(deadline=None)
-@given(NUMBERS, st.integers(0, 9), st.sampled_from(QUANTIZE_BITS))
-def test_sender_and_receiver_go_on_from_the_same_table(lists, seed, bits):
+@given(NUMBERS, st.integers(0, 9), st.sampled_from(QUANTIZE_BITS), st.sampled_from([(), (1, 2)]))
+def test_sender_and_receiver_go_on_from_the_same_table(lists, seed, bits, blocks):
     values, places, table, entries = tables(lists, seed)
     differences = values[places] - table[entries]
-    decoded = dequantize(quantize(differences, bits), 3, bits)
+    decoded = dequantize(quantize(differences, bits, blocks), 3, bits, blocks)
     before, received, by_tensors = table.clone(), table.clone(), table.clone()
-    data, error = row_changes.quantize_changes(values, places, table, entries, bits)
-    assert torch.equal(data, quantize(differences, bits))
+    data, error = row_changes.quantize_changes(values, places, table, entries, bits, blocks)
+    assert torch.equal(data, quantize(differences, bits, blocks))
     assert error == float((differences - decoded).abs().max())
     torch.testing.assert_close(table, before.index_add(0, entries, decoded), rtol=1e-6, atol=1e-7)
-    row_changes.add_quantized(received, entries, data, bits)
+    row_changes.add_quantized(received, entries, data, bits, blocks)
     assert torch.equal(received, table)
 
-    _, other = row_changes.quantize_changes_by_tensors(values, places, by_tensors, entries, bits)
+    _, other = row_changes.quantize_changes_by_tensors(values, places, by_tensors, entries, bits, blocks)
     torch.testing.assert_close(by_tensors, table, rtol=1e-6, atol=1e-6)
     assert other == pytest.approx(error, rel=1e-4, abs=1e-6)
-    assert torch.equal(row_changes.quantize_rows(values, places, bits)[0], quantize(values[places], bits))
+    rows, _ = row_changes.quantize_rows(values, places, bits, blocks)
+    assert torch.equal(rows, quantize(values[places], bits, blocks))
 
 
 def test_rows_are_added_where_entries_repeat_and_left_out_where_they_are_negative():
