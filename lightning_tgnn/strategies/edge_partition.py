@@ -31,13 +31,13 @@ def choose_edge_partition(
 
     Raises:
         InvalidArgumentError: There is no such method or file, it is of another graph or number of ranks, or there are
-            more ranks than edges.
+            more ranks than edges to cut.
     """
     src, dst, num_nodes = edges
-    check_enough_edges(len(src), len(hosts))  # on every rank: else the others would wait for the one that cuts
     if isinstance(partition, Tensor) or str(partition) not in CUT_METHODS:
         given = partition if isinstance(partition, Tensor) else Path(partition)
         return given_partition(given, "edges", len(src), len(hosts), trainer.datamodule, CUT_METHODS).to(torch.int32)
+    check_enough_edges(len(src), len(hosts))  # on every rank: else the others would wait for the one that cuts
     # On one rank, for all: METIS need not repeat itself, and the others have nothing to do meanwhile.
     part = vertex_cut(src, dst, num_nodes, hosts, str(partition)) if trainer.global_rank == 0 else None
     return broadcast(part)

@@ -83,6 +83,7 @@ class NodeClassification(pl.LightningModule):
         self.save_hyperparameters()
         self.info: GraphInfo | None = None
         self.model: nn.Module | None = None
+        self._loss: Tensor | None = None
         # Adds up over the replicas of a vertex; a strategy puts another in its place.
         self.replicas: ReplicaSum = alone
 
@@ -153,11 +154,18 @@ class NodeClassification(pl.LightningModule):
         # A rank may have no vertex to score, but takes part in every exchange.
         loss = cross_entropy(scored, labels, reduction="sum") * part.share + 0 * logits.sum()
         self.train_accuracy.update(*_measurable(scored.detach(), labels))
-        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=1, sync_dist=True, on_step=False, on_epoch=True)
+        self._loss = loss.detach()
         return loss
 
     def on_train_epoch_end(self) -> None:
-        """Log the accuracy of the epoch, over all ranks."""
+        """Log loss and accuracy of the epoch, over all ranks.
+
+        The loss, too, only now: before this hook the progress bar asks for what has been logged, on rank 0 alone, which
+        would then reduce the loss while the others gather the accuracy.
+        """
+        if self._loss is not None:
+            self.log("train/loss", self._loss, prog_bar=True, sync_dist=True)
+            self._loss = None
         # What torchmetrics returns is already that of all ranks, so a second mean changes nothing.
         self.log("train/accuracy", self.train_accuracy.compute(), prog_bar=True, sync_dist=True)
         self.train_accuracy.reset()

@@ -11,7 +11,7 @@ from tests.multiprocess.test_cdfgnn import Recorder, graph
 from tests.multiprocess.training import as_torchrun
 
 OPTIONS = {
-    "plain": {},
+    "plain": {"enable_progress_bar": True},  # it asks for figures on rank 0 alone
     "clipped norm": {"gradient_clip_val": 0.05},
     "clipped values": {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
     "accumulated": {"accumulate_grad_batches": 2},
