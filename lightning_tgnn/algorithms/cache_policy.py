@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_tgnn.checks import check_fraction
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_not_negative, refusal
 
 
 @dataclass
@@ -38,6 +38,13 @@ class ThresholdController:
 
     def __post_init__(self) -> None:
         check_fraction("threshold", self.threshold, cure="0.006 is the default to begin with")
+        check_not_negative("rise", self.rise, cure="0.02 is usual")
+        check_not_negative("fall", self.fall, cure="0.001 is usual")
+        check_fraction("greatest", self.greatest, cure="0.3 is usual")
+        check_fraction("least", self.least, cure="0.001 is usual", zero_allowed=False)
+        if self.least > self.greatest:
+            cure = f"give one of at most greatest={self.greatest}"
+            raise InvalidArgumentError(refusal("least", "below greatest", self.least, cure))
 
     def update(self, accuracy: float) -> float:
         """Take in the training accuracy of an epoch, in [0, 1], and return the threshold of the next."""

@@ -56,8 +56,10 @@ class CacheThreshold(Callback):
         strategy: Any = trainer.strategy
         if not hasattr(strategy, "controller"):
             rank_zero_info(f"CacheThreshold has nothing to do: {type(strategy).__name__} has no cache")
-        elif trainer.ckpt_path is None:  # a resumed run goes on with the threshold that it had
-            strategy.controller = ThresholdController(**self._settings)
+            return
+        # A resumed run takes threshold and mean from its checkpoint, later.
+        strategy.controller = ThresholdController(**self._settings)
+        self._before, self.history = strategy.exchange.traffic.snapshot(), []
 
     @override
     def on_train_batch_end(

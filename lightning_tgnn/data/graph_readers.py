@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ FORMS = (
 def read_graph(source: Any) -> Graph:
     """Return the graph that a source holds.
 
-    An ``.npz`` file has ``edge_index`` [2, E], or an adjacency in compressed rows (``adj_data``, ``adj_indices``,
-    ``adj_indptr``, ``adj_shape``); features dense (``features``) or in compressed rows (``feat_*`` or ``attr_*``);
+    An ``.npz`` file has ``edge_index`` [2, E], or an adjacency in compressed rows (``adj_indices``,
+    ``adj_indptr``); features dense (``features``) or in compressed rows (``feat_*`` or ``attr_*``);
     ``label`` or ``labels``; and ``train_mask``, ``val_mask``, ``test_mask``. A `dgl.DGLGraph` has ``feat``, ``label``
     and the masks as vertex data, a PyG ``Data`` has ``x``, ``y`` and the masks.
 
@@ -50,9 +51,12 @@ def _from_npz(path: Path) -> Graph:
     try:
         with np.load(path, allow_pickle=False) as archive:
             held = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(refusal("source", "a NumPy archive of arrays", f"{path}: {error}", "save it anew")) from error
     if "edge_index" in held:
+        if held["edge_index"].ndim != 2 or len(held["edge_index"]) != 2:
+            received = list(held["edge_index"].shape)
+            raise DataError(refusal("edge_index", "of shape [2, E]", received, "give sources, then destinations"))
         src, dst = held["edge_index"]
     else:
         rows = np.repeat(np.arange(len(_of(held, "adj_indptr")) - 1), np.diff(held["adj_indptr"]))
@@ -66,8 +70,16 @@ def _from_npz(path: Path) -> Graph:
 def _dense(held: Any, prefix: str) -> np.ndarray:
     starts, shape = _of(held, f"{prefix}_indptr"), _of(held, f"{prefix}_shape")
     features = np.zeros(tuple(shape), np.float32)
-    rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    features[rows, _of(held, f"{prefix}_indices")] = _of(held, f"{prefix}_data")
+    rows, columns = np.repeat(np.arange(len(starts) - 1), np.diff(starts)), _of(held, f"{prefix}_indices")
+    if len(starts) != len(features) + 1 or len(rows) != len(columns):
+        received = f"{len(starts)} starts, {len(columns)} indices"
+        cure = "save the matrix of features anew"
+        raise DataError(refusal(f"{prefix}_indptr", f"of {len(features)} rows and all indices", received, cure))
+    if len(columns) and not 0 <= columns.min() <= columns.max() < features.shape[1]:
+        wrong = columns.min() if columns.min() < 0 else columns.max()
+        cure = "save the matrix of features anew"
+        raise DataError(refusal(f"{prefix}_indices", f"columns 0 .. {features.shape[1] - 1}", int(wrong), cure))
+    features[rows, columns] = _of(held, f"{prefix}_data")
     return features
 
 
@@ -81,12 +93,21 @@ def _of(held: Any, name: str) -> Any:
 def _graph(src: Any, dst: Any, features: Any, labels: Any, held: Any) -> Graph:
     masks = {name: torch.as_tensor(_of(held, f"{name}_mask")).bool() for name in SPLITS}
     return Graph(
-        src=torch.as_tensor(src).long(),
-        dst=torch.as_tensor(dst).long(),
+        src=_whole("src", src),
+        dst=_whole("dst", dst),
         features=_float32(torch.as_tensor(features)),
-        labels=torch.as_tensor(labels).long().flatten(),
+        labels=_whole("labels", labels).flatten(),
         **masks,
     )
+
+
+def _whole(name: str, values: Any) -> Tensor:
+    given = torch.as_tensor(values)
+    whole = given.long()
+    if given.is_floating_point() and not torch.equal(whole.to(given.dtype), given):
+        wrong = float(given[whole.to(given.dtype) != given][0])
+        raise DataError(refusal(name, "of whole numbers", wrong, "give integers, and -1 for no label"))
+    return whole
 
 
 def _float32(values: Tensor) -> Tensor:

@@ -31,7 +31,8 @@ class CDFGNNStrategy(ExchangingStrategy):
             ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or integers [E], the
             rank of every edge.
         cache: Send only rows that have changed by more than the threshold since they were last sent.
-        threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy after every epoch.
+        threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
+            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch.
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.
         relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
             once; changes nothing where hosts have one rank, or there is one host.
@@ -58,12 +59,16 @@ class CDFGNNStrategy(ExchangingStrategy):
         self.cache = cache
         self.threshold = threshold
         self.bits = check_bits(bits)
+        for name, value in (("cache", cache), ("relay", relay)):
+            if not isinstance(value, bool):
+                raise InvalidArgumentError(refusal(name, "True or False", value, "True is usual"))
         self.relay = relay
         self.controller = ThresholdController()
         self.replicas: CachedReplicaSum | None = None
         self._part: Tensor | None = None
         self._cut_of: Tensor | None = None
         self._replicas_before: Any = None
+        self._part_is_restored = False
         self._saved_accuracy: float | None = None
 
     @property
@@ -79,6 +84,10 @@ class CDFGNNStrategy(ExchangingStrategy):
             cure = "take lightning_tgnn.NodeClassification or see the README, or strategy='sven' for event streams"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
         self._replicas_before = task.replicas  # type: ignore[union-attr]
+        self.replicas = None  # caches and threshold are of one run; a checkpoint keeps them
+        if self._part_is_restored:
+            self._part = None
+        self.controller, self._saved_accuracy = ThresholdController(), None
         super().setup(trainer)
 
     @override
@@ -92,16 +101,16 @@ class CDFGNNStrategy(ExchangingStrategy):
         if self._part is None or self._cut_of is not dataloader.edges[0]:
             self._cut_of = dataloader.edges[0]
             trainer: Any = self.lightning_module.trainer  # type: ignore[union-attr]
-            given = self._saved.get("part", self.partition) if self._fits(dataloader) else self.partition
+            self._part_is_restored = self._fits(dataloader)
+            given = self._saved["part"] if self._part_is_restored else self.partition
             self._part = choose_edge_partition(given, dataloader.edges, self.hosts, trainer, self.broadcast)
             self.replicas = None
         shard = dataloader.shard  # type: ignore[attr-defined]
         loader = shard(self._part, self.hosts, self.global_rank, relay=self.relay)
         if self.replicas is None:
             hops = [links.to(self.root_device) for links in loader.part.hops]
-            start = self.controller.threshold if self.threshold == ADAPTIVE else float(self.threshold)
             self.replicas = CachedReplicaSum(
-                self.exchange, hops, len(loader.part.nodes), cache=self.cache, bits=self.bits, threshold=start
+                self.exchange, hops, len(loader.part.nodes), cache=self.cache, bits=self.bits, threshold=self._start
             )
             self._take_over(self._saved, self.replicas, with_caches=self._fits(dataloader))
         self.lightning_module.replicas = self.replicas  # type: ignore[union-attr]
@@ -130,6 +139,11 @@ class CDFGNNStrategy(ExchangingStrategy):
         return saved is not None and self._same_way and len(saved) == len(dataloader.edges[0])
 
     @property
+    def _start(self) -> float:
+        """The threshold to begin with."""
+        return self.controller.threshold if self.threshold == ADAPTIVE else float(self.threshold)
+
+    @property
     def _same_way(self) -> bool:
         """Whether values travel as they did in the run of the checkpoint."""
         return (self._saved.get("hosts"), self._saved.get("relay")) == (self.hosts.tolist(), self.relay)
@@ -140,9 +154,10 @@ class CDFGNNStrategy(ExchangingStrategy):
             return
         tables = saved["caches"] if with_caches else {}
         own = {name: {key: rows[self.global_rank] for key, rows in cache.items()} for name, cache in tables.items()}
-        replicas.load_state_dict({"threshold": saved["threshold"], "caches": own})
-        self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
-        self._saved_accuracy = saved["accuracy"]
+        if self.threshold == ADAPTIVE:
+            self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
+            self._saved_accuracy = saved["accuracy"]
+        replicas.load_state_dict({"threshold": self._start, "caches": own})
 
     @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -154,8 +169,11 @@ class CDFGNNStrategy(ExchangingStrategy):
     @property
     def _accuracy(self) -> float | None:
         """The training accuracy of the epoch before, of the checkpoint in the first epoch of a resumed run."""
-        logged = self.lightning_module.trainer.callback_metrics.get("train/accuracy")  # type: ignore[union-attr]
-        return self._saved_accuracy if logged is None else float(logged)
+        task: Any = self.lightning_module
+        known = getattr(task, "train_accuracy", None)
+        if known is None:
+            known = task.trainer.callback_metrics.get("train/accuracy")
+        return self._saved_accuracy if known is None else float(known)
 
     @override
     def strategy_state(self) -> dict[str, Any]:

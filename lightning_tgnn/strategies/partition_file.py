@@ -59,6 +59,8 @@ def given_partition(
             raise refused(f"for {ranks} ranks", f"{saved_ranks} ranks in {partition}")
         if datamodule is not None and datamodule.info.fingerprint != fingerprint:
             raise refused("of this graph", f"that of another in {partition}")
+    if owner.is_floating_point() or owner.is_complex() or owner.dtype == torch.bool:
+        raise refused("of integers", str(owner.dtype))
     if owner.shape != (count,):
         raise refused(f"a rank for each of {count} {things}", list(owner.shape))
     if count and not 0 <= int(owner.min()) <= int(owner.max()) < ranks:

@@ -83,7 +83,7 @@ class NodeClassification(pl.LightningModule):
         self.save_hyperparameters()
         self.info: GraphInfo | None = None
         self.model: nn.Module | None = None
-        self._loss: Tensor | None = None
+        self.train_figures: Tensor | None = None  # loss and accuracy
         # Adds up over the replicas of a vertex; a strategy puts another in its place.
         self.replicas: ReplicaSum = alone
 
@@ -121,7 +121,6 @@ class NodeClassification(pl.LightningModule):
             cure = "return the module from what you gave as `model`"
             raise InvalidArgumentError(refusal("model", "built as a torch.nn.Module", type(self.model).__name__, cure))
         classes = max(info.num_classes, 2)
-        self.train_accuracy = MulticlassAccuracy(classes, average="micro", ignore_index=-1)
         figures: dict[str, Metric | MetricCollection] = {
             "accuracy": MulticlassAccuracy(classes, average="micro", ignore_index=-1),
             "f1": MulticlassF1Score(classes, average="macro", ignore_index=-1),
@@ -153,22 +152,26 @@ class NodeClassification(pl.LightningModule):
         scored, labels = logits[part.scored], part.labels[part.scored]
         # A rank may have no vertex to score, but takes part in every exchange.
         loss = cross_entropy(scored, labels, reduction="sum") * part.share + 0 * logits.sum()
-        self.train_accuracy.update(*_measurable(scored.detach(), labels))
-        self._loss = loss.detach()
+        right = (scored.detach().argmax(-1) == labels).sum() * part.share
+        figures = torch.stack([loss.detach(), right])
+        self.train_figures = self.trainer.strategy.reduce(figures, reduce_op="mean")
         return loss
 
-    def on_train_epoch_end(self) -> None:
-        """Log loss and accuracy of the epoch, over all ranks.
+    def on_fit_start(self) -> None:
+        """Forget the figures of an earlier fit."""
+        self.train_figures = None
 
-        The loss, too, only now: before this hook the progress bar asks for what has been logged, on rank 0 alone, which
-        would then reduce the loss while the others gather the accuracy.
-        """
-        if self._loss is not None:
-            self.log("train/loss", self._loss, prog_bar=True, sync_dist=True)
-            self._loss = None
-        # What torchmetrics returns is already that of all ranks, so a second mean changes nothing.
-        self.log("train/accuracy", self.train_accuracy.compute(), prog_bar=True, sync_dist=True)
-        self.train_accuracy.reset()
+    def on_train_epoch_end(self) -> None:
+        """Log loss and accuracy of the epoch's step, which all ranks have in common."""
+        if self.train_figures is not None:  # not where a run goes on after its step
+            loss, accuracy = self.train_figures
+            self.log("train/loss", loss, prog_bar=True, sync_dist=True)
+            self.log("train/accuracy", accuracy, prog_bar=True, sync_dist=True)
+
+    @property
+    def train_accuracy(self) -> float | None:
+        """The share of the training vertices that the last step had right, over all ranks; None before the first."""
+        return None if self.train_figures is None else float(self.train_figures[1])
 
     def validation_step(self, part: GraphPart, batch_idx: int) -> None:
         """Score the validation split."""

@@ -24,6 +24,20 @@ def test_the_threshold_stays_within_its_bounds():
     assert falling.threshold == 0.001
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rise": "x"}, "rise must be"),
+        ({"greatest": -1}, "greatest must be"),
+        ({"least": 0.0}, "least must be"),
+        ({"least": 0.5}, r"least must be below greatest, got 0\.5; give one of at most greatest=0\.3"),
+    ],
+)
+def test_bounds_that_cannot_be_kept_are_refused(arguments, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        ThresholdController(**arguments)
+
+
 def test_a_threshold_that_would_never_send_is_refused():
     with pytest.raises(InvalidArgumentError, match=r"threshold must be a number in \[0, 1\), got 1.5"):
         ThresholdController(threshold=1.5)

@@ -117,6 +117,38 @@ def test_other_sources_are_refused(tmp_path):
         read_graph(tmp_path / "pickled.npz")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"edge_index": np.zeros((4, 2), int)}, r"edge_index must be of shape \[2, E\], got \[4, 2\]"),
+        ({"edge_index": np.array([[0.0], [0.7]])}, r"dst must be of whole numbers, got 0\.7"),
+        ({"labels": np.array([0, 1.9, 1])}, r"labels must be of whole numbers, got 1\.9"),
+        ({"labels": np.array([0, np.nan, 1])}, "labels must be of whole numbers, got nan"),
+        ({"feat_indices": np.array([0, 5])}, r"feat_indices must be columns 0 \.\. 1, got 5"),
+        ({"feat_indptr": np.array([0, 1])}, "feat_indptr must be of 3 rows and all indices, got '2 starts, 2 indices'"),
+    ],
+)
+def test_archives_that_do_not_fit_are_refused(tmp_path, change, message):
+    held = {"edge_index": np.array([[0], [1]]), "labels": np.array([0, 1, 1])}
+    held |= {"feat_indptr": np.array([0, 1, 2, 2]), "feat_indices": np.array([0, 1]), "feat_data": np.ones(2)}
+    held |= {"feat_shape": np.array([3, 2])}
+    held |= {f"{name}_mask": np.arange(3) == place for place, name in enumerate(("train", "val", "test"))}
+    np.savez(tmp_path / "good.npz", **held)
+    assert read_graph(tmp_path / "good.npz").features.tolist() == [[1, 0], [0, 1], [0, 0]]
+    np.savez(tmp_path / "bad.npz", **(held | change))
+    with pytest.raises(DataError, match=message):
+        read_graph(tmp_path / "bad.npz")
+
+
+def test_a_damaged_archive_is_refused(tmp_path):
+    np.savez_compressed(tmp_path / "bad.npz", edge_index=np.arange(20000).reshape(2, -1))
+    data = bytearray((tmp_path / "bad.npz").read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
+    (tmp_path / "bad.npz").write_bytes(data)
+    with pytest.raises(DataError, match="source must be a NumPy archive"):
+        read_graph(tmp_path / "bad.npz")
+
+
 def test_what_epochs_and_splits_share_is_moved_once():
     data = FullGraphDataModule(Graph(**parts()), seed=1)
     loaders = [data.train_dataloader(), data.val_dataloader()]

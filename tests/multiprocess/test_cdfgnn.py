@@ -10,6 +10,7 @@ from lightning_tgnn import CacheThreshold, CDFGNNStrategy, ExchangeMonitor, Full
 from lightning_tgnn.algorithms.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.replicas import Replicas
 from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.data import Graph, generate_graph
 from lightning_tgnn.data.graph_part import graph_parts
@@ -17,7 +18,7 @@ from lightning_tgnn.state import CachedReplicaSum
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun
 
-HOSTS = {1: [0], 2: [0, 1], 3: [0, 0, 1], 4: [0, 0, 1, 1], 5: [0, 0, 0, 1, 1]}
+HOSTS = torch.tensor([0, 0, 1, 1])
 
 
 def graph():
@@ -53,6 +54,7 @@ def fit(
     ckpt_path=None,
     self_loops=True,
     logger=False,
+    validate_every=1,
     **options,
 ):
     torch.manual_seed(1)  # not seed_everything: that would seed whatever other tests start from this process
@@ -71,10 +73,12 @@ def fit(
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        check_val_every_n_epoch=validate_every,
         log_every_n_steps=1,
     )
     trainer.fit(task, datamodule=data, ckpt_path=ckpt_path)
     figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    replicas, controller = (getattr(trainer.strategy, name, None) for name in ("replicas", "controller"))
     (answer,) = trainer.predict(task, datamodule=data)
     return {
         "losses": torch.stack(recorder.losses),
@@ -82,8 +86,9 @@ def fit(
         "weights": {name: value.clone() for name, value in task.state_dict().items()},
         "figures": figures,
         "answer": answer,
-        "threshold": getattr(trainer.strategy, "replicas", None) and trainer.strategy.replicas.threshold,
-        "rows": getattr(trainer.strategy, "replicas", None) and trainer.strategy.replicas.rows,
+        "threshold": replicas and replicas.threshold,
+        "mean": controller and controller.mean,
+        "rows": replicas and replicas.rows,
     }
 
 
@@ -93,14 +98,26 @@ CASES += [("gcn", "hierarchical", EXACT[1]), ("gat", "hierarchical", EXACT[0]), 
 ON_HOSTS = [("gcn", "ebv", EXACT[0]), ("gcn", "random", EXACT[1]), ("gat", "random", EXACT[1])]
 
 
-def equal_cases(rank, ranks, hosts):
+def equal_cases(rank, ranks, hosts=1, cases=CASES):
     as_torchrun(rank, ranks, hosts)
     loops = [True, False]
     return [
         fit(CDFGNNStrategy(partition=method, **options), ranks, model, hosts, self_loops=loop)
-        for model, method, options in (CASES if hosts == 1 else ON_HOSTS)
+        for model, method, options in cases
         for loop in loops
     ]
+
+
+def cases_of_four(rank, ranks):
+    on_hosts = equal_cases(rank, ranks, 2, ON_HOSTS)
+    return {"one host": equal_cases(rank, ranks), "two hosts": on_hosts, "sums": sum_cases(rank, ranks)}
+
+
+@pytest.fixture(scope="module")
+def four():
+    """What four ranks find, in one start."""
+    outcomes = run_ranks(cases_of_four, 4, timeout=280)
+    return {name: [outcome[name] for outcome in outcomes] for name in outcomes[0]}
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +130,19 @@ def close(ours, theirs, what):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2)])
-def test_ranks_equal_one_process(ranks, hosts, alone):
-    outcomes = run_ranks(equal_cases, ranks, hosts, timeout=190)
-    keys = [(case, loop) for case in (CASES if hosts == 1 else ON_HOSTS) for loop in (True, False)]
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_equal_one_process(ranks, alone):
+    assert_equal_to_one_process(run_ranks(equal_cases, ranks, timeout=190), CASES, alone)
+
+
+@pytest.mark.timeout(300)
+def test_four_ranks_on_one_host_and_on_two_equal_one_process(four, alone):
+    assert_equal_to_one_process(four["one host"], CASES, alone)
+    assert_equal_to_one_process(four["two hosts"], ON_HOSTS, alone)
+
+
+def assert_equal_to_one_process(outcomes, cases, alone):
+    keys = [(case, loop) for case in cases for loop in (True, False)]
     for number, ((model, method, options), loop) in enumerate(keys):
         case, wanted = f"{model}, {method}, {options}, loops {loop}", alone[model, loop]
         every = [outcome[number] for outcome in outcomes]
@@ -206,11 +232,10 @@ def values_of(rank, step, count):
 def cut(ranks):
     whole = graph()
     part = torch.arange(len(whole.src)) * 7 % ranks
-    return whole, part, Replicas.of(whole.src, whole.dst, part, whole.num_nodes, torch.tensor(HOSTS[ranks]))
+    return whole, part, Replicas.of(whole.src, whole.dst, part, whole.num_nodes, HOSTS)
 
 
 def sum_cases(rank, ranks):
-    as_torchrun(rank, ranks)
     whole, part, replicas = cut(ranks)
     exchange = Exchange(ranks, rank, torch.distributed.new_group())
     answers = []
@@ -223,10 +248,9 @@ def sum_cases(rank, ranks):
     return answers
 
 
-@pytest.mark.timeout(180)
-def test_cache_and_quantiser_equal_the_simulation():
-    ranks = 5
-    outcomes = run_ranks(sum_cases, ranks, timeout=170)
+@pytest.mark.timeout(300)
+def test_cache_and_quantiser_equal_the_simulation(four):
+    outcomes, ranks = four["sums"], 4
     _, _, replicas = cut(ranks)
     for number, (threshold, bits, relay) in enumerate(SUMS):
         slow, sent = SlowSums(replicas, threshold, bits, relay), 0
@@ -246,20 +270,31 @@ def test_cache_and_quantiser_equal_the_simulation():
         assert sent < possible  # a third of the vertices stands still
 
 
+KEPT = {
+    "epochs": (None, {"every_n_epochs": 1}),
+    "validation": (8, {"every_n_epochs": 1, "save_on_train_epoch_end": False}),
+    "steps": (8, {"every_n_train_steps": 1}),
+}
+
+
 def resumed_cases(rank, ranks, folder):
     as_torchrun(rank, ranks)
-    for bits in (None, 8):
-        keep = ModelCheckpoint(f"{folder}/{bits}", every_n_epochs=1, save_top_k=-1, filename="{epoch}")
+    for name, (bits, when) in KEPT.items():
+        keep = ModelCheckpoint(f"{folder}/{name}", save_top_k=-1, filename="{step}", **when)
         strategy = lambda bits=bits: CDFGNNStrategy(bits=bits)  # noqa: E731
-        once = fit(strategy(), ranks, epochs=6, callbacks=[keep])
-        path = f"{folder}/{bits}/epoch=2.ckpt"
+        once = fit(strategy(), ranks, epochs=8, callbacks=[keep], validate_every=2)
+        path = f"{folder}/{name}/step=4.ckpt"
         torch.load(path, weights_only=True)
-        again = fit(strategy(), ranks, epochs=6, ckpt_path=path)
-        assert torch.equal(once["losses"][3:], again["losses"]), (once["losses"], again["losses"])
-        assert once["threshold"] == again["threshold"] != ThresholdController().threshold
-        assert all(torch.equal(once["weights"][name], again["weights"][name]) for name in once["weights"])
-        repeated = fit(strategy(), ranks, epochs=6)
-        assert torch.equal(once["losses"], repeated["losses"])
+        again = fit(strategy(), ranks, epochs=8, ckpt_path=path, validate_every=2)
+        assert torch.equal(once["losses"][4:], again["losses"]), (name, once["losses"], again["losses"])
+        assert once["threshold"] == again["threshold"] != ThresholdController().threshold, name
+        assert once["mean"] == again["mean"], name
+        assert all(torch.equal(once["weights"][key], again["weights"][key]) for key in once["weights"]), name
+        if name == "steps":
+            repeated = fit(strategy(), ranks, epochs=8, validate_every=2)
+            assert torch.equal(once["losses"], repeated["losses"])
+            fixed = fit(CDFGNNStrategy(threshold=0.0), ranks, epochs=5, ckpt_path=path)
+            assert fixed["threshold"] == 0.0  # what is set goes before what a checkpoint has found
     return True
 
 
@@ -290,3 +325,37 @@ def test_the_callback_sets_the_threshold_and_logs_what_all_ranks_did(tmp_path):
     keys = {"cache/threshold", "cache/sent", "cache/bytes", "cache/bytes_saved", "cache/layer 2/backward_error"}
     assert keys <= set(logged.Tags()["scalars"])
     assert "cache/epochs" in logged.Tags()["images"]
+
+
+def width_cases(rank, ranks):
+    as_torchrun(rank, ranks)
+    settings = {"ranks": ranks, "model": "gat", "epochs": 1, "dropout": 0.0}
+    first = [fit(CDFGNNStrategy(cache=False, bits=bits), **settings)["losses"] for bits in (None, 8)]
+
+    strategy, losses = CDFGNNStrategy(), []
+    data = FullGraphDataModule(graph())
+    silent = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(strategy=strategy, accelerator="cpu", devices=ranks, max_epochs=2, **silent)
+    for number, strategy_of_fit in enumerate([strategy, strategy, CDFGNNStrategy()]):
+        torch.manual_seed(1)
+        recorder = Recorder()
+        if strategy_of_fit is not strategy:
+            trainer = pl.Trainer(strategy=strategy_of_fit, accelerator="cpu", devices=ranks, max_epochs=2, **silent)
+        trainer.callbacks.append(recorder)
+        trainer.fit_loop.max_epochs = 4 if number == 1 else 2
+        trainer.fit(NodeClassification(hidden_dim=8 if number == 0 else 12, dropout=0.0), datamodule=data)
+        losses.append(torch.stack(recorder.losses))
+        trainer.callbacks.remove(recorder)
+    sums = strategy_of_fit.replicas
+    values = torch.ones(sums._hops._num_nodes, 3)
+    sums.total(values, "own", "forward")
+    with pytest.raises(InvalidArgumentError, match="values must be 3 columns wide, as before for 'own', got 2"):
+        sums.total(values[:, :2], "own", "forward")
+    return first, losses
+
+
+@pytest.mark.timeout(150)
+def test_heads_are_quantised_apart_and_one_fit_leaves_nothing_to_the_next():
+    for (exact, coarse), (_, again, fresh) in run_ranks(width_cases, 2, timeout=140):
+        torch.testing.assert_close(coarse, exact, rtol=0.02, atol=0)
+        assert torch.equal(again, fresh)
