@@ -16,8 +16,9 @@ from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
-from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, open_events, prepare_events
+from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, prepare_events
 from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.prefetch import default_workers
@@ -38,9 +39,10 @@ class TemporalDataModule(pl.LightningDataModule):
     Args:
         source: A file of events (SNAP text, JODIE CSV, any CSV, ``.gz`` too; Parquet), a folder that `EventStore.save`
             wrote, a TGL folder, an `EventStore`, a pandas or polars DataFrame, a PyG ``TemporalData``, a
-            `dgl.DGLGraph` with a time per edge, ``"synthetic"``, or a name: ``"wikipedia"``, ``"reddit"``,
-            ``"mooc"``, ``"lastfm"``, ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``. A name goes before a file of the
-            same name; write ``./reddit`` for that.
+            `dgl.DGLGraph` with a time per edge, a ``LinkPropPredDataset`` of ``py-tgb``, whose splits and negatives
+            of validation and test take the place of those given here, ``"synthetic"``, or a name: ``"wikipedia"``,
+            ``"reddit"``, ``"mooc"``, ``"lastfm"``, ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``. A name goes before
+            a file of the same name; write ``./reddit`` for that.
         batch_size: Events per rank and step.
         num_neighbors: Past neighbours per root.
         val_ratio: Share of the validation part, which follows the training part in time.
@@ -148,7 +150,12 @@ class TemporalDataModule(pl.LightningDataModule):
         if self.trainer is None:  # nobody else calls it
             self.prepare_data()
         store = open_events(self.source, self._read_options)
-        self._split = chronological_split(store, seed=self.seed, **self._split_options)  # type: ignore[arg-type]
+        self._protocol = fixed_protocol(self.source, store)
+        ends = None
+        if self._protocol is not None:
+            ends = (self._protocol.train_events, self._protocol.train_events + self._protocol.val_events)
+            self.num_eval_negatives = self._protocol.negatives.table.shape[1]
+        self._split = chronological_split(store, seed=self.seed, ends=ends, **self._split_options)  # type: ignore[arg-type]
         self._info = stream_info(store, self._split.train)
         self._adjacency = TemporalAdjacency.build(store.src, store.dst, store.num_nodes)
         self._train_adjacency = self._adjacency
@@ -228,11 +235,12 @@ class TemporalDataModule(pl.LightningDataModule):
         return self._loader(events, training=training, negatives=False)
 
     @cached_property
-    def _negative_samplers(self) -> dict[bool, NegativeSampler]:
+    def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives]:
         """The samplers of training and of evaluation; held-out nodes are no negatives in training either."""
         store, split = self.store, self.split
         barred = split.held_out if split.held_out.any() else None
-        return {
+        given = {} if self._protocol is None else {False: self._protocol.negatives}
+        drawn = {
             training: NegativeSampler.build(
                 self.negatives if training else self.eval_negatives,
                 store.src,
@@ -243,7 +251,9 @@ class TemporalDataModule(pl.LightningDataModule):
                 barred=barred if training else None,
             )
             for training in (True, False)
+            if training not in given
         }
+        return {**drawn, **given}
 
     def _loader(
         self,

@@ -17,12 +17,14 @@ from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.read import check_unread
 from lightning_tgnn.data.stream_names import STREAMS
 from lightning_tgnn.data.synthetic import generate_stream
+from lightning_tgnn.data.tgb import Protocol, from_tgb, protocol_of
 
 SYNTHETIC = "synthetic"
 _FORMS = (
     "a file, a saved EventStore, a TGL folder, an EventStore, a pandas or polars DataFrame, a PyG TemporalData, "
-    f"a dgl.DGLGraph, or one of {', '.join((*STREAMS, SYNTHETIC))}"
+    f"a dgl.DGLGraph, a LinkPropPredDataset of TGB, or one of {', '.join((*STREAMS, SYNTHETIC))}"
 )
+_TGB = ("tgb.linkproppred.dataset", "LinkPropPredDataset")
 _FRAMES = {("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")}
 
 
@@ -76,6 +78,15 @@ def open_events(source: Any, options: ReadOptions) -> EventStore:
     return _from_object(source, options)
 
 
+def fixed_protocol(source: Any, store: EventStore) -> Protocol | None:
+    """Return what a benchmark fixes for its data set; None for any other source.
+
+    Raises:
+        DataError: Something is missing.
+    """
+    return protocol_of(source, store.num_nodes) if _is_instance(source, *_TGB) else None
+
+
 def _name_of(source: Any) -> str | None:
     name = str(source).lower() if isinstance(source, (str, Path)) else None
     return name if name in STREAMS or name == SYNTHETIC else None
@@ -108,6 +119,9 @@ def _from_object(source: Any, options: ReadOptions) -> EventStore:
     if _is_instance(source, "dgl", "DGLGraph"):
         check_unread("a DGLGraph", format=options.format, bipartite=options.bipartite)
         return from_dgl(source, options.columns)
+    if _is_instance(source, *_TGB):
+        check_unread("a TGB dataset", format=options.format, columns=options.columns, bipartite=options.bipartite)
+        return from_tgb(source)
     raise InvalidArgumentError(refusal("source", _FORMS, type(source).__name__, "give one of these"))
 
 
