@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.download import download
 from lightning_tgnn.data.event_store import EventStore, is_event_store
 from lightning_tgnn.data.one_at_a_time import one_at_a_time
@@ -73,5 +73,8 @@ def _convert(stream: PublishedStream, source: Path, folder: Path) -> None:
             cure = "it was cut short, or is another file: download it again"
             raise DataError(refusal(str(source), requirement, f"{found[0]:,} and {found[1]:,}", cure))
         unchecked.rename(folder)
+    except OSError as error:
+        cure = "make room, or choose another root"
+        raise InvalidArgumentError(refusal(str(folder), "where the store can be written", str(error), cure)) from error
     finally:
         shutil.rmtree(unchecked, ignore_errors=True)

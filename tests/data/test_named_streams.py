@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import multiprocessing
 import re
+import resource
 from dataclasses import replace
 
 import numpy as np
@@ -152,6 +153,24 @@ def test_other_bytes_are_refused_and_fetched_anew(tmp_path, publish, files, cont
     assert not list((tmp_path / "streams").iterdir())
     files.content["/wikipedia.csv"] = jodie()
     assert len(TemporalDataModule("wikipedia", root=tmp_path).store) == ROWS
+
+
+def test_a_full_disk_in_mid_conversion_leaves_the_download_alone(tmp_path, publish, files):
+    publish("wikipedia", 3000, 12, csv=jodie(3000))
+    (tmp_path / "streams").mkdir()
+    given = tmp_path / "streams" / "wikipedia.csv"
+    given.write_bytes(jodie(3000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(
+            InvalidArgumentError, match=r"wikipedia must be where the store can be written, .*make room"
+        ):
+            TemporalDataModule("wikipedia", root=tmp_path).prepare_data()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "streams").iterdir()) == [given]
+    assert len(TemporalDataModule("wikipedia", root=tmp_path).store) == 3000
 
 
 def test_what_was_not_prepared_is_told(tmp_path):
