@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.commands.kinds import EVENTS, kind_of
-from lightning_tgnn.data import FullGraphDataModule, read_events
+from lightning_tgnn.data import FullGraphDataModule, TemporalDataModule
 from lightning_tgnn.data.graph import with_both_directions, with_loops
 from lightning_tgnn.data.graph_datamodule import SYNTHETIC
 
@@ -53,7 +53,7 @@ class EdgesToCut:
 
     @classmethod
     def _of_stream(cls, data: FullGraphDataModule, source: str) -> EdgesToCut:
-        store = read_events(source)
+        store = TemporalDataModule(source, root=str(data.root)).store
         edge = torch.unique(store.src * store.num_nodes + store.dst)
         src, dst = edge // store.num_nodes, edge % store.num_nodes
         if data.undirected:

@@ -16,6 +16,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.data.event_store import is_event_store
 from lightning_tgnn.data.graph_names import GRAPH_NAMES
+from lightning_tgnn.data.readers.tgl import is_tgl_folder
 
 AUTO, EVENTS, GRAPH = "auto", "events", "graph"
 
@@ -26,8 +27,8 @@ class KindOption:
 
     Args:
         kind: "events" for a stream, "graph" for a static graph; each has a --help of its own. "auto" takes the name of
-            a static graph, an .npz file and a folder, except one that `EventStore.save` wrote, for a graph and
-            everything else for a stream.
+            a static graph, an .npz file and a folder, except a TGL folder and one that `EventStore.save` wrote, for a
+            graph and everything else for a stream.
     """
 
     kind: str = AUTO
@@ -89,7 +90,8 @@ def kind_of(source: Any, kind: str = AUTO) -> str:
         return kind
     path = Path(str(source))
     named = str(source).lower() in GRAPH_NAMES
-    return GRAPH if named or path.suffix == ".npz" or (path.is_dir() and not is_event_store(path)) else EVENTS
+    is_graph_folder = path.is_dir() and not is_event_store(path) and not is_tgl_folder(path)
+    return GRAPH if named or path.suffix == ".npz" or is_graph_folder else EVENTS
 
 
 def _given(command: str, arguments: Sequence[str]) -> dict[str, Any]:

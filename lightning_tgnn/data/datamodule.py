@@ -16,20 +16,20 @@ from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
-from lightning_tgnn.data.event_store import EventStore, is_event_store
+from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, prepare_events
+from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.prefetch import default_workers
 from lightning_tgnn.data.presample import PresampledEpochs
-from lightning_tgnn.data.readers import FORMATS, read_events
+from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.sampling import NEIGHBOR_SAMPLERS, EventSampler
 from lightning_tgnn.data.splits import SPLIT_BY, Split, chronological_split
 from lightning_tgnn.data.stream_info import stream_info
-from lightning_tgnn.data.synthetic import generate_stream
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import EventBatch, SampledRoots, StreamInfo
 
-SYNTHETIC = "synthetic"
 PRESAMPLE = ("off", "epoch")
 
 
@@ -37,8 +37,12 @@ class TemporalDataModule(pl.LightningDataModule):
     """Chronological batches of an event stream, with negatives and past neighbours.
 
     Args:
-        source: A file of events (SNAP text, JODIE CSV, any CSV; ``.gz`` too), a folder that `EventStore.save` wrote, an
-            `EventStore`, or ``"synthetic"``.
+        source: A file of events (SNAP text, JODIE CSV, any CSV, ``.gz`` too; Parquet), a folder that `EventStore.save`
+            wrote, a TGL folder, an `EventStore`, a pandas or polars DataFrame, a PyG ``TemporalData``, a
+            `dgl.DGLGraph` with a time per edge, a ``LinkPropPredDataset`` of ``py-tgb``, whose splits and negatives
+            of validation and test take the place of those given here, ``"synthetic"``, or a name: ``"wikipedia"``,
+            ``"reddit"``, ``"mooc"``, ``"lastfm"``, ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``. A name goes before
+            a file of the same name; write ``./reddit`` for that.
         batch_size: Events per rank and step.
         num_neighbors: Past neighbours per root.
         val_ratio: Share of the validation part, which follows the training part in time.
@@ -58,19 +62,22 @@ class TemporalDataModule(pl.LightningDataModule):
         presample: ``"epoch"`` draws a whole epoch ahead, into memory-mapped files; ``"off"`` does not.
         presample_dir: Where those files are put; the system's temporary folder if None.
         format: Format of the file: ``"auto"``, ``"snap"``, ``"jodie"`` or ``"csv"``.
-        columns: For a CSV: which column is ``src``, ``dst``, ``time``, and optionally ``label`` and ``edge_features``.
+        columns: For a CSV, Parquet or a DataFrame: which column is ``src``, ``dst``, ``time``, and optionally ``label``
+            and ``edge_features``; for a DGLGraph the same of its ``edata``, without the ends.
         bipartite: Number sources and destinations apart; None asks the format.
         synthetic: Settings of the synthetic stream, used where that is the source; see
             `lightning_tgnn.data.synthetic.generate_stream`.
+        root: Folder of the named streams, which are downloaded into it and converted once.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
-        DataError: In `setup`: the source holds something that must not be trained on.
+        DataError: In `prepare_data` and `setup`: something cannot be downloaded, or the source holds something that
+            must not be trained on.
     """
 
     def __init__(
         self,
-        source: str | Path | EventStore = SYNTHETIC,
+        source: Any = SYNTHETIC,
         batch_size: int = 200,
         num_neighbors: int = 10,
         val_ratio: float = 0.15,
@@ -91,6 +98,7 @@ class TemporalDataModule(pl.LightningDataModule):
         columns: Mapping[str, Any] | None = None,
         bipartite: bool | None = None,
         synthetic: Mapping[str, Any] | None = None,
+        root: str = "data",
     ) -> None:
         super().__init__()
         check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
@@ -126,18 +134,28 @@ class TemporalDataModule(pl.LightningDataModule):
             "by": split_by,
             "held_out": held_out_nodes,
         }
-        self._read_options = {"format": format, "columns": columns, "bipartite": bipartite}
-        self._synthetic_options = dict(synthetic or {})
+        self._read_options = ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser())
         self._store: EventStore | None = None
         # Whose neighbours to sample; None asks the model that is trained.
         self.sampled_roots: SampledRoots | None = None
+
+    def prepare_data(self) -> None:
+        """Download and convert a named stream; Lightning calls it on one process of a machine."""
+        prepare_events(self.source, self._read_options.root)
 
     def setup(self, stage: str | None = None) -> None:
         """Read the source, split it and build the adjacency; once."""
         if self._store is not None:
             return
-        store = self._read()
-        self._split = chronological_split(store, seed=self.seed, **self._split_options)  # type: ignore[arg-type]
+        if self.trainer is None:  # nobody else calls it
+            self.prepare_data()
+        store = open_events(self.source, self._read_options)
+        self._protocol = fixed_protocol(self.source, store)
+        ends = None
+        if self._protocol is not None:
+            ends = (self._protocol.train_events, self._protocol.train_events + self._protocol.val_events)
+            self.num_eval_negatives = self._protocol.negatives.table.shape[1]
+        self._split = chronological_split(store, seed=self.seed, ends=ends, **self._split_options)  # type: ignore[arg-type]
         self._info = stream_info(store, self._split.train)
         self._adjacency = TemporalAdjacency.build(store.src, store.dst, store.num_nodes)
         self._train_adjacency = self._adjacency
@@ -152,7 +170,7 @@ class TemporalDataModule(pl.LightningDataModule):
 
     def _summary(self) -> str:
         store, split = self.store, self.split
-        name = "EventStore" if isinstance(self.source, EventStore) else self.source
+        name = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
         parts = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
         widths = f"{store.edge_feature_dim} edge and {store.node_feature_dim} node features"
         return f"{name}: {len(store):,} events ({parts}), {store.num_nodes:,} nodes, {widths}"
@@ -204,14 +222,6 @@ class TemporalDataModule(pl.LightningDataModule):
             return batch.to(device, non_blocking=device.type == "cuda")
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
-    def _read(self) -> EventStore:
-        if isinstance(self.source, EventStore):
-            return self.source
-        if self.source == SYNTHETIC:
-            return generate_stream(**self._synthetic_options)
-        path = Path(self.source)
-        return EventStore.open(path) if is_event_store(path) else read_events(path, **self._read_options)  # type: ignore[arg-type]
-
     def _roots_to_sample(self) -> SampledRoots:
         if self.sampled_roots is not None:
             return self.sampled_roots
@@ -225,11 +235,12 @@ class TemporalDataModule(pl.LightningDataModule):
         return self._loader(events, training=training, negatives=False)
 
     @cached_property
-    def _negative_samplers(self) -> dict[bool, NegativeSampler]:
+    def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives]:
         """The samplers of training and of evaluation; held-out nodes are no negatives in training either."""
         store, split = self.store, self.split
         barred = split.held_out if split.held_out.any() else None
-        return {
+        given = {} if self._protocol is None else {False: self._protocol.negatives}
+        drawn = {
             training: NegativeSampler.build(
                 self.negatives if training else self.eval_negatives,
                 store.src,
@@ -240,7 +251,9 @@ class TemporalDataModule(pl.LightningDataModule):
                 barred=barred if training else None,
             )
             for training in (True, False)
+            if training not in given
         }
+        return {**drawn, **given}
 
     def _loader(
         self,

@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,7 @@ class EventStore:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            self._write(partial)
+            self.write_files(partial)
             if folder.exists():
                 folder.rmdir()
             partial.rename(folder)
@@ -164,12 +164,14 @@ class EventStore:
             raise
         return folder
 
-    def _write(self, folder: Path) -> None:
+    def write_files(self, folder: Path, *, there: Collection[str] = ()) -> None:
+        """Write columns and manifest into an existing folder; columns named in ``there`` are in it already."""
         arrays: dict[str, Any] = {name: getattr(self, name) for name in _COLUMNS if getattr(self, name) is not None}
         columns: dict[str, Any] = {}
         for name, column in arrays.items():
             array = column.numpy() if isinstance(column, Tensor) else column
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            if name not in there:
+                np.save(folder / f"{name}.npy", array, allow_pickle=False)
             columns[name] = {"dtype": array.dtype.str, "shape": list(array.shape)}
         manifest = {
             "format": "lightning_tgnn.EventStore",

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
-from lightning_tgnn.data.download import download, unpack
+from lightning_tgnn.data.download import download
 from lightning_tgnn.data.graph import Graph
 from lightning_tgnn.data.graph_folder import is_graph_folder, open_graph, save_graph
 from lightning_tgnn.data.graph_names import DGL_CLASSES, GRAPH_NAMES, OGB_URLS, folder_of
 from lightning_tgnn.data.graph_readers import read_graph
 from lightning_tgnn.data.ogb_folder import CONVERTED, convert_ogb, is_ogb_folder
+from lightning_tgnn.data.one_at_a_time import one_at_a_time
 from lightning_tgnn.data.synthetic_graph import generate_graph
+from lightning_tgnn.data.unpack import unpack
 
 SYNTHETIC = "synthetic"
 
@@ -33,10 +35,10 @@ def prepare_graph(source: Any, root: Path, synthetic: Mapping[str, Any]) -> None
     name = _name_of(source)
     if name == SYNTHETIC and synthetic.get("folder") is not None:
         generate_graph(**synthetic)
-    elif name in DGL_CLASSES:
-        _fetch_from_dgl(name, root)
-    elif name in OGB_URLS:
-        _fetch_from_ogb(name, root)
+    elif name in GRAPH_NAMES:
+        with one_at_a_time(folder_of(name, root)):
+            fetch = _fetch_from_dgl if name in DGL_CLASSES else _fetch_from_ogb
+            fetch(name, root)
     elif name is None and isinstance(source, (str, Path)) and is_ogb_folder(Path(source)):
         convert_ogb(Path(source))
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.negatives import NegativeSampler
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import SampledRoots
@@ -46,7 +47,7 @@ class EventSampler:
 
     store: EventStore
     adjacency: TemporalAdjacency
-    negatives: NegativeSampler | None
+    negatives: NegativeSampler | GivenNegatives | None
     num_negatives: int
     num_neighbors: int
     neighbor_sampler: str

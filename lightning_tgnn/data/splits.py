@@ -33,7 +33,14 @@ class Split:
 
 
 def chronological_split(
-    store: EventStore, *, val_ratio: float, test_ratio: float, by: str = "events", held_out: float = 0.0, seed: int = 0
+    store: EventStore,
+    *,
+    val_ratio: float,
+    test_ratio: float,
+    by: str = "events",
+    held_out: float = 0.0,
+    seed: int = 0,
+    ends: tuple[int, int] | None = None,
 ) -> Split:
     """Cut a stream in three parts by time.
 
@@ -45,6 +52,7 @@ def chronological_split(
         held_out: Share of the nodes of validation and test whose events leave the training part (TGN, section 5:
             the inductive setting).
         seed: Of the choice of held-out nodes.
+        ends: Where training and validation part end, whatever the shares; None goes by these.
 
     Raises:
         InvalidArgumentError: A part would be empty.
@@ -53,7 +61,7 @@ def chronological_split(
     for name, ratio in {"val_ratio": val_ratio, "test_ratio": test_ratio}.items():
         check_fraction(name, ratio, zero_allowed=False, cure="0.15 is usual")
     check_fraction("held_out_nodes", held_out, cure="0.1 is usual, 0 holds none out")
-    train_end, val_end = _boundaries(store, val_ratio, test_ratio, by)
+    train_end, val_end = _boundaries(store, val_ratio, test_ratio, by) if ends is None else ends
     parts = {"training": train_end, "validation": val_end - train_end, "test": len(store) - val_end}
     _check_parts(parts, val_ratio, test_ratio, by)
 

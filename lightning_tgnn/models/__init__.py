@@ -5,6 +5,19 @@ from lightning_tgnn.models.gcn import GCN
 from lightning_tgnn.models.link_predictor import LinkPredictor
 from lightning_tgnn.models.memory_tgnn import MemoryTGNN
 from lightning_tgnn.models.memory_updaters import UpdatedRows
-from lightning_tgnn.models.zoo import MODEL_NAMES, ModelConfig, build_model
+from lightning_tgnn.models.neighborhood import NeighborEdges, neighbor_edges
+from lightning_tgnn.models.zoo import MODEL_NAMES, ModelConfig, build_model, build_with_layer
 
-__all__ = ["GAT", "GCN", "MODEL_NAMES", "LinkPredictor", "MemoryTGNN", "ModelConfig", "UpdatedRows", "build_model"]
+__all__ = [
+    "GAT",
+    "GCN",
+    "MODEL_NAMES",
+    "LinkPredictor",
+    "MemoryTGNN",
+    "ModelConfig",
+    "NeighborEdges",
+    "UpdatedRows",
+    "build_model",
+    "build_with_layer",
+    "neighbor_edges",
+]

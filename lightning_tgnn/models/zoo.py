@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
+
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int, refusal
 from lightning_tgnn.models.embeddings import TemporalAttention, TimeProjection
+from lightning_tgnn.models.layer_embedding import LayerEmbedding
 from lightning_tgnn.models.memory_tgnn import MemoryTGNN
 from lightning_tgnn.models.memory_updaters import GRUUpdater, MailboxAttentionUpdater, RNNUpdater
 from lightning_tgnn.models.time_encoding import TimeEncoder
@@ -77,6 +80,14 @@ def _apan(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
     updater = MailboxAttentionUpdater(spec, time_encoder, config.num_heads, config.dropout)
     gaps = (info.gap_mean, info.gap_std)
     embedding = TimeProjection(config.memory_dim, config.embedding_dim, *gaps, sampled_roots="events")
+    return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
+
+
+def build_with_layer(layer: nn.Module, config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
+    """Return TGN with a graph layer of another library in place of its attention; see `LayerEmbedding`."""
+    spec = _spec(config, info)
+    updater = GRUUpdater(spec, TimeEncoder(config.time_dim, info.gap_mean))
+    embedding = LayerEmbedding(layer, config.embedding_dim, TimeEncoder(config.time_dim, info.gap_mean))
     return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
 
 

@@ -4,6 +4,7 @@ import http.server
 import pickle
 import sys
 import threading
+import time
 import zipfile
 from collections import defaultdict
 from functools import partial
@@ -85,6 +86,7 @@ def test_a_zip_that_is_there_is_taken(tmp_path, monkeypatch):
 
 def test_what_cannot_be_downloaded_is_refused(tmp_path, served, monkeypatch):
     folder, address, _ = served
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the tries
     (folder / "short.zip").write_bytes(b"x" * 1000)
     nobody = f"http://127.0.0.1:{free_port()}"
     for url, cause in (

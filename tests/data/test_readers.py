@@ -435,7 +435,7 @@ def test_a_damaged_gzip_file(write, cut, flip):
     ("content", "parts"),
     [
         (b"PK\x03\x04abc", ("a zip archive", "unpack")),
-        (b"PAR1abc", ("a Parquet file", "CSV")),
+        (b"PAR1abc", ("a complete Parquet file", "cut short")),
         ("1 2 3".encode("utf-16"), ("UTF-16 text", "UTF-8")),
         (gzip.compress(b"1 2 3\n\n\0\0\x01"), ("line 3 must be text", "binary data", "give a text file")),
         ("1 2 3\n1 2 4\nü b 5\n".encode("latin1"), ("line 3 must be UTF-8 text", r"b'\xfc'", "iconv")),

@@ -68,7 +68,7 @@ def csv_table(head: Head, columns: Mapping[str, Any] | None) -> Table:
         cure = "name every column in the header, and give every row all of them"
         requirement = f"a row of {len(rows.names)} columns, as the header has"
         raise DataError(refusal(where, requirement, f"{rows.width} columns", cure))
-    return Table(rows, roles_of(_usual_columns(rows) if columns is None else columns, rows))
+    return Table(rows, roles_of(usual_columns(rows) if columns is None else columns, rows))
 
 
 def roles_of(columns: Mapping[str, Any], rows: Rows) -> Roles:
@@ -114,7 +114,12 @@ def _has_header(head: Head, fields: list[str], columns: Mapping[str, Any] | None
     return True
 
 
-def _usual_columns(rows: Rows) -> dict[str, int]:
+def usual_columns(rows: Rows) -> dict[str, int]:
+    """Return the positions of the columns that have a usual name.
+
+    Raises:
+        DataError: A role has none, or several.
+    """
     lower = [name.lower() for name in rows.names]
     columns = {}
     for role, usual in _USUAL_NAMES.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.readers.table import Roles, Table, find_delimiter, find_rows, split, to_number
 from lightning_tgnn.data.readers.text_file import Head
@@ -12,7 +14,17 @@ _MANY = "comma_separated_list_of_features"
 
 def is_jodie(head: Head) -> bool:
     """Whether ``head`` is JODIE's header."""
-    return [name.strip().lower() for name in split(head.text, ",")[:4]] == _NAMES
+    return has_jodie_names(split(head.text, ","))
+
+
+def has_jodie_names(names: Sequence[str]) -> bool:
+    """Whether columns begin with JODIE's four."""
+    return [name.strip().lower() for name in names[:4]] == _NAMES
+
+
+def jodie_roles(width: int) -> Roles:
+    """Return the roles of ``width`` columns in JODIE's order."""
+    return Roles(src=0, dst=1, time=2, label=3, edge_features=tuple(range(4, width)))
 
 
 def jodie_table(head: Head) -> Table:
@@ -32,5 +44,4 @@ def jodie_table(head: Head) -> Table:
         where = f"{rows.path}, line {rows.first_line}"
         cure = f"each needs {', '.join(_NAMES)} and the features of the header"
         raise DataError(refusal(where, f"a row of at least {least} columns", f"{rows.width} columns", cure))
-    roles = Roles(src=0, dst=1, time=2, label=3, edge_features=tuple(range(4, rows.width)))
-    return Table(rows, roles, apart=True)
+    return Table(rows, jodie_roles(rows.width), apart=True)

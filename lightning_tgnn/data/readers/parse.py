@@ -80,7 +80,7 @@ def _parse(table: Table, *, text_ids: bool) -> Columns:
         src=np.concatenate(columns["src"], dtype=id_type, casting="unsafe"),
         dst=np.concatenate(columns["dst"], dtype=id_type, casting="unsafe"),
         time=np.concatenate(columns["time"]),
-        labels=_whole(np.concatenate(columns["labels"])) if "labels" in columns else None,
+        labels=whole_numbers(np.concatenate(columns["labels"])) if "labels" in columns else None,
         edge_features=np.concatenate(columns["edge_features"]) if "edge_features" in columns else None,
     )
 
@@ -159,7 +159,8 @@ def _common_type(parts: list[np.ndarray]) -> np.dtype:
     return np.dtype(np.uint64)
 
 
-def _whole(labels: np.ndarray) -> np.ndarray:
+def whole_numbers(labels: np.ndarray) -> np.ndarray:
+    """Return float64 labels as int64 where all are whole numbers, else as they are."""
     with np.errstate(invalid="ignore"):
         whole = labels.astype(np.int64)
     return whole if np.array_equal(whole, labels) else labels

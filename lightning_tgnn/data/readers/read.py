@@ -12,10 +12,12 @@ from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, us
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
 from lightning_tgnn.data.readers.node_ids import number_nodes
+from lightning_tgnn.data.readers.parquet import is_parquet, read_parquet
 from lightning_tgnn.data.readers.parse import parse
 from lightning_tgnn.data.readers.snap import snap_table
 from lightning_tgnn.data.readers.table import Table, find_delimiter, split, to_number
 from lightning_tgnn.data.readers.text_file import Head, read_head
+from lightning_tgnn.data.readers.tgl import is_tgl_folder, read_tgl
 
 FORMATS = ("auto", "snap", "jodie", "csv")
 """Names that `read_events` takes as its ``format``."""
@@ -28,14 +30,15 @@ def read_events(
     columns: Mapping[str, Any] | None = None,
     bipartite: bool | None = None,
 ) -> EventStore:
-    """Read the events of a text file, plain or gzipped, or open a saved `EventStore`.
+    """Read the events of a text file, plain or gzipped, of a Parquet file or a TGL folder, or open an `EventStore`.
 
     Nodes are numbered in ascending order of their ids (integers by value, strings by code point), whatever the order
     of the rows; ``node_ids`` of the store leads back. Ids are integers if all of them are, and then 7 and 007 are the
     same; otherwise they are strings as written, without surrounding blanks; so are integers beyond 64 bits.
 
     Args:
-        path: The file; what it is, and whether it is gzipped, is told by its content, not by its name.
+        path: The file; what it is, and whether it is gzipped, is told by its content, not by its name. Nodes of a TGL
+            folder keep their numbers. For the columns of a Parquet file see `read_frame`.
         format: ``"snap"``: ``src dst time`` between blanks or tabs, further columns are edge features, lines that
             start with ``#`` or ``%`` are comments. ``"jodie"``: a header, then user, item, time, label and features
             between commas. ``"csv"``: columns between commas, semicolons or tabs, with a header or, given positions,
@@ -44,7 +47,7 @@ def read_events(
             optionally ``label``, and a list of them, or ``"rest"`` for all others that start with a number, as
             ``edge_features``; for ``"snap"`` the positions. None goes by the usual names of a header.
         bipartite: Number sources and destinations apart, sources first, so that user 3 and item 3 are two nodes;
-            None does so for ``"jodie"`` only.
+            None does so for ``"jodie"`` only, and for Parquet with JODIE's names.
 
     Raises:
         InvalidArgumentError: ``format`` is unknown, or ``columns`` is no mapping of roles to columns.
@@ -54,6 +57,11 @@ def read_events(
     _check_arguments(format, columns, bipartite)
     if is_event_store(path):
         return EventStore.open(path)
+    if is_tgl_folder(path):
+        check_unread(f"the TGL folder {path}", format=format, columns=columns, bipartite=bipartite)
+        return read_tgl(path)
+    if format == "auto" and is_parquet(path):
+        return read_parquet(path, columns=columns, bipartite=bipartite)
     head = read_head(path)
     table = _find_table(head, _find_format(head, columns) if format == "auto" else format, columns)
     read = parse(table)
@@ -61,6 +69,17 @@ def read_events(
     if node_ids.dtype.kind == "U":
         check_text_ids(table, node_ids)
     return EventStore.from_arrays(src, dst, read.time, read.edge_features, labels=read.labels, node_ids=node_ids)
+
+
+def check_unread(source: str, *, format: str = "auto", columns: Any = None, bipartite: bool | None = None) -> None:
+    """Refuse options that a source does not heed.
+
+    Raises:
+        InvalidArgumentError: One is given.
+    """
+    for name, value, unset in (("format", format, "auto"), ("columns", columns, None), ("bipartite", bipartite, None)):
+        if value != unset:
+            raise InvalidArgumentError(refusal(name, f"left out for {source}", value, "it says itself what it holds"))
 
 
 def _check_arguments(format: str, columns: Mapping[str, Any] | None, bipartite: bool | None) -> None:

@@ -22,7 +22,7 @@ _KNOWN_BINARIES = {
     b"BZh": ("bzip2 data", "unpack it first, or pack it with gzip"),
     b"\xfd7zXZ": ("xz data", "unpack it first, or pack it with gzip"),
     b"\x28\xb5\x2f\xfd": ("zstandard data", "unpack it first, or pack it with gzip"),
-    b"PAR1": ("a Parquet file", "write it as CSV first"),
+    b"PAR1": ("a Parquet file", "leave format out"),
     b"\x93NUMPY": ("a numpy array", "give its columns to EventStore.from_arrays"),
     b"\xff\xfe": ("UTF-16 text", "save it as UTF-8"),
     b"\xfe\xff": ("UTF-16 text", "save it as UTF-8"),

@@ -1,0 +1,91 @@
+"""Tables in memory: pandas and polars DataFrames, Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.readers.csv_columns import check_columns, roles_of, usual_columns
+from lightning_tgnn.data.readers.frame_columns import Column
+from lightning_tgnn.data.readers.jodie import has_jodie_names, jodie_roles
+from lightning_tgnn.data.readers.node_ids import number_nodes
+from lightning_tgnn.data.readers.table import Roles, Rows
+
+
+def read_frame(
+    source: Any, *, columns: Mapping[str, Any] | None = None, bipartite: bool | None = None, name: str = "the DataFrame"
+) -> EventStore:
+    """Return the events of a table; `read_events` says how nodes are numbered and what ``columns`` means.
+
+    Ids are integers or strings, as the column is typed; dates become seconds since 1970 (UTC where they name no zone).
+
+    Args:
+        source: A pandas or polars DataFrame, or an Arrow table.
+        columns: Roles to names or positions; None goes by JODIE's names, else by the usual ones.
+        bipartite: Number sources and destinations apart; None does so where the names are JODIE's.
+        name: What the source is called in a message.
+
+    Raises:
+        InvalidArgumentError: ``columns`` is no mapping of roles to columns.
+        DataError: A column is missing or doubled, of no type that fits its role, or has an empty field.
+    """
+    if columns is not None:
+        check_columns(columns)
+    names, frame = _by_position(source)
+    if not len(frame):
+        raise DataError(refusal(name, "a table with a row per event", "no row", "check how it was made"))
+    rows = Rows(Path(name), ",", 0, names, 1, tuple(map(str, frame.row(0))))
+    is_jodie = columns is None and has_jodie_names(names)
+    roles = jodie_roles(rows.width) if is_jodie else roles_of(usual_columns(rows) if columns is None else columns, rows)
+    return _store(frame, rows, roles, apart=is_jodie if bipartite is None else bipartite)
+
+
+def _by_position(source: Any) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
+    """Return the names of the columns, and the table with positions for names: names may occur twice."""
+    if hasattr(source, "column_names"):  # Arrow
+        names, positions = source.column_names, [str(p) for p in range(source.num_columns)]
+        renamed = source.rename_columns(positions)
+    else:
+        names, positions = list(source.columns), [str(p) for p in range(len(source.columns))]
+        by_name = dict(zip(names, positions, strict=True))
+        renamed = source.set_axis(positions, axis=1) if hasattr(source, "set_axis") else source.rename(by_name)
+    return tuple(str(name).strip() for name in names), nw.from_native(renamed, eager_only=True)
+
+
+def _store(frame: nw.DataFrame[Any], rows: Rows, roles: Roles, *, apart: bool) -> EventStore:
+    def column(role: str, position: int) -> Column:
+        return Column(frame[str(position)], f"{rows.path}: {role} (column {rows.name(position)})")
+
+    src, dst = _of_one_type(column("src", roles.src), column("dst", roles.dst))
+    features = [column("edge feature", position).floats(np.float32) for position in roles.edge_features]
+    src, dst, node_ids = number_nodes(src, dst, apart=apart)
+    return EventStore.from_arrays(
+        src,
+        dst,
+        column("time", roles.time).times(),
+        np.stack(features, axis=1) if features else None,
+        labels=None if roles.label is None else column("label", roles.label).labels(),
+        node_ids=node_ids,
+    )
+
+
+def _of_one_type(src: Column, dst: Column) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of both columns in a type that holds all of them."""
+    ids = src.ids(), dst.ids()
+    if ids[0].dtype == ids[1].dtype:
+        return ids
+    kinds = {values.dtype.kind for values in ids}
+    if kinds == {"i", "u"}:
+        signed, unsigned = sorted(ids, key=lambda values: values.dtype.kind)
+        if unsigned.max() <= np.iinfo(np.int64).max:
+            return ids[0].astype(np.int64), ids[1].astype(np.int64)
+        if signed.min() >= 0:
+            return ids[0].astype(np.uint64), ids[1].astype(np.uint64)
+    received = f"{src.kind} and {dst.kind}"
+    raise DataError(refusal(dst.name, "of the type of src", received, "convert one of the two columns"))

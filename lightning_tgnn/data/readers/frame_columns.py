@@ -1,0 +1,95 @@
+"""A column of a table in memory as an array, of a type that fits its role."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.readers.parse import whole_numbers
+
+_MICROSECONDS = 1e6
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column and what it is called in a message.
+
+    Every method raises `DataError` where the column has an empty field, mixed types, or a type that does not fit.
+    """
+
+    series: nw.Series[Any]
+    name: str
+
+    @property
+    def kind(self) -> str:
+        """Name of its type."""
+        return str(self.series.dtype)
+
+    def ids(self) -> np.ndarray:
+        """Return ids, int64 or uint64, or str objects [E]."""
+        series = self._whole()
+        if isinstance(series.dtype, (nw.Categorical, nw.Enum)):
+            series = series.cast(nw.String())
+        if series.dtype == nw.String:
+            texts = np.asarray(series.to_list(), dtype=object)
+            self._refuse_blank(texts)
+            return texts
+        values = series.to_numpy() if series.dtype.is_integer() else np.empty(0)
+        if values.dtype.kind not in "iu":
+            cure = "convert it; in pandas, astype('Int64') for whole numbers"
+            raise self._refusal("integers or strings", self.kind, cure)
+        return values.astype(np.uint64 if values.dtype == np.uint64 else np.int64)
+
+    def times(self) -> np.ndarray:
+        """Return times, float64 [E]; of dates the seconds since 1970."""
+        series = self._whole()
+        if series.dtype == nw.Date:
+            series = series.cast(nw.Datetime("us"))
+        if isinstance(series.dtype, nw.Datetime):
+            return series.dt.timestamp("us").to_numpy().astype(np.float64) / _MICROSECONDS
+        if series.dtype == nw.Boolean:
+            raise self._refusal("numbers or dates", self.kind, "give the time of every event")
+        return self.floats(np.float64)
+
+    def floats(self, dtype: type) -> np.ndarray:
+        """Return numbers as ``dtype`` [E]; what is too large for it becomes infinite."""
+        series = self._whole()
+        if not (series.dtype.is_integer() or series.dtype.is_float() or series.dtype == nw.Boolean):
+            raise self._refusal("numbers", self.kind, "convert it, or leave the column out")
+        with np.errstate(over="ignore"):
+            return series.to_numpy().astype(dtype)
+
+    def labels(self) -> np.ndarray:
+        """Return labels, int64 [E] where they are whole numbers, otherwise float64."""
+        return whole_numbers(self.floats(np.float64))
+
+    def _whole(self) -> nw.Series[Any]:
+        """Return the series; refuses empty fields and mixed types."""
+        if self.series.dtype == nw.Object:
+            raise self._mixed()
+        if self.series.null_count():
+            row = int(self.series.is_null().arg_true()[0])
+            raise self._refusal("a value in every row", f"none in row {row}, counted from 0", "drop or repair that row")
+        return self.series
+
+    def _mixed(self) -> DataError:
+        types = [type(value).__name__ for value in self.series.to_list()]
+        other = next((row for row, name in enumerate(types) if name != types[0]), None)
+        if other is None:
+            cure = "convert it; in pandas, frame.convert_dtypes()"
+            return self._refusal("a typed column", f"{self.kind}s of type {types[0]}", cure)
+        received = f"{types[0]} in row 0 and {types[other]} in row {other}"
+        return self._refusal("of one type", received, "convert it; in pandas, with astype or to_numeric")
+
+    def _refuse_blank(self, texts: np.ndarray) -> None:
+        blank = np.fromiter((not text.strip() for text in texts), bool, len(texts))
+        if blank.any():
+            received = f"a blank text in row {int(blank.argmax())}, counted from 0"
+            raise self._refusal("a node id in every row", received, "drop or repair that row")
+
+    def _refusal(self, requirement: str, received: str, cure: str) -> DataError:
+        return DataError(refusal(self.name, requirement, received, cure))

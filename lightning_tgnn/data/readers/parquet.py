@@ -1,0 +1,44 @@
+"""Parquet files of events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.readers.frame import read_frame
+
+_MAGIC = b"PAR1"
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether ``path`` is a file that begins as Parquet does."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, bipartite: bool | None) -> EventStore:
+    """Return the events of a Parquet file; see `read_frame`.
+
+    Raises:
+        InvalidArgumentError: pyarrow is not installed.
+        DataError: The file is damaged, or holds something that must not be trained on.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        cure = "pip install 'lightning-tgnn[parquet]', or write the table as CSV"
+        raise InvalidArgumentError(refusal(str(path), "no Parquet file without pyarrow", path.name, cure)) from error
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+    except (pa.ArrowException, OSError, EOFError) as error:
+        cure = "it was cut short or damaged: write, copy or download it again"
+        raise DataError(refusal(str(path), "a complete Parquet file", str(error), cure)) from error
+    return read_frame(table, columns=columns, bipartite=bipartite, name=str(path))

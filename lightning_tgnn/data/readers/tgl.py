@@ -1,0 +1,115 @@
+"""Folders as TGL has them: ``edges.csv``, and features by row in ``edge_features.pt`` and ``node_features.pt``."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.columns import float_column
+from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.graph_checks import pieces
+from lightning_tgnn.data.new_folder import new_folder
+from lightning_tgnn.data.npy_file import NpyWriter, map_npy, mapped_tensor
+from lightning_tgnn.data.readers.csv_columns import csv_table
+from lightning_tgnn.data.readers.parse import Columns, parse
+from lightning_tgnn.data.readers.text_file import read_head
+
+EDGES, EDGE_FEATURES, NODE_FEATURES = "edges.csv", "edge_features.pt", "node_features.pt"
+_COLUMNS = {"src": "src", "dst": "dst", "time": "time"}
+
+
+def is_tgl_folder(folder: Path) -> bool:
+    """Whether ``folder`` has TGL's ``edges.csv``."""
+    return (folder / EDGES).is_file()
+
+
+def read_tgl(folder: Path) -> EventStore:
+    """Return the events of a TGL folder, in memory. Nodes keep their numbers; the columns with splits are not read.
+
+    Raises:
+        DataError: A file is damaged, or they do not fit together.
+    """
+    held = _open(folder)
+    return EventStore.from_arrays(
+        held.edges.src,
+        held.edges.dst,
+        held.edges.time,
+        None if held.edge_features is None else held.edge_features.numpy(),
+        None if held.node_features is None else held.node_features.numpy(),
+    )
+
+
+def convert_tgl(folder: Path, target: Path) -> None:
+    """Write what `read_tgl` returns to a new store; edge features go there piece by piece, whatever their size."""
+    held = _open(folder)
+    edges = held.edges
+    nodes = None if held.node_features is None else held.node_features.numpy()
+    store = EventStore.from_arrays(edges.src, edges.dst, edges.time, node_features=nodes)
+    with new_folder(target) as partial:
+        if held.edge_features is None:
+            store.write_files(partial)
+            return
+        file = partial / "edge_features.npy"
+        _write_features(file, held.edge_features, np.argsort(edges.time, kind="stable"))
+        store = replace(store, edge_features=mapped_tensor(map_npy(file)))
+        store.write_files(partial, there=("edge_features",))
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What the files hold: ids as integers, features mapped from their files."""
+
+    edges: Columns
+    edge_features: Tensor | None
+    node_features: Tensor | None
+
+
+def _open(folder: Path) -> _Files:
+    path = folder / EDGES
+    edges = parse(csv_table(read_head(path), _COLUMNS))
+    if edges.src.dtype.kind not in "iu":
+        cure = "number the nodes as the rows of node_features.pt are"
+        raise DataError(refusal(f"{path}: src and dst", "integers", f"names such as {edges.src[0]!r}", cure))
+    edge_features, node_features = _features(folder / EDGE_FEATURES), _features(folder / NODE_FEATURES)
+    if edge_features is not None and len(edge_features) != len(edges.src):
+        requirement = f"of a row per event of {EDGES}, which has {len(edges.src)}"
+        cure = "take both files from the same place"
+        raise DataError(refusal(str(folder / EDGE_FEATURES), requirement, f"{len(edge_features)} rows", cure))
+    highest = int(max(edges.src.max(), edges.dst.max()))
+    if node_features is not None and len(node_features) <= highest:
+        requirement = f"of a row per node of {EDGES}, which has node {highest}"
+        cure = "take both files from the same place"
+        raise DataError(refusal(str(folder / NODE_FEATURES), requirement, f"{len(node_features)} rows", cure))
+    return _Files(edges, edge_features, node_features)
+
+
+def _features(path: Path) -> Tensor | None:
+    """Return the matrix in a file, mapped where torch can; None without a file."""
+    if not path.is_file():
+        return None
+    try:
+        # Weights only: anything else in the file could run code.
+        values = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path) or None)
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError) as error:
+        cure = "save the matrix itself, torch.save(matrix, path), or copy the file again if it is cut short"
+        received = str(error).split("\n", 1)[0]
+        raise DataError(refusal(str(path), "a file with one tensor", received, cure)) from error
+    is_matrix = isinstance(values, Tensor) and values.layout == torch.strided and values.dim() == 2
+    if not is_matrix or values.is_complex() or values.is_quantized:
+        shape = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise DataError(refusal(str(path), "a matrix of numbers, [rows, width]", shape, "save it as a dense matrix"))
+    return values.detach().float() if values.dtype == torch.bfloat16 else values.detach()  # numpy has none
+
+
+def _write_features(file: Path, features: Tensor, order: np.ndarray) -> None:
+    with NpyWriter(file, np.float32) as writer:
+        for piece in pieces(*features.shape):
+            rows = features[torch.from_numpy(order[piece])].numpy()
+            writer.append(float_column(f"{EDGE_FEATURES}, rows from {piece.start}", rows, np.float32, ndim=2))

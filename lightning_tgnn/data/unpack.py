@@ -1,0 +1,32 @@
+"""Unpack archives."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.new_folder import new_folder
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a zip file as ``folder``, which appears only when it is complete; a single folder around all goes.
+
+    Nothing is written outside ``folder``: `zipfile` drops what in a name would lead out of it.
+
+    Raises:
+        DataError: The file is no zip file, or a damaged one.
+    """
+    with new_folder(folder) as partial:
+        try:
+            with zipfile.ZipFile(archive) as zipped:
+                zipped.extractall(partial)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            cure = "delete it, so that it is downloaded again"
+            raise DataError(refusal(str(archive), "a complete zip file", str(error), cure)) from error
+        held = list(partial.iterdir())
+        if len(held) == 1 and held[0].is_dir():
+            for child in held[0].iterdir():
+                child.rename(partial / child.name)
+            held[0].rmdir()

@@ -1,0 +1,395 @@
+"""Every form of a source: the same stream gives the same events, split and metrics; bad forms are refused."""
+
+import datetime
+import pickle
+import sys
+import warnings
+
+import lightning.pytorch as pl
+import numpy as np
+import pandas as pd
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
+from lightning_tgnn.checks import DataError, InvalidArgumentError
+
+EVENTS = 120
+dgl = pytest.importorskip("dgl")
+TemporalData = pytest.importorskip("torch_geometric.data").TemporalData
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Users 0 .. 9 and items 10 .. 14, each of them in an event, sorted by time, with ties."""
+    random = np.random.default_rng(5)
+    ends = {"src": np.arange(EVENTS) * 7 % 10, "dst": random.permutation(np.arange(EVENTS) % 5) + 10}
+    time = np.sort(random.integers(0, 60, EVENTS)) * 0.5
+    return pd.DataFrame(ends | {"time": time, "f0": random.normal(size=EVENTS), "f1": random.normal(size=EVENTS)})
+
+
+def features(table):
+    return table[["f0", "f1"]].to_numpy(np.float32)
+
+
+def tgl(table, folder, nodes=15):
+    folder.mkdir()
+    table[["src", "dst", "time"]].assign(ext_roll=0).to_csv(folder / "edges.csv")
+    torch.save(torch.from_numpy(features(table)), folder / "edge_features.pt")
+    if nodes:
+        torch.save(torch.ones(nodes, 3, dtype=torch.bool), folder / "node_features.pt")
+    return folder
+
+
+def temporal_data(table):
+    columns = {
+        name: torch.from_numpy(table[key].to_numpy()) for name, key in (("src", "src"), ("dst", "dst"), ("t", "time"))
+    }
+    return TemporalData(**columns, msg=torch.from_numpy(features(table)))
+
+
+def dgl_graph(table, **edata):
+    ends = torch.from_numpy(table["src"].to_numpy()), torch.from_numpy(table["dst"].to_numpy())
+    graph = dgl.graph(ends, num_nodes=15)
+    graph.edata["feat"] = torch.from_numpy(features(table))
+    for name, column in (edata or {"t": "time"}).items():
+        graph.edata[name] = torch.from_numpy(table[column].to_numpy())
+    return graph
+
+
+def forms(table, folder):
+    """Return source and options of every form."""
+    named = {"columns": {"src": "src", "dst": "dst", "time": "time", "edge_features": ["f0", "f1"]}}
+    table.to_csv(folder / "events.csv", index=False)
+    table[["src", "dst", "time", "f0", "f1"]].to_csv(folder / "events.txt", sep=" ", header=False, index=False)
+    table.to_parquet(folder / "events.parquet")
+    jodie = table.assign(dst=table["dst"] - 10, state_label=0)[["src", "dst", "time", "state_label", "f0", "f1"]]
+    jodie.columns = ["user_id", "item_id", "timestamp", "state_label", "f0", "f1"]
+    jodie.to_csv(folder / "jodie.csv", index=False)
+    store = EventStore.from_arrays(table["src"], table["dst"], table["time"], features(table))
+    return {
+        "EventStore": (store, {}),
+        "saved": (store.save(folder / "saved"), {}),
+        "CSV": (folder / "events.csv", named),
+        "SNAP": (folder / "events.txt", {}),
+        "JODIE": (folder / "jodie.csv", {}),
+        "pandas": (table, named),
+        "pandas, nullable": (table.convert_dtypes(), named),
+        "pandas, JODIE's names": (jodie, {}),
+        "pandas, by position": (table, {"columns": {"src": 0, "dst": 1, "time": 2, "edge_features": [3, 4]}}),
+        "pandas, the rest": (table, {"columns": {"src": "src", "dst": "dst", "time": "time", "edge_features": "rest"}}),
+        "polars": (polars.DataFrame(dict(table.items())), named),
+        "Arrow": (pa.Table.from_pandas(table), named),
+        "Parquet": (str(folder / "events.parquet"), named),
+        "TGL": (tgl(table, folder / "tgl", nodes=0), {}),
+        "TemporalData": (temporal_data(table), {}),
+        "DGLGraph": (dgl_graph(table), {}),
+        "DGLGraph, by name": (dgl_graph(table, when="time"), {"columns": {"time": "when", "edge_features": ["feat"]}}),
+    }
+
+
+def run(source, options):
+    data = TemporalDataModule(
+        source, batch_size=30, num_neighbors=3, num_eval_negatives=5, held_out_nodes=0.2, **options
+    )
+    torch.manual_seed(3)
+    task = LinkPrediction("tgn", memory_dim=4, embedding_dim=4, time_dim=4, dropout=0.0)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **quiet)
+    trainer.fit(task, datamodule=data)
+    return data, trainer.test(task, datamodule=data, verbose=False)[0]
+
+
+def test_all_forms_give_the_same_events_split_and_metrics(table, tmp_path):
+    sources = forms(table, tmp_path)
+    expected, figures = run(*sources.pop("EventStore"))
+    assert 0 < figures["test/ap"] <= 1
+    for form, (source, options) in sources.items():
+        data, found = run(source, options)
+        assert data.store.fingerprint == expected.store.fingerprint, form
+        assert torch.equal(data.store.edge_features, expected.store.edge_features), form
+        for part in ("train", "val", "test", "unseen", "held_out"):
+            assert torch.equal(getattr(data.split, part), getattr(expected.split, part)), (form, part)
+        assert found == figures, form
+
+
+def test_events_out_of_order_keep_their_features(table, tmp_path):
+    shuffled = table.sample(frac=1, random_state=1)
+    ordered = shuffled.sort_values("time", kind="stable").reset_index(drop=True)
+    sources = forms(shuffled.reset_index(drop=True), tmp_path)
+    sources.pop("saved")
+    for form, (source, options) in sources.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that they were sorted
+            store = TemporalDataModule(source, **options).store
+        assert torch.equal(store.edge_features, torch.from_numpy(features(ordered))), form
+        assert store.src.tolist() == ordered["src"].tolist(), form
+
+
+def test_node_features_come_with_tgl_folders_and_dgl_graphs(table, tmp_path):
+    store = TemporalDataModule(tgl(table, tmp_path / "tgl", nodes=17)).store
+    assert (store.num_nodes, store.node_feature_dim) == (17, 3)
+    graph = dgl_graph(table)
+    graph.ndata["feat"] = torch.arange(30.0).view(15, 2)
+    assert torch.equal(TemporalDataModule(graph).store.node_features, graph.ndata["feat"])
+
+
+def test_a_dgl_graph_between_two_types_is_numbered_apart():
+    graph = dgl.heterograph({("user", "buys", "item"): ([0, 1, 1], [0, 0, 1])}, num_nodes_dict={"user": 2, "item": 3})
+    graph.edata["timestamp"] = torch.tensor([[1.0], [2.0], [3.0]])
+    graph.edata["label"] = torch.tensor([0, 1, 0])
+    store = TemporalDataModule(graph, val_ratio=0.3, test_ratio=0.3).store
+    assert (store.src.tolist(), store.dst.tolist(), store.num_nodes) == ([0, 1, 1], [2, 2, 3], 5)
+    assert (store.time.tolist(), store.labels.tolist()) == ([1, 2, 3], [0, 1, 0])
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, polars.DataFrame, pa.table])
+def test_ids_dates_and_labels_keep_what_they_are(make):
+    moments = [datetime.datetime(2024, 1, 1, 0, 0, second, 250_000) for second in (0, 1, 2)]
+    frame = make({"from": ["b", "a", "b"], "to": ["x", "a", "x"], "ts": moments, "y": [True, False, True]})
+    columns = {"src": "from", "dst": "to", "time": "ts", "label": "y"}
+    store = TemporalDataModule(frame, columns=columns, val_ratio=0.3, test_ratio=0.3).store
+    assert store.node_ids.tolist() == ["a", "b", "x"]
+    assert store.src.tolist() == [1, 0, 1]
+    assert store.time.tolist() == [1704067200.25, 1704067201.25, 1704067202.25]
+    assert store.labels.tolist() == [1, 0, 1]
+
+
+def test_a_zone_counts_and_categories_are_texts():
+    moments = pd.date_range("2024-01-01", periods=3, tz="Europe/Berlin")
+    frame = pd.DataFrame(
+        {"src": pd.Categorical(["b", "a", "b"]), "dst": pd.Categorical(["a", "b", "a"]), "time": moments}
+    )
+    store = TemporalDataModule(frame, val_ratio=0.3, test_ratio=0.3).store
+    assert (store.node_ids.tolist(), store.src.tolist()) == (["a", "b"], [1, 0, 1])
+    assert store.time[0].item() == 1704067200 - 3600
+
+
+def test_large_ids_are_kept():
+    big = 2**63 + 5
+    frame = pd.DataFrame({"src": np.array([big, 1, 2], np.uint64), "dst": np.array([4, 5, 6]), "time": [1, 2, 3]})
+    assert TemporalDataModule(frame, val_ratio=0.3, test_ratio=0.3).store.node_ids.tolist() == [1, 2, 4, 5, 6, big]
+
+
+FRAME = {"src": [1, 2, 3], "dst": [4, 5, 6], "time": [1.0, 2.0, 3.0], "x": [0.5, 1.5, 2.5]}
+FEATURES = {"columns": {"src": "src", "dst": "dst", "time": "time", "edge_features": ["x"]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"src": [1, None, 3]},
+            r"src \(column 'src'\) must be a value in every row, got 'none in row 1, counted from 0'",
+        ),
+        ({"time": [1.0, 2.0, None]}, r"time \(column 'time'\) must be a value in every row, got 'none in row 2"),
+        ({"x": [None, 1.5, 2.5]}, r"edge feature \(column 'x'\) must be a value in every row, got 'none in row 0"),
+        (
+            {"dst": ["a", "b", "c"]},
+            r"dst \(column 'dst'\) must be of the type of src, got 'Int64 and \w+'; convert one",
+        ),
+        (
+            {"src": [1.0, 2.0, 3.5]},
+            r"src \(column 'src'\) must be integers or strings, got 'Float64'; convert it; in pa",
+        ),
+        ({"src": ["a", " ", "c"], "dst": list("abc")}, "must be a node id in every row, got 'a blank text in row 1"),
+        ({"time": ["1", "2", "3"]}, r"time \(column 'time'\) must be numbers, got '\w+'; convert it, or leave the col"),
+        (
+            {"time": [True, False, True]},
+            r"time \(column 'time'\) must be numbers or dates, got 'Boolean'; give the time",
+        ),
+        ({"time": [1.0, float("inf"), 3.0]}, r"time\[1\] must be finite, got 'inf'"),
+        ({"x": [1.0, float("inf"), 3.0]}, r"edge_features\[1\] must be finite"),
+        ({"x": [1.0, 1e39, 3.0]}, r"edge_features\[1\] must be finite"),
+        ({"x": [[1.0], [2.0], [3.0]]}, r"edge feature \(column 'x'\) must be numbers, got 'List\(Float64\)'"),
+        ({"src": [-1, 2, 3]}, None),
+    ],
+)
+@pytest.mark.parametrize("form", ["polars", "Parquet"])
+def test_bad_columns_are_refused(tmp_path, changes, message, form):
+    source = polars.DataFrame(FRAME | changes)
+    if form == "Parquet":
+        source.write_parquet(tmp_path / "events.parquet")
+        source = tmp_path / "events.parquet"
+    data = TemporalDataModule(source, val_ratio=0.3, test_ratio=0.3, **FEATURES)
+    if message is None:  # any integer is an id
+        assert data.store.node_ids.tolist() == [-1, 2, 3, 4, 5, 6]
+        return
+    with pytest.raises(DataError, match=message) as caught:
+        data.setup()
+    if form == "Parquet" and "column" in message:
+        assert str(source) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"src": [1, "b", 3]},
+            r"src \(column 'src'\) must be of one type, got 'int in row 0 and str in row 1'; convert",
+        ),
+        ({"time": [1, "2", 3]}, r"time \(column 'time'\) must be of one type, got 'int in row 0 and str in row 1'"),
+        (
+            {"x": np.array([1, 2, 3], object)},
+            r"edge feature \(column 'x'\) must be a typed column, got .*of type int'; co",
+        ),
+        ({"src": [1, np.nan, 3]}, r"src \(column 'src'\) must be a value in every row, got 'none in row 1"),
+        ({"time": pd.to_datetime(["2024", None, "2025"])}, r"time \(column 'time'\) must be a value in every row"),
+    ],
+)
+def test_bad_pandas_columns_are_refused(changes, message):
+    with pytest.raises(DataError, match=message):
+        TemporalDataModule(pd.DataFrame(FRAME | changes), **FEATURES).setup()
+
+
+def test_missing_and_doubled_columns_are_refused():
+    frame = pd.DataFrame(FRAME)
+    doubled = pd.concat([frame, frame[["x"]]], axis=1)
+    for source, columns, message in (
+        (
+            frame.drop(columns="time"),
+            None,
+            r"the DataFrame must be a header with one usual name for time .*got \"none in",
+        ),
+        (
+            frame.drop(columns="x"),
+            FEATURES["columns"],
+            r"columns\['edge_features'\] must be a column of the file, got 'x'",
+        ),
+        (doubled, FEATURES["columns"], r"must be a name that occurs once in the header, got 'x'; .*positions \[3, 4\]"),
+        (
+            frame,
+            FRAME_COLUMNS | {"dst": "src"},
+            r"columns must be a mapping to distinct columns, got .*'src' for src and",
+        ),
+        (frame.iloc[:0], None, "the DataFrame must be a table with a row per event, got 'no row'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            TemporalDataModule(source, columns=columns).setup()
+    assert len(TemporalDataModule(doubled, val_ratio=0.3, test_ratio=0.3).store) == 3, (
+        "nobody asked for the doubled one"
+    )
+
+
+FRAME_COLUMNS = {"src": "src", "dst": "dst", "time": "time"}
+
+
+def test_damaged_parquet_is_refused(tmp_path):
+    path = tmp_path / "events.parquet"
+    pq.write_table(pa.table(FRAME), path)
+    whole = path.read_bytes()
+    for content in (whole[:-20], whole[:4] + b"\xff" * 40 + whole[44:], b"PAR1"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"events.parquet.* must be .*; "):
+            TemporalDataModule(path, val_ratio=0.3, test_ratio=0.3).setup()
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    pq.write_table(pa.table(FRAME), tmp_path / "events.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InvalidArgumentError, match=r"without pyarrow.*pip install 'lightning-tgnn\[parquet\]'"):
+        TemporalDataModule(tmp_path / "events.parquet").setup()
+
+
+class Evil:
+    def __reduce__(self):
+        return (open, ("evil", "w"))
+
+
+def test_tgl_folders_that_disagree_are_refused(table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tgl(table, tmp_path / "tgl")
+    edge, node, edges = (folder / name for name in ("edge_features.pt", "node_features.pt", "edges.csv"))
+    whole, good = torch.load(edge), edge.read_bytes()
+    for content, message in (
+        (
+            whole[:-1],
+            "edge_features.pt must be of a row per event of edges.csv, which has 120, got '119 rows'; take both",
+        ),
+        (whole[:, 0], r"edge_features.pt must be a matrix of numbers, \[rows, width\], got 'torch.float32 \[120\]'"),
+        (whole.to_sparse(), "edge_features.pt must be a matrix of numbers"),
+        ({"x": whole}, "edge_features.pt must be a matrix of numbers, .*got 'dict'; save it as a dense matrix"),
+        (whole * np.nan, r"edge_features\[0\] must be finite"),
+        (Evil(), "edge_features.pt must be a file with one tensor, got 'Weights only load failed"),
+    ):
+        torch.save(content, edge)
+        with pytest.raises(DataError, match=message):
+            TemporalDataModule(folder).setup()
+    for content in (good[:100], good[:-100], b"", pickle.dumps(Evil()), b"no tensor"):
+        edge.write_bytes(content)
+        with pytest.raises(
+            DataError, match=r"edge_features.pt must be a file with one tensor, got .*; save the matrix it"
+        ):
+            TemporalDataModule(folder).setup()
+    assert not (tmp_path / "evil").exists(), "no pickle was run"
+    edge.write_bytes(good)
+    torch.save(torch.ones(14, 3), node)
+    with pytest.raises(
+        DataError, match=r"node_features.pt must be of a row per node of edges.csv, which has node 14, got '14"
+    ):
+        TemporalDataModule(folder).setup()
+    torch.save(torch.ones(15, 3), node)
+    text = edges.read_text()
+    for content, message in (
+        (text.replace("time", "when", 1), r"columns\['time'\] must be a column of the file, got 'time'"),
+        (text.replace(",src,dst,", ",src,src,", 1), "must be a name that occurs once in the header, got 'src'"),
+        (text.replace(",10,", ",ten,", 1), "src and dst must be integers, got .*; number the nodes as the rows"),
+        (text.replace(",10,", ",-10,", 1), "dst.* must be at least 0"),
+        ("", "edges.csv must be a file with a row per event, got 'an empty file'"),
+    ):
+        edges.write_text(content)
+        with pytest.raises(DataError, match=message):
+            TemporalDataModule(folder).setup()
+
+
+def test_graphs_without_times_are_refused(table):
+    data = temporal_data(table)
+    del data.t
+    two = dgl.heterograph({("a", "x", "a"): ([0], [0]), ("a", "y", "a"): ([0], [0])})
+    for source, options, error, message in (
+        (data, {}, DataError, "source must be a TemporalData with src, dst and t, got .*; give it t as well"),
+        (two, {}, DataError, r"source must be a DGLGraph with one type of edges, got .*edge_type_subgraph"),
+        (
+            dgl_graph(table, when="time"),
+            {},
+            DataError,
+            r"one of time, timestamp.* in its edata, got \['feat', 'when'\]",
+        ),
+        (dgl_graph(table, t="time", ts="time"), {}, DataError, "source must be a DGLGraph with one of"),
+        (
+            dgl_graph(table),
+            {"columns": {"time": "x"}},
+            DataError,
+            "to names in the graph's edata, got 'x'; it has feat, t",
+        ),
+        (
+            dgl_graph(table),
+            {"columns": {"src": 0}},
+            InvalidArgumentError,
+            r"columns must be a mapping of time, label, ed",
+        ),
+        (dgl_graph(table), {"bipartite": True}, InvalidArgumentError, "bipartite must be left out for a DGLGraph"),
+        (temporal_data(table), {"format": "csv"}, InvalidArgumentError, "format must be left out for a TemporalData"),
+        (table, {"format": "csv"}, InvalidArgumentError, "format must be left out for a DataFrame, got 'csv'"),
+        (
+            3,
+            {},
+            InvalidArgumentError,
+            "source must be a file, .* or one of wikipedia, .*synthetic, got 'int'; give one of",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            TemporalDataModule(source, **options).setup()
+
+
+def test_a_tgl_folder_heeds_no_columns(table, tmp_path):
+    with pytest.raises(InvalidArgumentError, match="columns must be left out for the TGL folder"):
+        TemporalDataModule(tgl(table, tmp_path / "tgl"), columns={"src": 0, "dst": 1, "time": 2}).setup()

@@ -1,0 +1,111 @@
+"""A data set of TGB keeps its splits, its negatives and the figure of its evaluator."""
+
+import os
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+
+from lightning_tgnn import LinkPrediction, TemporalDataModule
+from lightning_tgnn.checks import DataError, InvalidArgumentError
+
+datasets = pytest.importorskip("tgb.linkproppred.dataset")
+evaluate = pytest.importorskip("tgb.linkproppred.evaluate")
+from tgb.utils.info import PROJ_DIR  # noqa: E402
+from tgb.utils.utils import save_pkl  # noqa: E402
+
+EVENTS, ITEMS, NEGATIVES = 200, 8, 7
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Write the files of tgbl-wiki, small, and let py-tgb read them."""
+
+    def read(negatives=lambda event: [item for item in range(10, 18) if item != 10 + event % ITEMS]):
+        folder = tmp_path / "tgbl_wiki"
+        folder.mkdir(exist_ok=True)
+        rows = "".join(f"{i % 10},{i % ITEMS},{i // 2 * 10},0,{i}.5,1.0\n" for i in range(EVENTS))
+        (folder / "tgbl-wiki_edgelist_v2.csv").write_text(f"user_id,item_id,timestamp,state_label,f\n{rows}")
+        root = os.path.relpath(tmp_path, PROJ_DIR)
+        dataset = datasets.LinkPropPredDataset("tgbl-wiki", root=root)
+        for part, mask in (("val", dataset.val_mask), ("test", dataset.test_mask)):
+            keys = zip(
+                *(dataset.full_data[name][mask] for name in ("sources", "destinations", "timestamps")), strict=True
+            )
+            held = {key: np.array(negatives(event)) for event, key in zip(np.flatnonzero(mask), keys, strict=True)}
+            save_pkl(held, dataset.meta_dict[f"{part}_ns"])
+        return dataset
+
+    return read
+
+
+class Recorded(LinkPrediction):
+    """Keeps the scores of the test part."""
+
+    def score(self, embeddings, batch):
+        positive, negatives = super().score(embeddings, batch)
+        self.scores = [*getattr(self, "scores", []), (batch.events, batch.negatives, positive, negatives)]
+        return positive, negatives
+
+
+def test_splits_negatives_and_evaluator_are_those_of_tgb(make):
+    dataset = make()
+    data = TemporalDataModule(dataset, batch_size=16, num_neighbors=3, val_ratio=0.4)
+    assert len(data.store) == EVENTS
+    assert data.store.edge_features[:, 0].tolist() == [i + 0.5 for i in range(EVENTS)]
+    for part in ("train", "val", "test"):
+        assert getattr(data.split, part).tolist() == np.flatnonzero(getattr(dataset, f"{part}_mask")).tolist()
+    torch.manual_seed(1)
+    task = Recorded("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **quiet)
+    trainer.fit(task, datamodule=data)
+    task.scores = []
+    figures = trainer.test(task, datamodule=data, verbose=False)[0]
+    events, negatives, positive, scores = (torch.cat(column).detach() for column in zip(*task.scores, strict=True))
+    dataset.load_test_ns()
+    columns = (dataset.full_data[name][events.numpy()] for name in ("sources", "destinations", "timestamps"))
+    assert negatives.tolist() == dataset.negative_sampler.query_batch(*columns, split_mode="test")
+    evaluator = evaluate.Evaluator("tgbl-wiki")
+    theirs = [
+        evaluator.eval({"y_pred_pos": one.numpy(), "y_pred_neg": others.numpy(), "eval_metric": ["mrr"]})["mrr"]
+        for one, others in zip(positive.view(-1, 1), scores.view(-1, NEGATIVES), strict=True)
+    ]
+    assert events.tolist() == data.split.test.tolist()
+    assert figures["test/mrr"] == pytest.approx(np.mean(theirs), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("negatives", "message"),
+    [
+        (lambda event: [10] * (3 + event % 2), "source must be a TGB dataset with negatives of every event, got"),
+        (lambda event: [10, 99], r"a TGB dataset of the nodes 0 .. 17, got 'node 99 among its negatives'; take its"),
+    ],
+)
+def test_negatives_that_do_not_fit_are_refused(make, negatives, message):
+    with pytest.raises(DataError, match=message):
+        TemporalDataModule(make(negatives)).setup()
+
+
+def test_missing_negatives_are_refused(make):
+    dataset = make()
+    os.remove(dataset.meta_dict["test_ns"])
+    with pytest.raises(DataError, match=r"negatives of every event, got 'File not found.*; delete its folder, so that"):
+        TemporalDataModule(dataset).setup()
+
+
+def test_what_does_not_go_with_it_is_refused(make):
+    dataset = make()
+    with pytest.raises(InvalidArgumentError, match="bipartite must be left out for a TGB dataset"):
+        TemporalDataModule(dataset, bipartite=True).setup()
+    dataset.full_data["edge_type"] = np.zeros(EVENTS)
+    with pytest.raises(
+        DataError, match="a TGB dataset with one type of edges, got 'tgbl-wiki'; give one of those whose"
+    ):
+        TemporalDataModule(dataset).setup()
