@@ -2,6 +2,7 @@
 
 from lightning_tgnn.callbacks import AdaptiveMicroBatch, CacheThreshold, ExchangeMonitor
 from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
+from lightning_tgnn.serving import Predictor
 from lightning_tgnn.strategies import CDFGNNStrategy, DepCacheStrategy, DepCommStrategy, SvenStrategy
 from lightning_tgnn.tasks import LinkPrediction, NodeClassification
 
@@ -18,6 +19,7 @@ __all__ = [
     "FullGraphDataModule",
     "LinkPrediction",
     "NodeClassification",
+    "Predictor",
     "SvenStrategy",
     "TemporalDataModule",
     "__version__",

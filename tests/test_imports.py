@@ -17,6 +17,7 @@ ALLOWED = {
     "state": SHARED | {"algorithms", "comm"},
     "data": SHARED | {"algorithms"},
     "tasks": SHARED | {"models", "metrics", "state"},
+    "serving": SHARED | {"algorithms", "data", "models", "tasks"},
     "strategies": SHARED | {"algorithms", "comm", "state"},
     "callbacks": SHARED | {"algorithms"},
     "report": SHARED,

@@ -176,6 +176,30 @@ class TemporalDataModule(pl.LightningDataModule):
         self.setup()
         return self._info
 
+    @property
+    def adjacency(self) -> TemporalAdjacency:
+        """Past neighbours over all parts of the stream."""
+        self.setup()
+        return self._adjacency
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
+        by_name = isinstance(self.source, (str, Path))
+        split = {**self._split_options}
+        return {
+            "source": _lasting_name(self.source) if by_name else None,  # type: ignore[arg-type]
+            "batch_size": self.batch_size,
+            "num_neighbors": self.num_neighbors,
+            "neighbor_sampler": self.neighbor_sampler,
+            "seed": self.seed,
+            "split_by": split.pop("by"),
+            "held_out_nodes": split.pop("held_out"),
+            **split,
+            **self._read_options,
+            "synthetic": self._synthetic_options,
+        }
+
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training part."""
         return self._loader(self.split.train, training=True)
@@ -274,3 +298,8 @@ class TemporalDataModule(pl.LightningDataModule):
             presampled=PresampledEpochs(sampler, events, self.presample_dir) if presampled else None,
             history=history,
         )
+
+
+def _lasting_name(source: str | Path) -> str:
+    """Return the name of a source as it reads from any folder."""
+    return str(Path(source).resolve()) if Path(source).exists() else str(source)

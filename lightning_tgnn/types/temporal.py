@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from lightning_tgnn.types.tensor_fields import TensorFields
@@ -69,6 +70,7 @@ class EventBatch(TensorFields):
         mail_source: int64 [P], the latest entry that mails each of them: ``i < B`` is the source's side of event
             ``i``, ``B + i`` the destination's side.
         unseen: bool [B], True where an event has a node that no training event has.
+        labels: [B] or [B, L], labels of the events; [0] without.
         num_written: Distinct sources and destinations.
         num_roots: Distinct roots.
         starts_stream: This is the first batch of an epoch: node state has to be empty before it.
@@ -97,6 +99,7 @@ class EventBatch(TensorFields):
     mail_nodes: Tensor
     mail_source: Tensor
     unseen: Tensor
+    labels: Tensor
     num_written: int
     num_roots: int
     starts_stream: bool
@@ -107,6 +110,11 @@ class EventBatch(TensorFields):
 
     def __len__(self) -> int:
         return self.events.numel()
+
+    @property
+    def root_times(self) -> Tensor:
+        """The time at which each root is embedded, float64 [R]."""
+        return torch.cat([self.time, self.time, self.time.repeat_interleave(self.negatives.shape[1])])
 
 
 @dataclass(frozen=True)
