@@ -26,7 +26,9 @@ _DESCRIPTION = """Train, validate and test temporal graph neural networks on eve
   lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
   lightning-tgnn fit --config RECIPE --print_config                every setting with its value
 
-Beside the subcommands below there are two more, with a --help of their own:
+Beside the subcommands below there are three more, with a --help of their own:
+
+  lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv   scores of pairs; top K, embeddings
 
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
@@ -56,6 +58,11 @@ class TGNNCommand(LightningCLI):
             parser_kwargs=_parser_options(),
             args=args,
         )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return Lightning's, but ``predict``: ours answers questions and writes the answers down."""
+        return {name: skipped for name, skipped in LightningCLI.subcommands().items() if name != "predict"}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Set our defaults."""

@@ -125,7 +125,10 @@ def test_a_checkpoint_goes_through_all_subcommands(tmp_path, capsys):
 def test_help_helps():
     command = [sys.executable, "-c", "from lightning_tgnn.cli import main; main()"]
     for arguments, expected in (
-        (["--help"], ["lightning-tgnn fit --config", "{fit,validate,test,predict}", "tgnn partition", "tgnn bench"]),
+        (
+            ["--help"],
+            ["lightning-tgnn fit --config", "{fit,validate,test}", "tgnn predict", "tgnn partition", "tgnn bench"],
+        ),
         (["fit", "--help"], ["--data.help", "--test_after_fit", "go on where a run stopped\n"]),
         (["fit", "--model.help", "LinkPrediction"], ["--model.memory_dim", "Width of the node memory"]),
         (["fit", "--data.help", "TemporalDataModule"], ["--data.held_out_nodes", "Events per rank and step"]),

@@ -69,7 +69,10 @@ class Parts:
 
 
 def from_checkpoint(
-    path: str | Path, data: TemporalDataModule | None, task: type[MemoryTask] | None, device: torch.device
+    path: str | Path,
+    data: TemporalDataModule | str | Path | None,
+    task: type[MemoryTask] | None,
+    device: torch.device,
 ) -> Parts:
     """Return the parts after the events that the state in a checkpoint has taken in.
 
@@ -82,7 +85,8 @@ def from_checkpoint(
     if "state" not in saved:
         cure = "give a checkpoint of a task on event streams, such as LinkPrediction"
         raise CheckpointError(refusal(str(path), "a checkpoint with node state", sorted(map(str, checkpoint)), cure))
-    data = data or _data_again(path, saved)
+    if not isinstance(data, TemporalDataModule):
+        data = _data_again(path, saved, data)
     _check_neighbors(data)
     module = _task(task, saved.get("task", "LinkPrediction"), checkpoint.get("hyper_parameters", {}))
     module.on_load_checkpoint(checkpoint)
@@ -129,8 +133,10 @@ def from_saved(path: str | Path, task: type[MemoryTask] | None, device: torch.de
     return Parts(LiveState.from_state_dict(module, held), numbers, Clock(**held["clock"]), info, held["is_destination"])
 
 
-def _data_again(path: str | Path, saved: dict[str, Any]) -> TemporalDataModule:
-    arguments = saved.get("data") or {}
+def _data_again(path: str | Path, saved: dict[str, Any], source: str | Path | None) -> TemporalDataModule:
+    arguments = dict(saved.get("data") or {})
+    if source is not None:
+        arguments["source"] = source
     if arguments.get("source") is None:
         cure = "pass Predictor.from_checkpoint(path, data=TemporalDataModule(...)) with the stream of training"
         raise InvalidArgumentError(refusal("data", f"given for {path}", None, cure))

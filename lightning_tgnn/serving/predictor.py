@@ -52,7 +52,7 @@ class Predictor:
     def from_checkpoint(
         cls,
         path: str | Path,
-        data: TemporalDataModule | None = None,
+        data: TemporalDataModule | str | Path | None = None,
         *,
         catch_up_stream: bool = True,
         task: type[MemoryTask] | None = None,
@@ -62,7 +62,8 @@ class Predictor:
 
         Args:
             path: A checkpoint of a run.
-            data: The DataModule of that run; None makes it again from what the checkpoint says of it.
+            data: The DataModule of that run; None makes it again from what the checkpoint says of it, and a name or
+                path does so with another source.
             catch_up_stream: Take in the events of the stream that come after the state in the checkpoint, validation
                 and test part as two more parts; otherwise stop where training has stopped.
             task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names.
@@ -91,6 +92,11 @@ class Predictor:
     def save(self, path: str | Path) -> None:
         """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete."""
         write_tensors(self._parts.state_dict(), path)
+
+    @property
+    def ids_are_integers(self) -> bool:
+        """Whether the stream's ids of nodes are integers; otherwise they are strings."""
+        return self._numbers.are_integers
 
     @property
     def num_events(self) -> int:

@@ -9,6 +9,7 @@ from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.live_state import LiveState
 
 _CANDIDATES_PER_PIECE = 16_384
+_SOURCES_PER_PIECE = 1024
 
 
 def embed(live: LiveState, nodes: Tensor, times: Tensor) -> Tensor:
@@ -43,9 +44,10 @@ def best_candidates(
     moments, moment_of = times.unique(return_inverse=True)
     order = moment_of.argsort(stable=True)
     groups = order.split(torch.bincount(moment_of, minlength=len(moments)).tolist())
-    for time, group in zip(moments, groups, strict=True):
-        sources = predictor.source(embed(live, src[group], times[group]))
-        places[group], logits[group] = _at_one_time(live, predictor, sources, time, candidates, k)
+    for time, sharing in zip(moments, groups, strict=True):
+        for group in sharing.split(_SOURCES_PER_PIECE):
+            sources = predictor.source(embed(live, src[group], times[group]))
+            places[group], logits[group] = _at_one_time(live, predictor, sources, time, candidates, k)
     return places, logits
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,7 +23,9 @@ def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dic
     """
     try:
         held = torch.load(path, map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # what torch's reader raises on garbage is anything
         reason = str(error).partition("\n")[0]
         raise CheckpointError(refusal(str(path), what, reason, "give a file that was written whole")) from None
     if not isinstance(held, dict):
@@ -41,6 +42,17 @@ def write_tensors(held: dict[str, Any], path: str | Path) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def is_saved_predictor(path: str | Path) -> bool:
+    """Whether a file says of itself that `Predictor.save` wrote it; does not read its tensors."""
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except OSError:
+        raise
+    except Exception:
+        return False  # the reader of checkpoints says what is wrong
+    return isinstance(held, dict) and held.get("format") == FORMAT
 
 
 def check_format(held: dict[str, Any], path: str | Path) -> None:
