@@ -1,6 +1,6 @@
 """Distributed training of graph neural networks on graphs that change with time, for PyTorch Lightning."""
 
-from lightning_tgnn.callbacks import AdaptiveMicroBatch, CacheThreshold, ExchangeMonitor
+from lightning_tgnn.callbacks import AdaptiveMicroBatch, CacheThreshold, EdgeBankBaseline, ExchangeMonitor
 from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
 from lightning_tgnn.serving import Predictor
 from lightning_tgnn.strategies import CDFGNNStrategy, DepCacheStrategy, DepCommStrategy, SvenStrategy
@@ -14,6 +14,7 @@ __all__ = [
     "CacheThreshold",
     "DepCacheStrategy",
     "DepCommStrategy",
+    "EdgeBankBaseline",
     "EventStore",
     "ExchangeMonitor",
     "FullGraphDataModule",

@@ -12,6 +12,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from lightning_tgnn.callbacks import EdgeBankBaseline
 from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.commands import COMMANDS
 from lightning_tgnn.report import print_report
@@ -74,7 +75,17 @@ class TGNNCommand(LightningCLI):
             parser.add_argument(
                 "--test_after_fit", type=bool, default=True, help="Measure the best checkpoint at the end."
             )
+        if subcommand in ("fit", "validate", "test"):
+            help_ = "Measure EdgeBank beside the model, on the same events and negatives."
+            parser.add_argument("--edgebank", type=bool, default=False, help=help_)
         return parser
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Add the baseline where it is asked for."""
+        trainer = super().instantiate_trainer(**kwargs)
+        if self._get(self.config, "edgebank", default=False):
+            trainer.callbacks.append(EdgeBankBaseline())  # type: ignore[attr-defined]
+        return trainer
 
     def after_fit(self) -> None:
         """Measure the best checkpoint on validation and test part, and print what came out and where it is."""

@@ -19,7 +19,7 @@ ALLOWED = {
     "tasks": SHARED | {"models", "metrics", "state"},
     "serving": SHARED | {"algorithms", "data", "models", "tasks"},
     "strategies": SHARED | {"algorithms", "comm", "state"},
-    "callbacks": SHARED | {"algorithms"},
+    "callbacks": SHARED | {"algorithms", "metrics"},
     "report": SHARED,
 }
 EVERYTHING = {"__init__", "cli", "commands"}
