@@ -4,7 +4,7 @@ from lightning_tgnn.callbacks import AdaptiveMicroBatch, CacheThreshold, EdgeBan
 from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
 from lightning_tgnn.serving import Predictor
 from lightning_tgnn.strategies import CDFGNNStrategy, DepCacheStrategy, DepCommStrategy, SvenStrategy
-from lightning_tgnn.tasks import LinkPrediction, NodeClassification
+from lightning_tgnn.tasks import DynamicNodeClassification, EdgeClassification, LinkPrediction, NodeClassification
 
 __version__ = "0.1.0"
 
@@ -14,7 +14,9 @@ __all__ = [
     "CacheThreshold",
     "DepCacheStrategy",
     "DepCommStrategy",
+    "DynamicNodeClassification",
     "EdgeBankBaseline",
+    "EdgeClassification",
     "EventStore",
     "ExchangeMonitor",
     "FullGraphDataModule",

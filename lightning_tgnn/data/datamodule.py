@@ -202,15 +202,16 @@ class TemporalDataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training part."""
-        return self._loader(self.split.train, training=True)
+        return self._loader(self.split.train, training=True, negatives=self._draws_negatives)
 
     def val_dataloader(self) -> EventLoader:
         """Return the loader of the validation part."""
-        return self._loader(self.split.val, history=(self._replayed(self.split.train, training=True),))
+        history = (self._replayed(self.split.train, training=True),)
+        return self._loader(self.split.val, history=history, negatives=self._draws_negatives)
 
     def test_dataloader(self) -> EventLoader:
         """Return the loader of the test part."""
-        return self._loader(self.split.test, history=self._before_test())
+        return self._loader(self.split.test, history=self._before_test(), negatives=self._draws_negatives)
 
     def predict_dataloader(self) -> EventLoader:
         """Return the loader of the test part, without negatives."""
@@ -241,6 +242,11 @@ class TemporalDataModule(pl.LightningDataModule):
             return self.sampled_roots
         module = None if self.trainer is None else self.trainer.lightning_module
         return getattr(module, "sampled_roots", "all")
+
+    @property
+    def _draws_negatives(self) -> bool:
+        module = None if self.trainer is None else self.trainer.lightning_module
+        return getattr(module, "draws_negatives", True)
 
     def _before_test(self) -> tuple[EventLoader, ...]:
         return (self._replayed(self.split.train, training=True), self._replayed(self.split.val))
@@ -286,7 +292,7 @@ class TemporalDataModule(pl.LightningDataModule):
             sampled_roots=roots,
             seed=self.seed,
         )
-        presampled = negatives and self.presample == "epoch"
+        presampled = self.presample == "epoch" and negatives == self._draws_negatives
         return EventLoader(
             events,
             self.batch_size,

@@ -1,5 +1,6 @@
 """Single-device modules and their layers."""
 
+from lightning_tgnn.models.event_classifier import EventClassifier
 from lightning_tgnn.models.gat import GAT
 from lightning_tgnn.models.gcn import GCN
 from lightning_tgnn.models.link_predictor import LinkPredictor
@@ -7,4 +8,14 @@ from lightning_tgnn.models.memory_tgnn import MemoryTGNN
 from lightning_tgnn.models.memory_updaters import UpdatedRows
 from lightning_tgnn.models.zoo import MODEL_NAMES, ModelConfig, build_model
 
-__all__ = ["GAT", "GCN", "MODEL_NAMES", "LinkPredictor", "MemoryTGNN", "ModelConfig", "UpdatedRows", "build_model"]
+__all__ = [
+    "GAT",
+    "GCN",
+    "MODEL_NAMES",
+    "EventClassifier",
+    "LinkPredictor",
+    "MemoryTGNN",
+    "ModelConfig",
+    "UpdatedRows",
+    "build_model",
+]

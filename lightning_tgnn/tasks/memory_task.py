@@ -49,6 +49,9 @@ class MemoryTask(pl.LightningModule):
         weight_decay: Of Adam.
     """
 
+    draws_negatives = True
+    """Whether the batches have to carry negatives."""
+
     model: MemoryTGNN | None
 
     def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:

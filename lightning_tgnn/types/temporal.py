@@ -32,6 +32,8 @@ class StreamInfo:
         gap_mean: Mean time between consecutive events of a node, over the training part, in the stream's unit.
         gap_std: Standard deviation of the same.
         fingerprint: Digest of the columns, to tell one graph from another.
+        num_classes: Classes of the events' labels, 0 without labels or where they are no classes.
+        multi_label: Whether an event may be of several classes.
     """
 
     num_nodes: int
@@ -41,6 +43,8 @@ class StreamInfo:
     gap_mean: float
     gap_std: float
     fingerprint: str
+    num_classes: int = 0
+    multi_label: bool = False
 
 
 @dataclass(frozen=True)
