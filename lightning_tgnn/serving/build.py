@@ -87,10 +87,11 @@ def from_checkpoint(
         raise CheckpointError(refusal(str(path), "a checkpoint with node state", sorted(map(str, checkpoint)), cure))
     if not isinstance(data, TemporalDataModule):
         data = _data_again(path, saved, data)
-    _check_neighbors(data)
     module = _task(task, saved.get("task", "LinkPrediction"), checkpoint.get("hyper_parameters", {}))
     module.on_load_checkpoint(checkpoint)
     check_same_graph(module.info, data.info)
+    if module.sampled_roots != "none":
+        _check_neighbors(data)
     module = _ready(module, checkpoint["state_dict"], device)
     batch_size = saved.get("global_batch_size") or data.batch_size
     store, position = data.store, saved["state"]["position"]
