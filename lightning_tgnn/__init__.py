@@ -1,9 +1,10 @@
 """Distributed training of graph neural networks on graphs that change with time, for PyTorch Lightning."""
 
-from lightning_tgnn.callbacks import AdaptiveMicroBatch, CacheThreshold, ExchangeMonitor
+from lightning_tgnn.callbacks import AdaptiveMicroBatch, CacheThreshold, EdgeBankBaseline, ExchangeMonitor
 from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
+from lightning_tgnn.serving import Predictor
 from lightning_tgnn.strategies import CDFGNNStrategy, DepCacheStrategy, DepCommStrategy, SvenStrategy
-from lightning_tgnn.tasks import LinkPrediction, NodeClassification
+from lightning_tgnn.tasks import DynamicNodeClassification, EdgeClassification, LinkPrediction, NodeClassification
 
 __version__ = "0.1.0"
 
@@ -13,11 +14,15 @@ __all__ = [
     "CacheThreshold",
     "DepCacheStrategy",
     "DepCommStrategy",
+    "DynamicNodeClassification",
+    "EdgeBankBaseline",
+    "EdgeClassification",
     "EventStore",
     "ExchangeMonitor",
     "FullGraphDataModule",
     "LinkPrediction",
     "NodeClassification",
+    "Predictor",
     "SvenStrategy",
     "TemporalDataModule",
     "__version__",

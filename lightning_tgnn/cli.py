@@ -12,6 +12,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from lightning_tgnn.callbacks import EdgeBankBaseline
 from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.commands import COMMANDS
 from lightning_tgnn.report import print_report
@@ -26,7 +27,9 @@ _DESCRIPTION = """Train, validate and test temporal graph neural networks on eve
   lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
   lightning-tgnn fit --config RECIPE --print_config                every setting with its value
 
-Beside the subcommands below there are two more, with a --help of their own:
+Beside the subcommands below there are three more, with a --help of their own:
+
+  lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv   scores of pairs; top K, embeddings
 
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
@@ -63,6 +66,11 @@ class TGNNCommand(LightningCLI):
         parser.add_argument("-c", "--config", action=ActionConfigFile, help="A recipe in YAML.")
         return parser
 
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return Lightning's, but ``predict``: ours answers questions and writes the answers down."""
+        return {name: skipped for name, skipped in LightningCLI.subcommands().items() if name != "predict"}
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Set our defaults."""
         parser.set_defaults(_DEFAULTS)
@@ -73,7 +81,17 @@ class TGNNCommand(LightningCLI):
             parser.add_argument(
                 "--test_after_fit", type=bool, default=True, help="Measure the best checkpoint at the end."
             )
+        if subcommand in ("fit", "validate", "test"):
+            help_ = "Measure EdgeBank beside the model, on the same events and negatives."
+            parser.add_argument("--edgebank", type=bool, default=False, help=help_)
         return parser
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Add the baseline where it is asked for."""
+        trainer = super().instantiate_trainer(**kwargs)
+        if self._get(self.config, "edgebank", default=False):
+            trainer.callbacks.append(EdgeBankBaseline())  # type: ignore[attr-defined]
+        return trainer
 
     def after_fit(self) -> None:
         """Measure the best checkpoint on validation and test part, and print what came out and where it is."""

@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 _PARTS = {"val": "validation", "test": "test"}
+_BASELINES = {"edgebank": "EdgeBank", "edgebank_window": "EdgeBank, window"}
+_PARTS |= {f"{part}/{key}": f"{title}, {name}" for key, name in _BASELINES.items() for part, title in _PARTS.items()}
 _FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "hits@10": "Hits@10", "ap_inductive": "AP, unseen nodes"}
-_FIGURES |= {"accuracy": "accuracy", "f1": "F1"}
+_FIGURES |= {"accuracy": "accuracy", "f1": "F1", "f1_micro": "F1, micro"}
 
 
 def print_report(figures: Mapping[str, float], log_dir: str | None, console: Console | None = None) -> None:

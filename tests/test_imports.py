@@ -17,8 +17,9 @@ ALLOWED = {
     "state": SHARED | {"algorithms", "comm"},
     "data": SHARED | {"algorithms"},
     "tasks": SHARED | {"models", "metrics", "state"},
+    "serving": SHARED | {"algorithms", "data", "models", "tasks"},
     "strategies": SHARED | {"algorithms", "comm", "state"},
-    "callbacks": SHARED | {"algorithms"},
+    "callbacks": SHARED | {"algorithms", "metrics"},
     "report": SHARED,
 }
 EVERYTHING = {"__init__", "cli", "commands"}

@@ -2,6 +2,7 @@
 
 from lightning_tgnn.callbacks.adaptive_micro_batch import AdaptiveMicroBatch
 from lightning_tgnn.callbacks.cache_threshold import CacheThreshold
+from lightning_tgnn.callbacks.edge_bank import EdgeBankBaseline
 from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
 
-__all__ = ["AdaptiveMicroBatch", "CacheThreshold", "ExchangeMonitor"]
+__all__ = ["AdaptiveMicroBatch", "CacheThreshold", "EdgeBankBaseline", "ExchangeMonitor"]

@@ -2,7 +2,8 @@
 
 from lightning_tgnn.commands.bench import bench
 from lightning_tgnn.commands.partition import partition
+from lightning_tgnn.commands.predict import predict
 
-COMMANDS = {"bench": bench, "partition": partition}
+COMMANDS = {"bench": bench, "partition": partition, "predict": predict}
 
-__all__ = ["COMMANDS", "bench", "partition"]
+__all__ = ["COMMANDS", "bench", "partition", "predict"]

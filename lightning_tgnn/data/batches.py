@@ -74,6 +74,7 @@ class BatchOrganizer:
             mail_nodes=mail_nodes,
             mail_source=mail_source,
             unseen=self.unseen[src] | self.unseen[dst],
+            labels=events.new_empty(0) if store.labels is None else store.labels[events],
             num_written=_distinct_in(root_index[: 2 * count]),
             num_roots=_distinct_in(root_index),
             starts_stream=place.starts_stream,
@@ -106,21 +107,31 @@ class BatchOrganizer:
         }
 
     def _deliver(self, src: Tensor, dst: Tensor, neighbor_events: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct receivers of mails and the side of the latest event that mails each.
-
-        Within an event a node's own mail comes after what its partner's neighbours are sent.
-        """
         ends = torch.stack([src, dst], dim=1)
-        entries = ends
-        if self.sampled_roots == "events":
-            neighbors = _other_end(self.store, ends.unsqueeze(2), neighbor_events, neighbor_events >= 0)
-            entries = torch.cat([neighbors.flatten(1), ends], dim=1)
-        width = entries.shape[1]
-        receivers = organize(entries.flatten())
-        event, column = receivers.last // width, receivers.last % width
-        per_side = (width - 2) // 2
-        side = torch.where(column < 2 * per_side, column // max(per_side, 1), column - 2 * per_side)
-        return receivers.distinct, event + side * len(src)
+        if self.sampled_roots != "events":
+            return deliver(ends)
+        return deliver(ends, _other_end(self.store, ends.unsqueeze(2), neighbor_events, neighbor_events >= 0))
+
+
+def deliver(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the distinct receivers of mails and the side of the latest event that mails each.
+
+    Within an event a node's own mail comes after what its partner's neighbours are sent.
+
+    Args:
+        ends: int64 [B, 2], source and destination of every event.
+        neighbors: int64 [B, 2, K], who else is mailed by either side, the side itself in empty places; None for nobody.
+
+    Returns:
+        ``mail_nodes`` and ``mail_source`` of `EventBatch`, both int64 [P].
+    """
+    entries = ends if neighbors is None else torch.cat([neighbors.flatten(1), ends], dim=1)
+    width = entries.shape[1]
+    receivers = organize(entries.flatten())
+    event, column = receivers.last // width, receivers.last % width
+    per_side = (width - 2) // 2
+    side = torch.where(column < 2 * per_side, column // max(per_side, 1), column - 2 * per_side)
+    return receivers.distinct, event + side * len(ends)
 
 
 def _by_root(neighbor_events: Tensor, count: int) -> Tensor:

@@ -194,17 +194,44 @@ class TemporalDataModule(pl.LightningDataModule):
         self.setup()
         return self._info
 
+    @property
+    def adjacency(self) -> TemporalAdjacency:
+        """Past neighbours over all parts of the stream."""
+        self.setup()
+        return self._adjacency
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
+        by_name = isinstance(self.source, (str, Path))
+        split = {**self._split_options}
+        read = {name: getattr(self._read_options, name) for name in ("format", "columns", "bipartite")}
+        return {
+            "source": _lasting_name(self.source) if by_name else None,
+            "batch_size": self.batch_size,
+            "num_neighbors": self.num_neighbors,
+            "neighbor_sampler": self.neighbor_sampler,
+            "seed": self.seed,
+            "split_by": split.pop("by"),
+            "held_out_nodes": split.pop("held_out"),
+            **split,
+            **read,
+            "synthetic": dict(self._read_options.synthetic),
+            "root": str(self._read_options.root.resolve()),
+        }
+
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training part."""
-        return self._loader(self.split.train, training=True)
+        return self._loader(self.split.train, training=True, negatives=self._draws_negatives)
 
     def val_dataloader(self) -> EventLoader:
         """Return the loader of the validation part."""
-        return self._loader(self.split.val, history=(self._replayed(self.split.train, training=True),))
+        history = (self._replayed(self.split.train, training=True),)
+        return self._loader(self.split.val, history=history, negatives=self._draws_negatives)
 
     def test_dataloader(self) -> EventLoader:
         """Return the loader of the test part."""
-        return self._loader(self.split.test, history=self._before_test())
+        return self._loader(self.split.test, history=self._before_test(), negatives=self._draws_negatives)
 
     def predict_dataloader(self) -> EventLoader:
         """Return the loader of the test part, without negatives."""
@@ -227,6 +254,11 @@ class TemporalDataModule(pl.LightningDataModule):
             return self.sampled_roots
         module = None if self.trainer is None else self.trainer.lightning_module
         return getattr(module, "sampled_roots", "all")
+
+    @property
+    def _draws_negatives(self) -> bool:
+        module = None if self.trainer is None else self.trainer.lightning_module
+        return getattr(module, "draws_negatives", True)
 
     def _before_test(self) -> tuple[EventLoader, ...]:
         return (self._replayed(self.split.train, training=True), self._replayed(self.split.val))
@@ -275,7 +307,7 @@ class TemporalDataModule(pl.LightningDataModule):
             sampled_roots=roots,
             seed=self.seed,
         )
-        presampled = negatives and self.presample == "epoch"
+        presampled = self.presample == "epoch" and negatives == self._draws_negatives
         return EventLoader(
             events,
             self.batch_size,
@@ -287,3 +319,8 @@ class TemporalDataModule(pl.LightningDataModule):
             presampled=PresampledEpochs(sampler, events, self.presample_dir) if presampled else None,
             history=history,
         )
+
+
+def _lasting_name(source: str | Path) -> str:
+    """Return the name of a source as it reads from any folder."""
+    return str(Path(source).resolve()) if Path(source).exists() else str(source)

@@ -14,6 +14,7 @@ _LEAST_DEVIATION = 1e-3
 def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
     """Describe ``store``; the time scale comes from its training events (int64 [E]) alone."""
     gap_mean, gap_std = _gaps(store, train)
+    num_classes, multi_label = _classes(store.labels)
     return StreamInfo(
         num_nodes=store.num_nodes,
         num_events=store.num_events,
@@ -22,7 +23,23 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
         gap_mean=gap_mean,
         gap_std=gap_std,
         fingerprint=store.fingerprint,
+        num_classes=num_classes,
+        multi_label=multi_label,
     )
+
+
+def _classes(labels: Tensor | None) -> tuple[int, bool]:
+    """Return how many classes labels name, and whether an event may have several; 0 where they are no classes.
+
+    One column of whole numbers is a class per event; several columns of 0 and 1 are a column per class. Negative is no
+    label.
+    """
+    if labels is None or (labels.is_floating_point() and not bool((labels == labels.round()).all())):
+        return 0, False
+    highest = int(labels.max())
+    if labels.ndim == 2:
+        return (labels.shape[1] if highest <= 1 else 0), True
+    return (max(highest + 1, 2) if highest >= 0 else 0), False
 
 
 def _gaps(store: EventStore, train: Tensor) -> tuple[float, float]:

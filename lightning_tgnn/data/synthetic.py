@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int, check_positive, refusal
 from lightning_tgnn.data.event_store import EventStore
 
 _SECONDS_PER_EVENT = 100.0
@@ -94,12 +94,14 @@ def generate_stream(
     edge_feature_dim: int = 0,
     node_feature_dim: int = 0,
     with_labels: bool = False,
+    label: str = "change",
     seed: int = 0,
 ) -> EventStore:
     """Draw a stream of timed edges; the same arguments give the same stream, bit for bit.
 
-    Times are in seconds, a hundred per event on average, in bursts: sources act in sessions. Labels are 1 where a
-    source has its first event after it has changed to another community, else 0: about ``drift`` of the events.
+    Times are in seconds, a hundred per event on average, in bursts: sources act in sessions. Labels tell of the
+    source at the event: ``change`` is 1 where it is its first after it has changed to another community, else 0, about
+    ``drift`` of the events; ``community`` is the one that it is interested in.
 
     Args:
         num_events: Events E.
@@ -116,6 +118,7 @@ def generate_stream(
         edge_feature_dim: Width of the edge features, a noisy vector of the destination's community; 0 for none.
         node_feature_dim: Width of the node features, a noisy vector of the community at the start; 0 for none.
         with_labels: Whether to add the labels, int64 [E].
+        label: Which ones, ``"change"`` or ``"community"``.
         seed: At least 0.
 
     Raises:
@@ -134,17 +137,19 @@ def generate_stream(
     )
     check_int("edge_feature_dim", edge_feature_dim, minimum=0, cure="give a width, or 0 for none")
     check_int("node_feature_dim", node_feature_dim, minimum=0, cure="give a width, or 0 for none")
+    check_choice("label", label, ("change", "community"))
     check_int("seed", seed, minimum=0, cure="give another seed for another stream, for example 1")
     # The events come first: asking for features leaves them as they are.
     rng = np.random.default_rng(seed)
     draft = _draw(settings, rng)
+    labels = {"change": draft.arrival.astype(np.int64), "community": draft.interest}
     return EventStore.from_arrays(
         draft.src,
         draft.dst,
         draft.time,
         edge_features=_features(draft.home[draft.dst], num_communities, edge_feature_dim, rng),
         node_features=_features(draft.home, num_communities, node_feature_dim, rng),
-        labels=draft.arrival.astype(np.int64) if with_labels else None,
+        labels=labels[label] if with_labels else None,
         # Given so that nodes without an event count, too.
         node_ids=np.arange(settings.num_nodes),
     )

@@ -1,12 +1,16 @@
 """Ranking metrics: pure functions and the torchmetrics classes over them."""
 
+from lightning_tgnn.metrics.classification import LabelAUROC
 from lightning_tgnn.metrics.functional import binary_auroc, binary_average_precision, hits_at_k, reciprocal_rank
+from lightning_tgnn.metrics.link_metrics import LinkMetrics
 from lightning_tgnn.metrics.ranking import HitsAtK, LinkAUROC, LinkAveragePrecision, MeanReciprocalRank
 
 __all__ = [
     "HitsAtK",
+    "LabelAUROC",
     "LinkAUROC",
     "LinkAveragePrecision",
+    "LinkMetrics",
     "MeanReciprocalRank",
     "binary_auroc",
     "binary_average_precision",

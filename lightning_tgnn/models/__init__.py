@@ -1,5 +1,6 @@
 """Single-device modules and their layers."""
 
+from lightning_tgnn.models.event_classifier import EventClassifier
 from lightning_tgnn.models.gat import GAT
 from lightning_tgnn.models.gcn import GCN
 from lightning_tgnn.models.link_predictor import LinkPredictor
@@ -12,6 +13,7 @@ __all__ = [
     "GAT",
     "GCN",
     "MODEL_NAMES",
+    "EventClassifier",
     "LinkPredictor",
     "MemoryTGNN",
     "ModelConfig",

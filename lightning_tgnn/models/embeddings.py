@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lightning_tgnn.models.folded_attention import Neighborhood, folded_attention
 from lightning_tgnn.models.memory_updaters import ROW_MULTIPLE
 from lightning_tgnn.models.time_encoding import TimeEncoder
-from lightning_tgnn.types import EventBatch, SampledRoots
+from lightning_tgnn.types import RootBatch, SampledRoots
 
 # Roots per piece when no gradient is wanted: evaluation against many negatives then needs no more memory than training.
 _ROOTS_PER_PIECE = 4096
@@ -19,7 +19,7 @@ class Embedding(nn.Module):
 
     sampled_roots: SampledRoots = "none"
 
-    def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
+    def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots.
 
         Args:
@@ -31,11 +31,6 @@ class Embedding(nn.Module):
             float [R, d_emb].
         """
         raise NotImplementedError
-
-
-def root_times(batch: EventBatch) -> Tensor:
-    """Return the time at which each root is embedded, float64 [R]."""
-    return torch.cat([batch.time, batch.time, batch.time.repeat_interleave(batch.negatives.shape[1])])
 
 
 class TemporalAttention(Embedding):
@@ -84,19 +79,19 @@ class TemporalAttention(Embedding):
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
+    def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots."""
         # Some neighbours more than there are roots: few different shapes, see `ROW_MULTIPLE`.
         own = states[: -(-batch.num_roots // ROW_MULTIPLE) * ROW_MULTIPLE]
         query, from_own = self._folded_query(own), self.from_own(own)
-        times, total = root_times(batch), batch.root_index.numel()
+        times, total = batch.root_times, batch.root_index.numel()
         step = total if torch.is_grad_enabled() else _ROOTS_PER_PIECE
         pieces = [slice(start, start + step) for start in range(0, max(total, 1), max(step, 1))]
         attended = [self._attend(query, states, self._neighborhood(times, batch, piece)) for piece in pieces]
         mixed = torch.cat(attended) if len(attended) > 1 else attended[0]
         return self.norm(torch.relu(mixed + from_own.index_select(0, batch.root_index)))
 
-    def _neighborhood(self, times: Tensor, batch: EventBatch, piece: slice) -> Neighborhood:
+    def _neighborhood(self, times: Tensor, batch: RootBatch, piece: slice) -> Neighborhood:
         return Neighborhood(
             root=batch.root_index[piece],
             index=batch.neighbor_index[piece],
@@ -158,8 +153,8 @@ class TimeProjection(Embedding):
         nn.init.zeros_(self.drift.bias)
         self.out = nn.Linear(state_dim, embedding_dim)
 
-    def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
+    def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots."""
-        elapsed = root_times(batch) - memory_time[batch.root_index]
+        elapsed = batch.root_times - memory_time[batch.root_index]
         normalised = ((elapsed - self.gap[0]) / self.gap[1]).float().unsqueeze(-1)
         return self.out(states.index_select(0, batch.root_index) * (1 + self.drift(normalised)))

@@ -13,7 +13,7 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.models.embeddings import Embedding
 from lightning_tgnn.models.neighborhood import NeighborEdges, neighbor_edges
 from lightning_tgnn.models.time_encoding import TimeEncoder
-from lightning_tgnn.types import EventBatch, SampledRoots
+from lightning_tgnn.types import RootBatch, SampledRoots
 
 
 class LayerEmbedding(Embedding):
@@ -37,7 +37,7 @@ class LayerEmbedding(Embedding):
         self.is_pyg = any(base.__name__ == "MessagePassing" for base in type(layer).__mro__)
         self.time_encoder = time_encoder if getattr(layer, "edge_dim", None) is not None else None
 
-    def forward(self, states: Tensor, memory_time: Tensor, batch: EventBatch) -> Tensor:
+    def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots."""
         edges = neighbor_edges(batch)
         senders = states.index_select(0, edges.rows)

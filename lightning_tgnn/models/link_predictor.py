@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+# So that what is added up stays in the cache; other devices take more at a time.
+_PAIRS_PER_CHUNK = {"cpu": 4096}
+_PAIRS_PER_CHUNK_ELSEWHERE = 1 << 20
+
 
 class LinkPredictor(nn.Module):
     """``w . relu(A z_src + B z_dst)``: a logit per pair (TGN, section 5; TGL).
@@ -37,3 +41,24 @@ class LinkPredictor(nn.Module):
         positive_logits = self.out(torch.relu(source + true)).view(num_events)
         negative_logits = self.out(torch.relu(source + negative)).view(num_events, num_negatives)
         return positive_logits.float(), negative_logits.float()
+
+    def every_pair(self, sources: Tensor, candidates: Tensor) -> Tensor:
+        """Score every source with every candidate, without a gradient.
+
+        Args:
+            sources: [S, d_emb], what ``source`` makes of embeddings.
+            candidates: [C, d_emb], what ``destination`` makes of them.
+
+        Returns:
+            Logits [S, C], float32.
+        """
+        logits = sources.new_empty(len(sources), len(candidates))
+        pairs = _PAIRS_PER_CHUNK.get(sources.device.type, _PAIRS_PER_CHUNK_ELSEWHERE)
+        for rows in torch.arange(len(sources)).split(pairs):
+            some = slice(int(rows[0]), int(rows[-1]) + 1)
+            step = max(pairs // len(rows), 1)
+            for start in range(0, len(candidates), step):
+                chunk = slice(start, start + step)
+                hidden = torch.relu_(sources[some].unsqueeze(1) + candidates[chunk])
+                logits[some, chunk] = hidden @ self.out.weight[0]
+        return (logits + self.out.bias).float()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lightning_tgnn.models.embeddings import Embedding
 from lightning_tgnn.models.memory_updaters import MemoryUpdater, UpdatedRows
-from lightning_tgnn.types import EventBatch, SampledRoots, StateRows, StateSpec, StateUpdate, StreamInfo
+from lightning_tgnn.types import EventBatch, RootBatch, SampledRoots, StateRows, StateSpec, StateUpdate, StreamInfo
 
 
 class MemoryTGNN(nn.Module):
@@ -41,7 +41,7 @@ class MemoryTGNN(nn.Module):
         """Return the memory of the batch's distinct nodes with their pending mails taken in."""
         return self.updater(rows)
 
-    def embed(self, updated: UpdatedRows, batch: EventBatch) -> Tensor:
+    def embed(self, updated: UpdatedRows, batch: RootBatch) -> Tensor:
         """Return the embeddings [R, d_emb] of the roots."""
         states = updated.memory
         if self.from_features is not None:

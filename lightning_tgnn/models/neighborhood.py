@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.models.embeddings import root_times
-from lightning_tgnn.types import EventBatch, TensorFields
+from lightning_tgnn.types import RootBatch, TensorFields
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,13 @@ class NeighborEdges(TensorFields):
         return block
 
 
-def neighbor_edges(batch: EventBatch) -> NeighborEdges:
+def neighbor_edges(batch: RootBatch) -> NeighborEdges:
     """Return the sampled neighbours of a batch as edges to its roots, root by root."""
     roots = len(batch.root_index)
     receivers, places = batch.neighbor_mask.nonzero(as_tuple=True)
     senders = batch.neighbor_index[receivers, places] + roots
     rows = torch.cat([batch.root_index, torch.arange(len(batch.nodes), device=batch.nodes.device)])
-    age = (root_times(batch)[receivers] - batch.neighbor_time[receivers, places]).float()
+    age = (batch.root_times[receivers] - batch.neighbor_time[receivers, places]).float()
     has_features = batch.edge_features.shape[-1] > 0
     features = (
         batch.edge_features[batch.neighbor_edge[receivers, places]] if has_features else age.new_empty(len(age), 0)

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from lightning_tgnn.checks import check_choice, check_not_negative, check_positive
+from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
-from lightning_tgnn.tasks.link_metrics import LinkMetrics
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.types import EventBatch
 

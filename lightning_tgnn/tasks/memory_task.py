@@ -19,6 +19,7 @@ from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
     FetchHandle,
+    RootBatch,
     SampledRoots,
     StageOrder,
     StateRows,
@@ -47,6 +48,9 @@ class MemoryTask(pl.LightningModule):
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
     """
+
+    draws_negatives = True
+    """Whether the batches have to carry negatives."""
 
     model: MemoryTGNN | None
 
@@ -121,7 +125,7 @@ class MemoryTask(pl.LightningModule):
         """Take in the pending mails of the rows."""
         return self._model.apply_mail(rows)
 
-    def embed(self, updated: UpdatedRows, batch: EventBatch) -> Tensor:
+    def embed(self, updated: UpdatedRows, batch: RootBatch) -> Tensor:
         """Return the embeddings [R, d_emb] of the roots."""
         return self._model.embed(updated, batch)
 
@@ -217,9 +221,10 @@ class MemoryTask(pl.LightningModule):
                 refusal("node state", f"from before event {loader.start}", f"state after event {position}", cure)
             )
         for batch in loader.catch_up(position):
-            self._take_in(self.trainer.strategy.batch_to_device(batch, self.device))
+            self.take_in(self.trainer.strategy.batch_to_device(batch, self.device))
 
-    def _take_in(self, batch: EventBatch) -> None:
+    def take_in(self, batch: EventBatch) -> None:
+        """Change the node state by a batch without scoring it."""
         self.commit(self.make_mails(self.apply_mail(self.fetch(batch.nodes).wait()), batch)).wait()
 
     def _end_evaluation(self) -> None:
@@ -258,10 +263,15 @@ class MemoryTask(pl.LightningModule):
         assert self.info is not None
         # A checkpoint made in the middle of an evaluation holds what that evaluation will put back.
         state = self.state_store.state_dict(self._snapshot)
+        data = getattr(self.trainer, "datamodule", None)
         checkpoint[_CHECKPOINT_KEY] = {
             "stream": asdict(self.info),
             "state": state,
             "random": random_states(self.trainer),
+            # What answers from the checkpoint alone need: the task's name and how to come by its stream again.
+            "task": type(self).__name__,
+            "data": getattr(data, "recipe", None),
+            "global_batch_size": getattr(data, "batch_size", 0) * self.trainer.world_size,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

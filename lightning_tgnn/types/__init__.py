@@ -1,6 +1,7 @@
 """Data classes and protocols that cross folders."""
 
 from lightning_tgnn.types.graphs import GraphInfo, GraphPart, ReplicaLinks, ReplicaSum, SparseRows
+from lightning_tgnn.types.queries import QueryBatch, RootBatch
 from lightning_tgnn.types.temporal import (
     CommitHandle,
     EventBatch,
@@ -23,8 +24,10 @@ __all__ = [
     "GraphInfo",
     "GraphPart",
     "NodeStateTask",
+    "QueryBatch",
     "ReplicaLinks",
     "ReplicaSum",
+    "RootBatch",
     "SampledRoots",
     "SparseRows",
     "StageOrder",

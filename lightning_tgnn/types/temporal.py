@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from lightning_tgnn.types.tensor_fields import TensorFields
@@ -31,6 +32,8 @@ class StreamInfo:
         gap_mean: Mean time between consecutive events of a node, over the training part, in the stream's unit.
         gap_std: Standard deviation of the same.
         fingerprint: Digest of the columns, to tell one graph from another.
+        num_classes: Classes of the events' labels, 0 without labels or where they are no classes.
+        multi_label: Whether an event may be of several classes.
     """
 
     num_nodes: int
@@ -40,6 +43,8 @@ class StreamInfo:
     gap_mean: float
     gap_std: float
     fingerprint: str
+    num_classes: int = 0
+    multi_label: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class EventBatch(TensorFields):
         mail_source: int64 [P], the latest entry that mails each of them: ``i < B`` is the source's side of event
             ``i``, ``B + i`` the destination's side.
         unseen: bool [B], True where an event has a node that no training event has.
+        labels: [B] or [B, L], labels of the events; [0] without.
         num_written: Distinct sources and destinations.
         num_roots: Distinct roots.
         starts_stream: This is the first batch of an epoch: node state has to be empty before it.
@@ -97,6 +103,7 @@ class EventBatch(TensorFields):
     mail_nodes: Tensor
     mail_source: Tensor
     unseen: Tensor
+    labels: Tensor
     num_written: int
     num_roots: int
     starts_stream: bool
@@ -107,6 +114,11 @@ class EventBatch(TensorFields):
 
     def __len__(self) -> int:
         return self.events.numel()
+
+    @property
+    def root_times(self) -> Tensor:
+        """The time at which each root is embedded, float64 [R]."""
+        return torch.cat([self.time, self.time, self.time.repeat_interleave(self.negatives.shape[1])])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import torch
 from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.models import neighbor_edges
-from lightning_tgnn.models.embeddings import root_times
 from lightning_tgnn.models.layer_embedding import LayerEmbedding
 from lightning_tgnn.models.time_encoding import TimeEncoder
 from lightning_tgnn.tasks import LayerLinkPrediction
@@ -48,7 +47,7 @@ def states_of(batch):
 def test_edges_and_block_are_the_neighbours(batch):
     edges = neighbor_edges(batch)
     block = edges.block()
-    times = root_times(batch)
+    times = batch.root_times
     expected = [
         (edge_row, root, float(times[root]) - time, batch.edge_features[edge].tolist() if edge is not None else [])
         for root, _, found in neighbors(batch)
@@ -83,7 +82,7 @@ def test_ages_and_features_reach_a_layer_with_edge_attributes(batch):
     layer.edge_dim = 4 + batch.edge_features.shape[1]
     encoder, states = TimeEncoder(4, 1.0), states_of(batch)
     embedded = LayerEmbedding(layer, 2, encoder)(states, torch.zeros(len(states)), batch)
-    times = root_times(batch)
+    times = batch.root_times
     for root, row, found in neighbors(batch):
         total = layer.lin(states[row])
         for at, time, edge in found:

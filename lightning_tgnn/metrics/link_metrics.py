@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lightning_tgnn.metrics import HitsAtK, LinkAUROC, LinkAveragePrecision, MeanReciprocalRank
+from lightning_tgnn.metrics.ranking import HitsAtK, LinkAUROC, LinkAveragePrecision, MeanReciprocalRank
 
 
 class LinkMetrics(nn.Module):

@@ -1,0 +1,115 @@
+"""The figures of EdgeBank beside those of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.edge_bank import EdgeBank
+from lightning_tgnn.checks import InvalidArgumentError, check_positive, refusal
+from lightning_tgnn.metrics import LinkMetrics
+from lightning_tgnn.types import EventBatch
+
+
+class EdgeBankBaseline(pl.Callback):
+    """Scores the same events and negatives as the model with EdgeBank, unlimited and with a time window.
+
+    A pair scores 1 if it had an event before this one, at any time or within the window, and 0 otherwise (Poursafaei et
+    al., "Towards Better Evaluation for Dynamic Link Prediction", NeurIPS 2022, section 5). As the model it looks at
+    validation and test events that have happened, but event by event, not batch by batch. Logs for ``val`` and ``test``
+    the figures of `LinkPrediction` as ``test/edgebank/ap`` and ``test/edgebank_window/ap`` and so on.
+
+    Args:
+        window: In the unit of the stream; None takes the time that the test part lasts, as the paper does.
+
+    Raises:
+        InvalidArgumentError: The window is not above 0.
+    """
+
+    def __init__(self, window: float | None = None) -> None:
+        if window is not None:
+            check_positive("window", window, cure="give a span of time, or None for that of the test part")
+        self.window = window
+        self._bank: EdgeBank | None = None
+        self._metrics: dict[str, LinkMetrics] = {}
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin with nothing measured."""
+        self._begin(trainer, pl_module)
+
+    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin with nothing measured."""
+        self._begin(trainer, pl_module)
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: EventBatch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Score a batch."""
+        self._score(batch)
+
+    def on_test_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: EventBatch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Score a batch."""
+        self._score(batch)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log what was measured."""
+        self._log("val", trainer, pl_module)
+
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log what was measured."""
+        self._log("test", trainer, pl_module)
+
+    def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        data: Any = getattr(trainer, "datamodule", None)
+        store = getattr(data, "store", None)
+        if store is None or not getattr(pl_module, "draws_negatives", True):
+            cure = "leave EdgeBank out, or predict links on a TemporalDataModule"
+            received = f"{type(pl_module).__name__} on {type(data).__name__}"
+            raise InvalidArgumentError(refusal("EdgeBank", "beside a link predictor", received, cure))
+        if self._bank is None:
+            self._bank = EdgeBank.build(store.src, store.dst, store.time, store.num_nodes)
+        self._test_span = float(store.time[-1] - store.time[data.split.test[0]])
+        self._metrics = {name: LinkMetrics().to(pl_module.device) for name in ("edgebank", "edgebank_window")}
+
+    def _score(self, batch: EventBatch) -> None:
+        # A test part at one moment has no span; its events then remember that moment.
+        window = self.window or self._test_span or torch.finfo(torch.float64).tiny
+        for (_, metrics), span in zip(self._metrics.items(), (None, window), strict=True):
+            positive, negatives = _scores(self._bank, batch, span)
+            metrics.update(positive, negatives, batch.unseen)
+
+    def _log(self, part: str, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        shared = getattr(trainer.strategy, "shares_node_state", False)
+        for name, metrics in self._metrics.items():
+            for figure, value in metrics.compute().items():
+                pl_module.log(f"{part}/{name}/{figure}", value, sync_dist=shared)
+        self._metrics = {}
+
+
+def _scores(bank: EdgeBank | None, batch: EventBatch, window: float | None) -> tuple[Tensor, Tensor]:
+    """Return the scores of the true destinations [B] and of the negatives [B, Q]."""
+    assert bank is not None
+    count = batch.negatives.shape[1]
+    src, dst, events, negatives = (part.cpu() for part in (batch.src, batch.dst, batch.events, batch.negatives))
+    positive = bank.remembers(src, dst, events, window)
+    repeated = (column.repeat_interleave(count) for column in (src, events))
+    source, before = repeated
+    negative = bank.remembers(source, negatives.flatten(), before, window)
+    return positive.to(batch.src.device), negative.view(len(src), count).to(batch.src.device)

@@ -1,0 +1,186 @@
+"""``lightning-tgnn predict``: answers of a trained model to the questions of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.commands.options import Options
+from lightning_tgnn.serving import Predictor
+from lightning_tgnn.serving.node_numbers import SIDES
+from lightning_tgnn.serving.saved_predictor import is_saved_predictor
+from lightning_tgnn.serving.tables import answer_table, check_suffix, read_pieces
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DESCRIPTION = """Answer questions with a trained model, in the ids of its stream, CSV or Parquet in and out.
+
+  lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv         src,dst,time: a probability each
+  lightning-tgnn predict --ckpt_path CKPT --top_k users.csv --k 10 --output top.parquet src,time: the best destinations
+  lightning-tgnn predict --ckpt_path CKPT --embed nodes.parquet --output vectors.csv    node,time: a vector each
+
+Without a column time a question is about the time of the latest event; no question can be about an earlier one. The
+model first takes in the whole stream that it was trained on, which the checkpoint names, then the events of --events.
+"""
+
+
+Answer = Callable[["pd.DataFrame"], "pd.DataFrame"]
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """What to answer.
+
+    Args:
+        ckpt_path: A checkpoint of a run, or what `Predictor.save` has written.
+        score: Table of pairs, columns src, dst and time: the probability of each.
+        top_k: Table of sources, columns src and time: the k most probable destinations of each.
+        embed: Table of nodes, columns node and time: the embedding of each.
+        output: Where the answers go; the ending, .csv or .parquet, says how.
+        k: Destinations per source.
+        candidates: Table with the column dst: destinations to choose from; all of the stream if None.
+        side: Whether the nodes of --embed are "source" or "destination", where both share ids.
+        events: Table of events that came after those of the stream, columns src, dst and time and then the edge
+            features: taken in before the first answer.
+        source: The stream of training, where it is no longer at the place that the checkpoint names.
+        save: Where to keep the state with those events, for the next --ckpt_path; nowhere if None.
+        batch_size: Questions answered at once.
+        device: Where the model is.
+    """
+
+    ckpt_path: str
+    output: str
+    score: str | None = None
+    top_k: str | None = None
+    embed: str | None = None
+    k: int = 10
+    candidates: str | None = None
+    side: str | None = None
+    events: str | None = None
+    source: str | None = None
+    save: str | None = None
+    batch_size: int = 10_000
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        asked = [name for name in _QUESTIONS if getattr(self, name) is not None]
+        if len(asked) != 1:
+            cure = "give one table of questions: --score, --top_k or --embed"
+            raise InvalidArgumentError(refusal("question", "one of score, top_k, embed", asked, cure))
+        check_int("k", self.k, minimum=1, cure="10 is usual")
+        check_int("batch_size", self.batch_size, minimum=1, cure="10000 is usual")
+        if self.side is not None:
+            check_choice("side", self.side, SIDES)
+        check_suffix("output", self.output)
+
+    @property
+    def question(self) -> str:
+        """What is asked."""
+        return next(name for name in _QUESTIONS if getattr(self, name) is not None)
+
+
+def predict(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+        DataError: A table does not hold what it has to.
+    """
+    (chosen,) = Options("predict", _DESCRIPTION, {PredictOptions: set()}).parse(arguments)
+    options = PredictOptions(**chosen)
+    predictor = _predictor(options)
+    if options.events is not None:
+        for piece in _pieces(predictor, options, "events", ("src", "dst")):
+            _observe(predictor, piece)
+    columns, make_answer = _QUESTIONS[options.question]
+    answer = make_answer(predictor, options)
+    count = 0
+    with answer_table(options.output) as add:
+        for piece in _pieces(predictor, options, options.question, columns):
+            add(answer(piece))
+            count += len(piece)
+    if options.save is not None:
+        predictor.save(options.save)
+    Console().print(f"{count:,} answers: {options.output}", soft_wrap=True, highlight=False)
+
+
+def _predictor(options: PredictOptions) -> Predictor:
+    path = Path(options.ckpt_path)
+    if not path.is_file():
+        raise InvalidArgumentError(refusal("ckpt_path", "a file", str(path), "give a checkpoint of a run"))
+    if is_saved_predictor(path):
+        return Predictor.load(path, device=options.device)
+    return Predictor.from_checkpoint(path, options.source, device=options.device)
+
+
+def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple[str, ...]) -> Iterator[pd.DataFrame]:
+    path = getattr(options, name)
+    return read_pieces(name, path, ids, text_ids=not predictor.ids_are_integers, rows=options.batch_size)
+
+
+def _time(piece: pd.DataFrame) -> Any:
+    return piece["time"].to_numpy() if "time" in piece.columns else None
+
+
+def _observe(predictor: Predictor, piece: pd.DataFrame) -> None:
+    features = piece.drop(columns=["src", "dst", "time"], errors="ignore")
+    if "time" not in piece.columns:
+        cure = "give every event its time"
+        raise InvalidArgumentError(refusal("events", "a table with time", list(piece.columns), cure))
+    given = None if features.shape[1] == 0 else features.to_numpy()
+    predictor.observe(piece["src"].to_numpy(), piece["dst"].to_numpy(), piece["time"].to_numpy(), given)
+
+
+def _score(predictor: Predictor, options: PredictOptions) -> Answer:
+    def answer(piece: pd.DataFrame) -> pd.DataFrame:
+        probability = predictor.score(piece["src"].to_numpy(), piece["dst"].to_numpy(), _time(piece))
+        return _asked(predictor, piece, ["src", "dst"]).assign(probability=probability)
+
+    return answer
+
+
+def _top_k(predictor: Predictor, options: PredictOptions) -> Answer:
+    candidates = None
+    if options.candidates is not None:
+        pieces = [piece["dst"].to_numpy() for piece in _pieces(predictor, options, "candidates", ("dst",))]
+        candidates = np.concatenate(pieces)
+
+    def answer(piece: pd.DataFrame) -> pd.DataFrame:
+        best = predictor.top_k(piece["src"].to_numpy(), _time(piece), k=options.k, candidates=candidates)
+        asked = _asked(predictor, piece, ["src"])
+        asked = asked.loc[asked.index.repeat(options.k)].reset_index(drop=True)
+        rank = np.tile(np.arange(1, options.k + 1), len(piece))
+        return asked.assign(rank=rank, dst=best.destinations.ravel(), probability=best.probabilities.ravel())
+
+    return answer
+
+
+def _embed(predictor: Predictor, options: PredictOptions) -> Answer:
+    def answer(piece: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        vectors = predictor.embed(piece["node"].to_numpy(), _time(piece), side=options.side)
+        named = pd.DataFrame(vectors, columns=[f"e{i}" for i in range(vectors.shape[1])])
+        return pd.concat([_asked(predictor, piece, ["node"]), named], axis=1)
+
+    return answer
+
+
+def _asked(predictor: Predictor, piece: pd.DataFrame, ids: list[str]) -> pd.DataFrame:
+    """Return the question as it stands ahead of its answer."""
+    times = predictor.latest_time if "time" not in piece.columns else piece["time"].astype(float)
+    return piece[ids].assign(time=times).reset_index(drop=True)
+
+
+_QUESTIONS: dict[str, tuple[tuple[str, ...], Callable[[Predictor, PredictOptions], Answer]]] = {
+    "score": (("src", "dst"), _score),
+    "top_k": (("src",), _top_k),
+    "embed": (("node",), _embed),
+}

@@ -1,0 +1,179 @@
+"""A predictor's parts, from a checkpoint and its stream or from a file of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import lightning_tgnn.tasks as tasks
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.data import EventStore, TemporalDataModule
+from lightning_tgnn.serving.clock import Clock
+from lightning_tgnn.serving.feature_log import FeatureLog
+from lightning_tgnn.serving.live_state import Events, LiveState
+from lightning_tgnn.serving.node_numbers import NodeNumbers
+from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
+from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
+from lightning_tgnn.tasks import MemoryTask
+from lightning_tgnn.tasks.requirements import check_same_graph
+from lightning_tgnn.types import StreamInfo
+
+_KEY = "lightning_tgnn"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a predictor is made of.
+
+    Attributes:
+        live: State and model.
+        numbers: Ids of the nodes.
+        clock: First and latest time.
+        info: The stream that the model was trained on.
+        is_destination: bool [N], nodes that have been a destination.
+        data: The stream, where it is at hand.
+    """
+
+    live: LiveState
+    numbers: NodeNumbers
+    clock: Clock
+    info: StreamInfo
+    is_destination: Tensor
+    data: TemporalDataModule | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values that hold all of it but the stream."""
+        ids = self.numbers.ids
+        return {
+            "task": type(self.live.task).__name__,
+            "hyper_parameters": dict(self.live.task.hparams),
+            "weights": self.live.task.state_dict(),
+            "stream": asdict(self.info),
+            "ids": torch.from_numpy(ids.astype(np.int64)) if self.numbers.are_integers else ids.tolist(),
+            "first_destination": self.numbers.first_destination,
+            "clock": {"origin": self.clock.origin, "latest": self.clock.latest},
+            "is_destination": self.is_destination,
+            **self.live.state_dict(),
+        }
+
+    def reset(self) -> None:
+        """Return to the state before the first event."""
+        self.live.reset()
+        self.clock.latest = -math.inf
+
+
+def from_checkpoint(
+    path: str | Path,
+    data: TemporalDataModule | str | Path | None,
+    task: type[MemoryTask] | None,
+    device: torch.device,
+) -> Parts:
+    """Return the parts after the events that the state in a checkpoint has taken in.
+
+    Raises:
+        CheckpointError: It is no checkpoint of a task on event streams, or one of another stream.
+        InvalidArgumentError: The DataModule cannot be made again, or its neighbours are not the most recent ones.
+    """
+    checkpoint = read_tensors(path, "a checkpoint of a lightning_tgnn task", device)
+    saved = checkpoint.get(_KEY, {})
+    if "state" not in saved:
+        cure = "give a checkpoint of a task on event streams, such as LinkPrediction"
+        raise CheckpointError(refusal(str(path), "a checkpoint with node state", sorted(map(str, checkpoint)), cure))
+    if not isinstance(data, TemporalDataModule):
+        data = _data_again(path, saved, data)
+    module = _task(task, saved.get("task", "LinkPrediction"), checkpoint.get("hyper_parameters", {}))
+    module.on_load_checkpoint(checkpoint)
+    check_same_graph(module.info, data.info)
+    if module.sampled_roots != "none":
+        _check_neighbors(data)
+    module = _ready(module, checkpoint["state_dict"], device)
+    batch_size = saved.get("global_batch_size") or data.batch_size
+    store, position = data.store, saved["state"]["position"]
+    live = _live_after(data, module, position, batch_size)
+    latest = float(store.time[position - 1]) if position else -math.inf
+    is_destination = torch.zeros(store.num_nodes, dtype=torch.bool)
+    is_destination[store.dst] = True
+    clock = Clock(float(store.time[0]), latest)
+    assert module.info is not None
+    return Parts(live, NodeNumbers.of_stream(store), clock, module.info, is_destination, data)
+
+
+def catch_up(parts: Parts) -> None:
+    """Take in the rest of the stream, part by part, as evaluation does."""
+    assert parts.data is not None
+    store, split, position = parts.data.store, parts.data.split, parts.live.num_events
+    for part in (split.train, split.val, split.test):
+        events = part[part >= position]
+        if len(events):
+            with torch.no_grad():
+                parts.live.append(_events(store, events))
+                parts.live.close_batch()
+            parts.clock.latest = float(store.time[events[-1]])
+
+
+def from_saved(path: str | Path, task: type[MemoryTask] | None, device: torch.device) -> Parts:
+    """Return the parts that `Parts.state_dict` has told of.
+
+    Raises:
+        CheckpointError: The file is something else.
+    """
+    held = read_tensors(path, "a saved Predictor", "cpu")
+    check_format(held, path)
+    info = StreamInfo(**held["stream"])
+    module = _task(task, held["task"], held["hyper_parameters"])
+    module.build(info)
+    module = _ready(module, held["weights"], device)
+    ids = held["ids"].numpy() if isinstance(held["ids"], Tensor) else np.array(held["ids"], dtype=np.str_)
+    numbers = NodeNumbers(ids, held["first_destination"])
+    return Parts(LiveState.from_state_dict(module, held), numbers, Clock(**held["clock"]), info, held["is_destination"])
+
+
+def _data_again(path: str | Path, saved: dict[str, Any], source: str | Path | None) -> TemporalDataModule:
+    arguments = dict(saved.get("data") or {})
+    if source is not None:
+        arguments["source"] = source
+    if arguments.get("source") is None:
+        cure = "pass Predictor.from_checkpoint(path, data=TemporalDataModule(...)) with the stream of training"
+        raise InvalidArgumentError(refusal("data", f"given for {path}", None, cure))
+    return TemporalDataModule(**arguments)
+
+
+def _check_neighbors(data: TemporalDataModule) -> None:
+    if data.neighbor_sampler != "most_recent":
+        cure = "train with neighbor_sampler='most_recent': others need the whole past of every node"
+        raise InvalidArgumentError(refusal("neighbor_sampler", "'most_recent'", data.neighbor_sampler, cure))
+
+
+def _task(task: type[MemoryTask] | None, name: str, arguments: dict[str, Any]) -> MemoryTask:
+    kind = task or getattr(tasks, name, None)
+    if kind is None:
+        cure = "pass the class of your own task as task=..."
+        raise InvalidArgumentError(refusal("task", "given, for it is none of this package", name, cure))
+    # Lightning's command adds how it made the task, under names of its own.
+    return kind(**{key: value for key, value in arguments.items() if not key.startswith("_")})
+
+
+def _ready(module: MemoryTask, weights: dict[str, Any], device: torch.device) -> MemoryTask:
+    module.load_state_dict(weights)
+    return module.to(device).eval().requires_grad_(False)
+
+
+def _live_after(data: TemporalDataModule, module: MemoryTask, position: int, batch_size: int) -> LiveState:
+    store = data.store
+    reads_features = module.sampled_roots == "all" and store.edge_features is not None
+    width = 0 if module.sampled_roots == "none" else data.num_neighbors
+    recent, events = RecentNeighbors.of_stream(store, data.adjacency, position, width)
+    rows = torch.empty(0, 0) if store.edge_features is None else store.edge_features[events]
+    features = FeatureLog(rows.to(module.device) if reads_features else torch.empty(0, 0))
+    return LiveState(module, recent, features, store.node_features, batch_size)
+
+
+def _events(store: EventStore, events: Tensor) -> Events:
+    features = torch.empty(len(events), 0) if store.edge_features is None else store.edge_features[events]
+    return Events(store.src[events], store.dst[events], store.time[events] - store.time[0], features)

@@ -1,0 +1,70 @@
+"""Times of events and questions, in the unit of the stream, and since its first event."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.columns import float_column
+
+
+class Clock:
+    """Knows when the stream began and when its latest event was.
+
+    Args:
+        origin: Time of the first event.
+        latest: Time of the latest event taken in, -inf before the first.
+    """
+
+    def __init__(self, origin: float, latest: float) -> None:
+        self.origin = origin
+        self.latest = latest
+
+    def of_events(self, time: Any, count: int) -> Tensor:
+        """Return the times of new events since the origin, float64 [count].
+
+        Raises:
+            InvalidArgumentError: There are more or fewer.
+            DataError: One is not finite, or before the one ahead of it.
+        """
+        times = self._times(time, count)
+        previous = np.concatenate([[self.latest], times[:-1]])
+        self._refuse_earlier(times, previous, "in the order of the stream: sort events by time")
+        return torch.from_numpy(times - self.origin)
+
+    def of_queries(self, time: Any, count: int) -> Tensor:
+        """Return the times of questions since the origin, float64 [count].
+
+        Raises:
+            InvalidArgumentError: There are more or fewer, or there is no event yet to take the time of.
+            DataError: One is not finite, or before the latest event.
+        """
+        if time is None and math.isinf(self.latest):
+            raise InvalidArgumentError(refusal("time", "given before the first event", None, "give a time"))
+        times = np.full(count, self.latest) if time is None else self._times(time, count)
+        self._refuse_earlier(times, np.full(count, self.latest), "the state has moved on: ask about later times")
+        return torch.from_numpy(times - self.origin)
+
+    def advance(self, times: Tensor) -> None:
+        """Note the times, since the origin, of events that have been taken in."""
+        if len(times):
+            self.latest = float(times[-1]) + self.origin
+
+    def _times(self, time: Any, count: int) -> np.ndarray:
+        times = float_column("time", np.atleast_1d(np.asarray(time)), np.float64, ndim=1)
+        if len(times) == 1:
+            times = times.repeat(count)
+        if len(times) != count:
+            raise InvalidArgumentError(refusal("time", f"one, or {count}", len(times), "give one value per row"))
+        return times
+
+    def _refuse_earlier(self, times: np.ndarray, least: np.ndarray, cure: str) -> None:
+        early = times < least
+        if early.any():
+            where = int(np.argmax(early))
+            raise DataError(refusal(f"time[{where}]", f"at least {least[where]}", float(times[where]), cure))

@@ -1,0 +1,60 @@
+"""Features of the events that some node still has among its latest."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class FeatureLog:
+    """Rows of edge features in a table that grows, and that forgets rows which nobody refers to.
+
+    Args:
+        rows: float32 [V, d_edge], the first rows; width 0 where events have no features.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.table = rows if len(rows) else rows.new_zeros(1, rows.shape[1])  # masked places read row 0
+        self._used = len(rows)
+
+    @property
+    def width(self) -> int:
+        """Features per event."""
+        return self.table.shape[1]
+
+    def append(self, features: Tensor) -> Tensor:
+        """Keep features (float32 [B, d_edge]) and return their rows, int64 [B]."""
+        end = self._used + len(features)
+        if end > len(self.table):
+            grown = self.table.new_zeros(max(end, 2 * len(self.table)), self.width)
+            grown[: self._used] = self.table[: self._used]
+            self.table = grown
+        self.table[self._used : end] = features.to(self.table.device)
+        rows = torch.arange(self._used, end)
+        self._used = end
+        return rows
+
+    def has_room(self, count: int) -> bool:
+        """Whether ``count`` more rows leave the table as it is."""
+        return self._used + count <= len(self.table)
+
+    def mark(self) -> int:
+        """Return where the next row goes, for `rewind`."""
+        return self._used
+
+    def rewind(self, mark: int) -> None:
+        """Drop what was appended since `mark`."""
+        self._used = mark
+
+    def forget_others(self, rows: Tensor) -> None:
+        """Keep only what ``rows`` (int64 [N, K], -1 in empty places) refer to, and renumber them in place."""
+        mask = rows >= 0
+        kept, renumbered = rows[mask].unique(return_inverse=True)
+        rows[mask] = renumbered
+        table = self.table.new_zeros(max(2 * len(kept), 1), self.width)
+        table[: len(kept)] = self.table[kept.to(self.table.device)]
+        self.table, self._used = table, len(kept)
+
+    def held(self) -> Tensor:
+        """Return the rows in use, float32 [V, d_edge]."""
+        return self.table[: self._used]

@@ -1,0 +1,245 @@
+"""The state of a model that follows a stream: node state, latest neighbours, and the batch that is still open."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.dedup import organize
+from lightning_tgnn.data.batches import deliver
+from lightning_tgnn.serving.feature_log import FeatureLog
+from lightning_tgnn.serving.fresh_memory import FreshMemory
+from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
+from lightning_tgnn.types import EventBatch, QueryBatch
+
+
+class Events(NamedTuple):
+    """Events as they come: ``src``, ``dst`` int64 [B], ``time`` float64 [B], ``features`` float32 [B, d_edge]."""
+
+    src: Tensor
+    dst: Tensor
+    time: Tensor
+    features: Tensor
+
+
+class _Backup:
+    """Rows of some tables as they were."""
+
+    def __init__(self, tables: list[Tensor], nodes: Tensor) -> None:
+        self._tables = tables
+        self.nodes = nodes
+        self._rows = [table[nodes.to(table.device)] for table in tables]
+
+    def put_back(self) -> None:
+        for table, rows in zip(self._tables, self._rows, strict=True):
+            table[self.nodes.to(table.device)] = rows
+
+
+class LiveState:
+    """Takes in events in batches of a fixed size, as training does, and answers after any number of them.
+
+    After ``n`` events the state is that of batches of ``batch_size`` events, the last one as short as need be: what an
+    epoch over these ``n`` events ends with, however they were handed over. For an answer the open batch is taken in as
+    if it ended here; when more events come, the rows that it changed are put back.
+
+    Args:
+        task: A memory-based temporal GNN in evaluation mode with its node state, in this process.
+        recent: Latest neighbours.
+        features: Their edge features.
+        node_features: float32 [N, d_node] or None.
+        batch_size: Events per batch.
+    """
+
+    def __init__(
+        self, task: Any, recent: RecentNeighbors, features: FeatureLog, node_features: Tensor | None, batch_size: int
+    ) -> None:
+        self.task = task
+        self.recent = recent
+        self.features = features
+        self.batch_size = batch_size
+        self._node_features = node_features
+        self._memory = FreshMemory(task)
+        self._open: list[Events] = []
+        self._backups: list[_Backup] = []
+        self._is_settled = True
+
+    @property
+    def num_events(self) -> int:
+        """Events of the stream that have been taken in or wait in the open batch."""
+        held = self.task.state_store.position
+        return held if self._backups else held + self.num_open
+
+    @property
+    def num_open(self) -> int:
+        """Events of the batch that is still open."""
+        return sum(len(events.src) for events in self._open)
+
+    def append(self, events: Events) -> None:
+        """Add events; a batch that is full is taken in."""
+        self._reopen()
+        start = 0
+        while start < len(events.src):
+            end = start + self.batch_size - self.num_open
+            self._open.append(Events(*(column[start:end] for column in events)))
+            start = end
+            if self.num_open == self.batch_size:
+                self.close_batch()
+        self._is_settled = not self._open
+
+    def close_batch(self) -> None:
+        """Take in the open batch for good, as at the end of a part of a stream."""
+        self._reopen()
+        if self._open:
+            self._make_room()
+            self._take_in(self._batch(self.open_events()))
+            self._open.clear()
+        self._is_settled = True
+
+    def settle(self) -> None:
+        """Take in the open batch for an answer."""
+        if self._is_settled:
+            return
+        self._make_room()
+        batch = self._batch(self.open_events())
+        store = self.task.state_store
+        changed = torch.cat([batch.nodes[: batch.num_written], batch.mail_nodes]).unique()
+        ends = torch.cat([batch.src, batch.dst]).unique()
+        self._backups = [
+            _Backup(list(vars(store.rows).values()), changed),
+            _Backup(list(self.recent.tables.values()), ends),
+        ]
+        self._position, self._used = store.position, self.features.mark()
+        self._take_in(batch)
+        self._is_settled = True
+
+    def query(self, nodes: Tensor, times: Tensor) -> tuple[Any, QueryBatch]:
+        """Return the memory and the neighbours that a question about ``nodes`` at ``times`` needs.
+
+        Args:
+            nodes: int64 [R].
+            times: float64 [R], since the first event of the stream.
+        """
+        self.settle()
+        if self.task.sampled_roots == "all":
+            neighbors, time, row = (self.recent.tables[name][nodes] for name in ("neighbor", "time", "row"))
+        else:
+            neighbors = row = nodes.new_empty(0, 0)
+            time = times.new_empty(0, 0)
+        mask = neighbors >= 0
+        known = torch.where(mask, neighbors, nodes[: len(neighbors)].unsqueeze(1))
+        own = organize(torch.cat([nodes, known.flatten()]))
+        batch = QueryBatch(
+            nodes=own.distinct,
+            num_roots=int(own.position[: len(nodes)].max()) + 1 if len(nodes) else 0,
+            root_index=own.position[: len(nodes)],
+            root_times=times,
+            neighbor_index=own.position[len(nodes) :].view(neighbors.shape),
+            neighbor_time=time,
+            neighbor_mask=mask,
+            neighbor_edge=row.clamp(min=0) if self.features.width else nodes.new_empty(0, 0),
+            edge_features=self.features.table if self.features.width else torch.empty(0, 0),
+            node_features=self._of_nodes(own.distinct),
+        )
+        return self._memory.read(own.distinct), batch.to(self.task.device)
+
+    def _of_nodes(self, nodes: Tensor) -> Tensor:
+        return torch.empty(len(nodes), 0) if self._node_features is None else self._node_features[nodes]
+
+    def open_events(self) -> Events:
+        """Return the events of the batch that is still open."""
+        return Events(*(torch.cat(columns) for columns in zip(*self._open, strict=True)))
+
+    def reset(self) -> None:
+        """Return to the state before the first event."""
+        self._open.clear()
+        self._backups = []
+        self._is_settled = True
+        self.task.state_store.reset()
+        self.recent.clear()
+        self.features.forget_others(self.recent.tables["row"])
+        self._memory.mark_changed()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values that hold the state, the open batch by itself."""
+        self._reopen()
+        self._is_settled = not self._open
+        return {
+            "state": self.task.state_store.state_dict(),
+            "recent": self.recent.tables,
+            "features": self.features.held().clone(),
+            "node_features": self._node_features,
+            "batch_size": self.batch_size,
+            "open": self.open_events()._asdict() if self._open else None,
+        }
+
+    @classmethod
+    def from_state_dict(cls, task: Any, state: dict[str, Any]) -> LiveState:
+        """Return what `state_dict` told of, around a task with its weights."""
+        task.state_store.load_state_dict(state["state"])
+        recent, features = RecentNeighbors(state["recent"]), FeatureLog(state["features"].to(task.device))
+        live = cls(task, recent, features, state["node_features"], state["batch_size"])
+        if state["open"] is not None:
+            live.append(Events(**state["open"]))
+        return live
+
+    def _reopen(self) -> None:
+        """Undo what `settle` did."""
+        for backup in self._backups:
+            backup.put_back()
+            self._memory.mark_changed(backup.nodes)
+        if self._backups:
+            self.task.state_store.position = self._position
+            self.features.rewind(self._used)
+        self._backups = []
+
+    def _make_room(self) -> None:
+        """Forget features that nobody refers to rather than let their table grow."""
+        if self.features.width and not self.features.has_room(self.num_open):
+            self.features.forget_others(self.recent.tables["row"])
+
+    def _take_in(self, batch: EventBatch) -> None:
+        self.task.take_in(batch.to(self.task.device))
+        ends = torch.stack([batch.src, batch.dst], dim=1)
+        rows = self.features.append(batch.edge_features) if self.features.width else batch.events
+        self.recent.add(ends, batch.time, rows)
+        self._memory.mark_changed(batch.nodes[: batch.num_written])
+        self._memory.mark_changed(batch.mail_nodes)
+
+    def _batch(self, events: Events) -> EventBatch:
+        """Return the batch that only changes node state, as `EventLoader.replay` makes it."""
+        count, position = len(events.src), self.task.state_store.position
+        ends = torch.stack([events.src, events.dst], dim=1)
+        mails_neighbors = self.task.sampled_roots == "events"
+        mail_nodes, mail_source = deliver(ends, self.recent.before_each(ends) if mails_neighbors else None)
+        own = organize(torch.cat([events.src, events.dst]))
+        none = events.src.new_empty(0)
+        nothing = none.view(0, 0)
+        return EventBatch(
+            events=torch.arange(position, position + count),
+            src=events.src,
+            dst=events.dst,
+            time=events.time,
+            negatives=events.src.new_empty(count, 0),
+            nodes=own.distinct,
+            root_index=own.position,
+            neighbor_index=nothing,
+            neighbor_time=events.time.new_empty(0, 0),
+            neighbor_mask=nothing.bool(),
+            neighbor_edge=nothing,
+            event_edge=torch.arange(count) if events.features.shape[1] else none,
+            edge_features=events.features,
+            node_features=self._of_nodes(own.distinct),
+            mail_nodes=mail_nodes,
+            mail_source=mail_source,
+            unseen=torch.zeros(count, dtype=torch.bool),
+            labels=none,
+            num_written=len(own.distinct),
+            num_roots=len(own.distinct),
+            starts_stream=False,
+            position=position + count,
+            changed=none,
+            share=1.0,
+            upcoming=none,
+        )

@@ -1,0 +1,103 @@
+"""From the users' ids of nodes to their numbers and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.data import EventStore
+
+SIDES = ("source", "destination")
+
+
+class NodeNumbers:
+    """Looks up nodes by the ids that their user gave them.
+
+    Args:
+        ids: [N], integers or strings, the id of every node.
+        first_destination: Where sources and destinations are numbered apart, the first of the latter, else None.
+
+    Raises:
+        DataError: An id stands for two nodes.
+    """
+
+    def __init__(self, ids: np.ndarray, first_destination: int | None) -> None:
+        self.ids = ids
+        self.first_destination = first_destination
+        cut = 0 if first_destination is None else first_destination
+        self._tables = {side: _Table(part, start) for side, part, start in self._parts(cut)}
+
+    @classmethod
+    def of_stream(cls, store: EventStore) -> NodeNumbers:
+        """Return the ids of a stream; where they repeat, its sources and destinations have to be apart."""
+        ids = np.arange(store.num_nodes) if store.node_ids is None else np.asarray(store.node_ids)
+        if len(np.unique(ids)) == len(ids):
+            return cls(ids, None)
+        first = int(store.src.max()) + 1
+        return cls(ids, first if first <= int(store.dst.min()) else None)
+
+    @property
+    def are_integers(self) -> bool:
+        """Whether ids are integers; otherwise they are strings."""
+        return self.ids.dtype.kind in "iu"
+
+    def find(self, argument: str, ids: Any, side: str | None = None) -> Tensor:
+        """Return the numbers of nodes, int64 [R].
+
+        Args:
+            argument: What the ids are called in a refusal.
+            ids: [R], integers or strings, as in the stream.
+            side: ``"source"`` or ``"destination"``; needed where these are numbered apart.
+
+        Raises:
+            InvalidArgumentError: An id is of the wrong kind, or it is not said which side is meant.
+            DataError: There is no such node.
+        """
+        if side is not None:
+            check_choice("side", side, SIDES)
+        elif self.first_destination is not None:
+            cure = "the same id is one node as a source and another as a destination"
+            raise InvalidArgumentError(refusal("side", "'source' or 'destination'", None, cure))
+        column = self._column(argument, ids)
+        numbers, is_known = self._tables[side if self.first_destination is not None else "source"].find(column)
+        if not is_known.all():
+            unknown = column[int(np.argmin(is_known))].item()
+            cure = "node state has a row per node of the stream: leave it out, or train on a stream that has it"
+            raise DataError(refusal(argument, "nodes of the stream that the model was trained on", unknown, cure))
+        return torch.from_numpy(numbers)
+
+    def _parts(self, cut: int) -> list[tuple[str | None, np.ndarray, int]]:
+        if self.first_destination is None:
+            return [("source", self.ids, 0)]
+        return [("source", self.ids[:cut], 0), ("destination", self.ids[cut:], cut)]
+
+    def _column(self, argument: str, ids: Any) -> np.ndarray:
+        column = np.atleast_1d(np.asarray(ids))
+        if column.dtype == object and all(isinstance(value, str) for value in column.flat):
+            column = column.astype(np.str_)
+        kinds, name = ("iu", "integers") if self.are_integers else ("U", "strings")
+        if column.ndim != 1 or (column.size and column.dtype.kind not in kinds):
+            received = f"{column.dtype} of shape {list(column.shape)}"
+            raise InvalidArgumentError(refusal(argument, f"{name} of shape [R], as in the stream", received, "convert"))
+        return column if column.size else column.astype(self.ids.dtype)
+
+
+class _Table:
+    """Distinct ids, sorted, and the number of each."""
+
+    def __init__(self, ids: np.ndarray, start: int) -> None:
+        order = np.argsort(ids, kind="stable")
+        self._ids, self._numbers = ids[order], order + start
+        repeated = self._ids[1:][self._ids[1:] == self._ids[:-1]]
+        if len(repeated):
+            cure = "give each node an id of its own"
+            raise DataError(refusal("node_ids", "distinct", repeated[0].item(), cure))
+
+    def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers, and where there is one."""
+        place = np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)
+        return self._numbers[place], self._ids[place] == ids

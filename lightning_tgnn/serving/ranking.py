@@ -1,0 +1,66 @@
+"""The best of many candidates for some sources."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.models import LinkPredictor
+from lightning_tgnn.serving.live_state import LiveState
+
+_CANDIDATES_PER_PIECE = 16_384
+_SOURCES_PER_PIECE = 1024
+
+
+def embed(live: LiveState, nodes: Tensor, times: Tensor) -> Tensor:
+    """Return the embeddings of ``nodes`` (int64 [R]) at ``times`` (float64 [R]), float32 [R, d_emb]."""
+    pieces = zip(nodes.split(_CANDIDATES_PER_PIECE), times.split(_CANDIDATES_PER_PIECE), strict=True)
+    if not len(nodes):
+        return torch.empty(0, live.task.config.embedding_dim, device=live.task.device)
+    embedded = [live.task.embed(*live.query(some, when)) for some, when in pieces]
+    return torch.cat(embedded) if len(embedded) > 1 else embedded[0]
+
+
+def best_candidates(
+    live: LiveState, predictor: LinkPredictor, src: Tensor, times: Tensor, candidates: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """Return the ``k`` best candidates of every source.
+
+    A candidate's embedding depends on the time alone, so candidates are embedded once per distinct time.
+
+    Args:
+        live: Answers.
+        predictor: Scores pairs of embeddings.
+        src: int64 [S].
+        times: float64 [S], since the first event of the stream.
+        candidates: int64 [C], distinct nodes.
+        k: At most C.
+
+    Returns:
+        Positions among the candidates, int64 [S, k], the best first, and their logits, float32 [S, k].
+    """
+    places = torch.empty(len(src), k, dtype=torch.int64)
+    logits = torch.empty(len(src), k)
+    moments, moment_of = times.unique(return_inverse=True)
+    order = moment_of.argsort(stable=True)
+    groups = order.split(torch.bincount(moment_of, minlength=len(moments)).tolist())
+    for time, sharing in zip(moments, groups, strict=True):
+        for group in sharing.split(_SOURCES_PER_PIECE):
+            sources = predictor.source(embed(live, src[group], times[group]))
+            places[group], logits[group] = _at_one_time(live, predictor, sources, time, candidates, k)
+    return places, logits
+
+
+def _at_one_time(
+    live: LiveState, predictor: LinkPredictor, sources: Tensor, time: Tensor, candidates: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    best = torch.empty(len(sources), 0, device=sources.device)
+    places = torch.empty(len(sources), 0, dtype=torch.int64, device=sources.device)
+    for start in range(0, len(candidates), _CANDIDATES_PER_PIECE):
+        piece = candidates[start : start + _CANDIDATES_PER_PIECE]
+        embeddings = live.task.embed(*live.query(piece, time.expand(len(piece))))
+        logits = predictor.every_pair(sources, predictor.destination(embeddings))
+        own = torch.arange(start, start + len(piece), device=logits.device).expand(logits.shape)
+        best, chosen = torch.cat([best, logits], dim=1).topk(min(k, start + len(piece)), dim=1)
+        places = torch.cat([places, own], dim=1).gather(1, chosen)
+    return places.cpu(), best.cpu()

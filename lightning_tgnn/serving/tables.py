@@ -1,0 +1,155 @@
+"""Tables of questions and answers: CSV or Parquet, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SUFFIXES = (".csv", ".parquet")
+_CSV, _PARQUET = _SUFFIXES
+
+
+def check_suffix(argument: str, path: str | Path) -> str:
+    """Return how a table is written, told by its name.
+
+    Raises:
+        InvalidArgumentError: By none that is known, or pyarrow is missing.
+    """
+    suffix = check_choice(f"the ending of {argument}", Path(path).suffix.lower(), _SUFFIXES)
+    if suffix == _PARQUET:
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            cure = "pip install 'lightning-tgnn[parquet]', or use .csv"
+            raise InvalidArgumentError(refusal(argument, "readable with pyarrow installed", str(path), cure)) from None
+    return suffix
+
+
+def read_pieces(
+    argument: str, path: str | Path, ids: tuple[str, ...], *, text_ids: bool, rows: int
+) -> Iterator[pd.DataFrame]:
+    """Yield the rows of a table, ``rows`` at a time, at least one piece.
+
+    Args:
+        argument: What the table is called in a refusal.
+        path: The file.
+        ids: Columns that hold node ids; they have to be there.
+        text_ids: Whether ids are strings, as written.
+        rows: Per piece.
+
+    Raises:
+        DataError: The file is missing or damaged, lacks a column or has it twice, or holds a gap.
+    """
+    suffix = check_suffix(argument, path)
+    if not Path(path).is_file():
+        raise DataError(refusal(argument, "a file", str(path), "check the name"))
+    pieces = _csv_pieces(path, ids, text_ids, rows) if suffix == _CSV else _parquet_pieces(path, rows)
+    try:
+        for piece in pieces:
+            _check_piece(argument, path, piece, ids)
+            yield piece
+    except (ValueError, OSError) as error:
+        if isinstance(error, DataError):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            refusal(argument, f"a {suffix[1:]} table", f"{path}: {reason}", "check how it was made")
+        ) from None
+
+
+def _csv_pieces(path: str | Path, ids: tuple[str, ...], text_ids: bool, rows: int) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
+    kinds: Any = dict.fromkeys(ids, str) if text_ids else None
+    options: dict[str, Any] = {"dtype": kinds, "keep_default_na": False, "na_values": [""], "skipinitialspace": True}
+    header = [str(name).strip() for name in pd.read_csv(path, nrows=1, header=None, dtype=str).iloc[0]]
+    if len(set(header)) < len(header):
+        raise ValueError(f"a column twice in {header}")  # pandas would rename the second
+    yield from pd.read_csv(path, chunksize=rows, index_col=False, **options)
+
+
+def _parquet_pieces(path: str | Path, rows: int) -> Iterator[pd.DataFrame]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        if file.metadata.num_rows == 0:
+            yield file.schema_arrow.empty_table().to_pandas()
+        for batch in file.iter_batches(rows):
+            yield batch.to_pandas()
+
+
+def _check_piece(argument: str, path: str | Path, piece: pd.DataFrame, ids: tuple[str, ...]) -> None:
+    missing = [name for name in ids if name not in piece.columns]
+    if missing:
+        cure = f"name the columns of nodes {', '.join(ids)}"
+        raise DataError(refusal(argument, f"a table with {', '.join(missing)}", f"{path} with {list(piece)}", cure))
+    for name in [name for name in (*ids, "time") if name in piece.columns]:
+        gaps = piece[name].isna()
+        if gaps.any():
+            row = int(gaps.to_numpy().argmax()) + int(piece.index[0])
+            cure = "drop or repair that row"
+            raise DataError(refusal(f"{name} in row {row} of {path}", "there", "nothing", cure))
+
+
+@contextmanager
+def answer_table(path: str | Path) -> Iterator[Any]:
+    """Yield a function that adds a DataFrame to a table, which appears at ``path`` only when all went well.
+
+    Raises:
+        InvalidArgumentError: The ending is none that is known, or nothing can be written there.
+    """
+    path = Path(path)
+    suffix = check_suffix("output", path)
+    partial = path.with_name(f".{path.stem}-{uuid4().hex}{suffix}")
+    writer = _CSVWriter(partial) if suffix == _CSV else _ParquetWriter(partial)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield writer.add
+        writer.close()
+        partial.replace(path)
+    except OSError as error:
+        cure = "choose another place, or make room"
+        raise InvalidArgumentError(refusal("output", "where files can be written", str(error), cure)) from error
+    finally:
+        writer.close()
+        partial.unlink(missing_ok=True)
+
+
+class _CSVWriter:
+    def __init__(self, path: Path) -> None:
+        self._path, self._has_header = path, False
+
+    def add(self, piece: pd.DataFrame) -> None:
+        piece.to_csv(self._path, mode="a", header=not self._has_header, index=False)
+        self._has_header = True
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class _ParquetWriter:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: Any = None
+
+    def add(self, piece: pd.DataFrame) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.Table.from_pandas(piece, preserve_index=False)
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, table.schema)
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,68 @@
+"""Edge classification: of which class, or of which classes, is an event?"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassF1Score, MultilabelF1Score
+
+from lightning_tgnn.tasks.event_classification import EventClassification, refuse_labels
+from lightning_tgnn.types import EventBatch, StreamInfo
+
+
+class EdgeClassification(EventClassification):
+    """Trains a memory-based temporal GNN to tell the class of each event, or with labels [E, L] all of its classes.
+
+    Which of the two the labels of the stream say. What is looked at are the embeddings of both ends just before the
+    event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled events of the
+    part, ``f1_micro``.
+    """
+
+    figure = "f1_micro"
+
+    def check_labels(self, info: StreamInfo) -> None:
+        """Refuse a stream without classes.
+
+        Raises:
+            InvalidArgumentError: It is such a one.
+        """
+        if info.num_classes < 1:
+            raise refuse_labels(self, "integers from 0, one per event, or rows of 0 and 1, negative for none", info)
+
+    def num_outputs(self, info: StreamInfo) -> int:
+        """Return the number of classes."""
+        return info.num_classes
+
+    def make_metric(self, info: StreamInfo) -> Metric:
+        """Return F1, micro."""
+        if info.multi_label:
+            return MultilabelF1Score(info.num_classes, average="micro", ignore_index=-1)
+        return MulticlassF1Score(info.num_classes, average="micro", ignore_index=-1)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross entropy, binary with several labels per event, a mean over what is labelled."""
+        labelled = labels >= 0
+        if labels.ndim == 1:
+            total = cross_entropy(logits, _known(labels), ignore_index=-1, reduction="sum")
+        else:
+            losses = binary_cross_entropy_with_logits(logits, labels.clamp(min=0).float(), reduction="none")
+            total = (losses * labelled).sum()
+        return total / labelled.sum().clamp(min=1)
+
+    def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch to a metric."""
+        if (labels >= 0).any():
+            # Decisions rather than logits: torchmetrics takes those as probabilities where all happen to be in [0, 1].
+            metric.update(logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long(), _known(labels))
+
+    def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
+        """Return event ids and the probability of each class, [B, C]."""
+        logits = self.stage_order(self, batch)
+        assert self.info is not None
+        probability = logits.sigmoid() if self.info.multi_label else logits.softmax(-1)
+        return {"event": batch.events, "probability": probability}
+
+
+def _known(labels: Tensor) -> Tensor:
+    return labels.clamp(min=-1).long()

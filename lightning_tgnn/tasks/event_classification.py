@@ -1,0 +1,180 @@
+"""What the tasks share that tell the label of each event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torchmetrics import Metric
+
+from lightning_tgnn.checks import (
+    InvalidArgumentError,
+    check_choice,
+    check_int,
+    check_not_negative,
+    check_positive,
+    refusal,
+)
+from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
+from lightning_tgnn.tasks.memory_task import MemoryTask
+from lightning_tgnn.types import EventBatch, StreamInfo
+
+
+class EventClassification(MemoryTask):
+    """Trains a memory-based temporal GNN to tell the label of each event as it happens.
+
+    What counts is known at the event: the embeddings of its ends just before it, and its own features. Events with a
+    negative label change the node state but are neither learnt from nor measured. Subclasses say what a label is.
+
+    Args:
+        model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
+        memory_dim: Width of the node memory.
+        embedding_dim: Width of the embeddings.
+        time_dim: Width of the time encoding.
+        num_heads: Attention heads of TGN and APAN.
+        mailbox_size: Mails that APAN keeps per node.
+        static_dim: Width of the static node memory, a learned vector per node; 0 for none.
+        hidden_dim: Width of the classifier.
+        dropout: Rate of dropout, in [0, 1).
+        lr: Learning rate of Adam.
+        weight_decay: Of Adam.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    draws_negatives = False
+    reads_destination = True
+    classifier: EventClassifier
+
+    def __init__(
+        self,
+        model: str = "tgn",
+        memory_dim: int = 100,
+        embedding_dim: int = 100,
+        time_dim: int = 100,
+        num_heads: int = 2,
+        mailbox_size: int = 10,
+        static_dim: int = 0,
+        hidden_dim: int = 100,
+        dropout: float = 0.1,
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+    ) -> None:
+        config = ModelConfig(
+            memory_dim=memory_dim,
+            embedding_dim=embedding_dim,
+            time_dim=time_dim,
+            num_heads=num_heads,
+            mailbox_size=mailbox_size,
+            static_dim=static_dim,
+            dropout=dropout,
+        )
+        check_choice("model", model, MODEL_NAMES)
+        check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
+        check_positive("lr", lr, cure="1e-3 is usual")
+        check_not_negative("weight_decay", weight_decay, cure="0 is usual")
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+        self.save_hyperparameters()
+        self.hidden_dim = hidden_dim
+
+    def check_labels(self, info: StreamInfo) -> None:
+        """Refuse a stream without the labels that the task needs.
+
+        Raises:
+            InvalidArgumentError: It is such a one.
+        """
+        raise NotImplementedError
+
+    def num_outputs(self, info: StreamInfo) -> int:
+        """Return the logits per event."""
+        raise NotImplementedError
+
+    def make_metric(self, info: StreamInfo) -> Metric:
+        """Return what is measured on a part."""
+        raise NotImplementedError
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss over the labelled events; 0 where there is none."""
+        raise NotImplementedError
+
+    def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch to a metric."""
+        raise NotImplementedError
+
+    figure: str
+    """Name of what is measured."""
+
+    def build(self, info: StreamInfo) -> None:
+        """Build model and metrics for a stream."""
+        self.check_labels(info)
+        super().build(info)
+        self.val_metric, self.test_metric = self.make_metric(info), self.make_metric(info)
+
+    def build_head(self) -> None:
+        """Create the classifier."""
+        assert self.info is not None
+        width = (2 if self.reads_destination else 1) * self.config.embedding_dim + self.info.edge_feature_dim
+        outputs = self.num_outputs(self.info)
+        self.classifier = EventClassifier(width, self.hidden_dim, outputs, self.config.dropout)
+
+    def score(self, embeddings: Tensor, batch: EventBatch) -> Tensor:
+        """Return logits, float32 [B, C]."""
+        count = len(batch)
+        parts = [embeddings[:count]]
+        if self.reads_destination:
+            parts.append(embeddings[count : 2 * count])
+        if batch.edge_features.shape[-1]:
+            parts.append(batch.edge_features[batch.event_edge])
+        return self.classifier(parts)
+
+    def training_step(self, batch: EventBatch, batch_idx: int) -> Tensor:
+        """Run the stages in order; mails are delivered after the batch has been scored."""
+        logits = self.stage_order(self, batch)
+        if not len(batch):  # a rank's part of a last, short global batch: nothing to learn, but the others wait
+            return logits.sum()
+        loss = self.loss(logits, batch.labels)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
+        return loss if batch.share == 1 else loss * batch.share
+
+    def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
+        """Measure a batch."""
+        self.measure(self.val_metric, self.stage_order(self, batch), batch.labels)
+
+    def test_step(self, batch: EventBatch, batch_idx: int) -> None:
+        """Measure a batch."""
+        self.measure(self.test_metric, self.stage_order(self, batch), batch.labels)
+
+    def on_validation_epoch_start(self) -> None:
+        """Start from what training has left, with nothing measured."""
+        self.val_metric.reset()
+        super().on_validation_epoch_start()
+
+    def on_test_epoch_start(self) -> None:
+        """Start from the end of validation, with nothing measured."""
+        self.test_metric.reset()
+        super().on_test_epoch_start()
+
+    def on_validation_epoch_end(self) -> None:
+        """Log what was measured and put the snapshot back."""
+        self._log_metric("val", self.val_metric)
+        super().on_validation_epoch_end()
+
+    def on_test_epoch_end(self) -> None:
+        """Log what was measured and put the snapshot back."""
+        self._log_metric("test", self.test_metric)
+        super().on_test_epoch_end()
+
+    def _log_metric(self, part: str, metric: Metric) -> None:
+        # It is equal on all ranks already; Lightning wants to be told so.
+        shared = getattr(self.trainer.strategy, "shares_node_state", False)
+        self.log(f"{part}/{self.figure}", metric.compute(), prog_bar=True, sync_dist=shared)
+        metric.reset()
+
+
+def refuse_labels(task: Any, requirement: str, info: StreamInfo) -> InvalidArgumentError:
+    """Return the refusal of a stream's labels."""
+    described = f"{info.num_classes} {'labels per event' if info.multi_label else 'classes'}"
+    received = described if info.num_classes else "none of that kind"
+    cure = "give the stream such labels, for a CSV by columns={'label': ...}, or take another task"
+    return InvalidArgumentError(refusal(f"the labels for {type(task).__name__}", requirement, received, cure))

@@ -1,0 +1,314 @@
+"""Predictors: their state is that of training, however events come, and their answers are those of evaluation."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_tgnn import EventStore, LinkPrediction, Predictor, TemporalDataModule
+from lightning_tgnn.checks import CheckpointError, DataError, InvalidArgumentError
+from lightning_tgnn.data import generate_stream
+from tests.data.streams import random_store
+from tests.serving.runs import SMALL, data_module, fitted, trainer
+
+MODELS = ["tgn", "jodie", "apan"]
+
+
+def state_of(predictor):
+    predictor._live.settle()
+    tables = vars(predictor._live.task.state_store.rows)
+    return {name: table.clone() for name, table in tables.items()}
+
+
+def assert_same_state(one, other, **tolerance):
+    for name, table in one.items():
+        if tolerance:
+            torch.testing.assert_close(table, other[name], **tolerance)
+        else:
+            assert torch.equal(table, other[name]), name
+
+
+def columns(store, events):
+    features = None if store.edge_features is None else store.edge_features[events].numpy()
+    return store.node_ids[store.src[events]], store.node_ids[store.dst[events]], store.time[events].numpy(), features
+
+
+def observe_in_chunks(predictor, store, events, sizes, ask=None):
+    start = 0
+    while start < len(events):
+        size = next(sizes)
+        predictor.observe(*columns(store, events[start : start + size]))
+        start += size
+        if ask is not None:
+            ask()
+
+
+def replayed(path, data, events):
+    """Return the node state after ``events``, as evaluation replays them, from nothing."""
+    task = LinkPrediction.load_from_checkpoint(path).eval()
+    data.sampled_roots = task.sampled_roots
+    task.state_store.reset()
+    for batch in data._loader(events, negatives=False).replay(0):
+        task.take_in(batch)
+    return {name: table.clone() for name, table in vars(task.state_store.rows).items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_10000_events_one_by_one_give_the_state_of_batches(tmp_path, model):
+    store = generate_stream(num_events=12_000, num_sources=60, num_destinations=80, edge_feature_dim=3)
+    data = data_module(store, batch_size=200)
+    fitted(tmp_path / "a.ckpt", data, model)
+    events = torch.arange(10_000)
+    expected = replayed(tmp_path / "a.ckpt", data, events)
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data, catch_up_stream=False)
+    predictor.reset()
+    with torch.no_grad():
+        observe_in_chunks(predictor, store, events, iter(lambda: 1, None))
+    assert predictor.num_events == 10_000
+    assert_same_state(state_of(predictor), expected)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_observing_the_training_part_gives_the_state_that_training_left(tmp_path, model):
+    # So small a rate leaves the weights as they are.
+    store = random_store(1000, num_nodes=40, edge_dim=2, bipartite=True)
+    data = data_module(store)
+    task = fitted(tmp_path / "a.ckpt", data, model, lr=1e-30, dropout=0.0)
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data, catch_up_stream=False)
+    trained = state_of(predictor)
+    assert_same_state(trained, vars(task.state_store.rows))
+    predictor.reset()
+    observe_in_chunks(predictor, store, data.split.train, iter(lambda: 7, None))
+    assert predictor.num_events == 700
+    assert_same_state(state_of(predictor), trained, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@settings(deadline=None, max_examples=8)
+@given(data=st.data())
+def test_neither_chunks_nor_questions_change_the_state(tmp_path_factory, model, data):
+    path, module, store = checkpoint_of(tmp_path_factory, model)
+    count = data.draw(st.integers(1, 210))
+    sizes = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=20))
+    asks = data.draw(st.booleans())
+    predictor = Predictor.from_checkpoint(path, module, catch_up_stream=False)
+    predictor.reset()
+    ask = (lambda: predictor.top_k(store.node_ids[store.src[:2]], None, k=3)) if asks else None
+    observe_in_chunks(predictor, store, torch.arange(count), iter(sizes + [1] * 300), ask)
+    assert_same_state(state_of(predictor), replayed(path, module, torch.arange(count)))
+    if asks:
+        whole = Predictor.from_checkpoint(path, module, catch_up_stream=False)
+        whole.reset()
+        whole.observe(*columns(store, torch.arange(count)))
+        nodes = np.unique(store.node_ids)
+        np.testing.assert_allclose(predictor.embed(nodes, 1e6), whole.embed(nodes, 1e6), rtol=1e-4, atol=1e-4)
+
+
+_CHECKPOINTS = {}
+
+
+def checkpoint_of(factory, model):
+    if model not in _CHECKPOINTS:
+        store = random_store(300, num_nodes=25, edge_dim=2)
+        path = factory.mktemp("run") / "a.ckpt"
+        fitted(path, data_module(store), model)
+        _CHECKPOINTS[model] = path, data_module(store), store
+    return _CHECKPOINTS[model]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("features", [(0, 0), (2, 3)])
+def test_scores_are_those_of_evaluation(tmp_path, model, features):
+    # The first event of a batch has nothing of its batch before it, as a question has none.
+    store = random_store(400, num_nodes=25, edge_dim=features[0], node_dim=features[1])
+    data = data_module(store, batch_size=7)
+    task = fitted(tmp_path / "a.ckpt", data, model, static_dim=3)
+    expected = [float(result["probability"][0]) for result in trainer().predict(task, datamodule=data)]
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data, catch_up_stream=False)
+    predictor.observe(*columns(store, data.split.val))
+    predictor.close_batch()
+    scored = []
+    for events in data.split.test.split(7):
+        src, dst, time, _ = columns(store, events[:1])
+        scored.append(float(predictor.score(src, dst, time)[0]))
+        predictor.observe(*columns(store, events))
+    np.testing.assert_allclose(scored, expected, atol=1e-5)
+    caught_up = Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
+    assert_same_state(state_of(caught_up), state_of(predictor))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_top_k_is_the_best_of_all_scores(tmp_path, model):
+    store = random_store(400, num_nodes=60, edge_dim=2)
+    fitted(tmp_path / "a.ckpt", data_module(store), model)
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store))
+    sources, times = np.array([3, 9, 3, 14]), np.array([1500.0, 1500, 1700, 1900])
+    candidates = np.random.default_rng(0).permutation(np.arange(60))[:40]
+    best = predictor.top_k(sources, times, k=6, candidates=candidates)
+    for row, (source, time) in enumerate(zip(sources, times, strict=True)):
+        scores = predictor.score(np.full(40, source), candidates, time)
+        order = np.argsort(-scores, kind="stable")[:6]
+        np.testing.assert_allclose(best.probabilities[row], scores[order], atol=1e-6)
+        found = predictor.score(np.full(6, source), best.destinations[row], time)
+        np.testing.assert_allclose(found, best.probabilities[row], atol=1e-6)
+        assert len(set(best.destinations[row])) == 6
+
+
+def test_pieces_of_candidates_and_nodes_change_nothing(tmp_path, monkeypatch):
+    store = random_store(400, num_nodes=60, edge_dim=2)
+    fitted(tmp_path / "a.ckpt", data_module(store), "tgn")
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store))
+    whole = predictor.top_k([1, 2, 3], k=7), predictor.embed(np.arange(60))
+    monkeypatch.setattr("lightning_tgnn.serving.ranking._CANDIDATES_PER_PIECE", 3)
+    monkeypatch.setattr("lightning_tgnn.models.link_predictor._PAIRS_PER_CHUNK", {"cpu": 2})
+    pieces = predictor.top_k([1, 2, 3], k=7), predictor.embed(np.arange(60))
+    np.testing.assert_allclose(whole[0].probabilities, pieces[0].probabilities, atol=1e-6)
+    assert (whole[0].destinations == pieces[0].destinations).all()
+    np.testing.assert_allclose(whole[1], pieces[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_saved_predictor_goes_on_where_it_was(tmp_path, model, asks):
+    path, data, store = tmp_path / "a.ckpt", None, random_store(400, num_nodes=25, edge_dim=2, node_dim=2)
+    data = data_module(store)
+    fitted(path, data, model)
+    predictor = Predictor.from_checkpoint(path, data, catch_up_stream=False)
+    predictor.observe(*columns(store, data.split.val[:47]))
+    if asks:
+        predictor.score([1], [2])
+    predictor.save(tmp_path / "live.pt")
+    held = torch.load(tmp_path / "live.pt", weights_only=True)
+    assert held["format"] == "lightning_tgnn.Predictor"
+    loaded = Predictor.load(tmp_path / "live.pt")
+    assert (loaded.num_events, loaded.latest_time) == (predictor.num_events, predictor.latest_time)
+    for one in (predictor, loaded):
+        one.observe(*columns(store, data.split.val[47:]))
+    assert_same_state(state_of(predictor), state_of(loaded))
+    np.testing.assert_allclose(predictor.embed(np.arange(25)), loaded.embed(np.arange(25)), atol=1e-5)
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
+def test_ids_are_the_users_own(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"u{rng.integers(9)},i{rng.integers(9)},{time}" for time in range(300)]
+    (tmp_path / "events.csv").write_text("src,dst,time\n" + "\n".join(lines))
+    # A checkpoint of a file needs no DataModule.
+    fitted(tmp_path / "a.ckpt", data_module(tmp_path / "events.csv", bipartite=True), "jodie")
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt")
+    assert predictor.num_events == 300
+    best = predictor.top_k(["u3", "u1"], k=9)
+    assert {text[0] for text in best.destinations.ravel()} == {"i"}
+    predictor.observe(["u3"], ["i7"], [305])
+    assert predictor.latest_time == 305
+    with pytest.raises(DataError, match=r"src must be nodes of the stream .*, got 'u77'; node state"):
+        predictor.score(["u77"], ["i1"], 400)
+    with pytest.raises(InvalidArgumentError, match=r"src must be strings of shape .*, got 'int64 of shape"):
+        predictor.score([1], ["i1"], 400)
+    with pytest.raises(DataError, match=r"time\[0\] must be at least 305.0, got 5.0; the state has moved on"):
+        predictor.score(["u1"], ["i1"], 5.0)
+
+
+def test_the_same_id_on_both_sides_is_two_nodes(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.integers(9)},{rng.integers(9)},{time}" for time in range(300)]
+    (tmp_path / "events.csv").write_text("src,dst,time\n" + "\n".join(lines))
+    fitted(tmp_path / "a.ckpt", data_module(tmp_path / "events.csv", bipartite=True))
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt")
+    with pytest.raises(InvalidArgumentError, match=r"side must be 'source' or 'destination', got None; the same id"):
+        predictor.embed([3])
+    assert np.abs(predictor.embed([3], side="source") - predictor.embed([3], side="destination")).max() > 1e-4
+    predictor.save(tmp_path / "live.pt")
+    best, again = predictor.top_k([3], k=9), Predictor.load(tmp_path / "live.pt").top_k([3], k=9)
+    assert sorted(best.destinations[0]) == list(range(9))
+    assert (best.destinations == again.destinations).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda p: p.observe([1], [2], [2000.0]), DataError, "edge_features must be .*, got"),
+        (lambda p: p.observe([1], [2], [0.0], [[1, 2]]), DataError, r"time\[0\] must be at least .*sort events"),
+        (lambda p: p.observe([1], [2], [np.nan], [[1, 2]]), DataError, r"time\[0\] must be finite"),
+        (lambda p: p.observe([1, 2], [2], [2000.0], [[1, 2]]), InvalidArgumentError, "dst must be as long as src, 2"),
+        (lambda p: p.observe([1], [2], [2e3, 3e3], [[1, 2]]), InvalidArgumentError, "time must be one, or 1, got 2"),
+        (lambda p: p.observe([1], [99], [2000.0], [[1, 2]]), DataError, "dst must be nodes of the stream .* got 99"),
+        (lambda p: p.observe([1], [2], [2000.0], [[1, np.inf]]), DataError, r"edge_features\[0\] must be finite"),
+        (lambda p: p.score([1.5], [2]), InvalidArgumentError, "src must be integers"),
+        (lambda p: p.top_k([1], k=0), InvalidArgumentError, "k must be an integer of at least 1, got 0"),
+        (lambda p: p.top_k([1], k=3, candidates=[1]), InvalidArgumentError, "k must be at most the 1 candidates"),
+        (lambda p: p.embed([1], side="left"), InvalidArgumentError, "side must be one of"),
+    ],
+)
+def test_bad_questions_are_refused_and_change_nothing(tmp_path_factory, call, error, message):
+    path, data, _ = checkpoint_of(tmp_path_factory, "tgn")
+    predictor = Predictor.from_checkpoint(path, data)
+    before = state_of(predictor)
+    with pytest.raises(error, match=message):
+        call(predictor)
+    assert_same_state(state_of(predictor), before)
+    assert predictor.num_events == 300
+
+
+def test_no_questions_have_no_answers(tmp_path_factory):
+    path, data, _ = checkpoint_of(tmp_path_factory, "tgn")
+    predictor = Predictor.from_checkpoint(path, data)
+    predictor.observe([], [], [], np.empty((0, 2)))
+    assert predictor.score([], []).shape == (0,)
+    assert predictor.embed([]).shape == (0, 8)
+    assert predictor.top_k([], k=3).destinations.shape == (0, 3)
+
+
+def test_checkpoints_that_cannot_serve_are_refused(tmp_path):
+    store = random_store(300, num_nodes=25)
+    fitted(tmp_path / "memory.ckpt", data_module(store))
+    with pytest.raises(InvalidArgumentError, match=r"data must be given for .*, got None; pass Predictor.from_checkp"):
+        Predictor.from_checkpoint(tmp_path / "memory.ckpt")
+    with pytest.raises(CheckpointError, match=r"must be of this graph"):
+        Predictor.from_checkpoint(tmp_path / "memory.ckpt", data_module(random_store(300, num_nodes=25, seed=1)))
+    uniform = data_module(store, neighbor_sampler="uniform")
+    fitted(tmp_path / "uniform.ckpt", uniform)
+    with pytest.raises(InvalidArgumentError, match=r"neighbor_sampler must be 'most_recent', got 'uniform'"):
+        Predictor.from_checkpoint(tmp_path / "uniform.ckpt", uniform)
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    with pytest.raises(CheckpointError, match=r"other.ckpt must be a checkpoint with node state"):
+        Predictor.from_checkpoint(tmp_path / "other.ckpt")
+    with pytest.raises(CheckpointError, match=r"other.ckpt must be lightning_tgnn.Predictor, version 1, got 'None"):
+        Predictor.load(tmp_path / "other.ckpt")
+    (tmp_path / "text.pt").write_text("hello")
+    with pytest.raises(CheckpointError, match=r"text.pt must be a saved Predictor"):
+        Predictor.load(tmp_path / "text.pt")
+
+
+def test_a_task_of_the_users_own(tmp_path):
+    class Own(LinkPrediction):
+        pass
+
+    store = random_store(300, num_nodes=25)
+    fitted(tmp_path / "a.ckpt", data_module(store), task=Own("tgn", **SMALL))
+    with pytest.raises(InvalidArgumentError, match=r"task must be given, for it is none of this package, got 'Own'"):
+        Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store))
+    assert 0 < Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store), task=Own).score([1], [2])[0] < 1
+
+
+def test_feature_rows_that_nobody_refers_to_go(tmp_path):
+    store = random_store(3000, num_nodes=10, edge_dim=2)
+    data = data_module(store)
+    fitted(tmp_path / "a.ckpt", data)
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data, catch_up_stream=False)
+    expected = Predictor.from_checkpoint(tmp_path / "a.ckpt", data).embed(np.arange(10), 1e6)
+    for events in (data.split.val, data.split.test):
+        observe_in_chunks(predictor, store, events, iter(lambda: 9, None), lambda: predictor.score([1], [2]))
+        predictor.close_batch()
+    np.testing.assert_allclose(predictor.embed(np.arange(10), 1e6), expected, atol=1e-5)
+    assert len(predictor._live.features.table) <= 2 * (10 * 4 + 20)
+
+
+def test_a_store_in_memory_of_isolated_nodes(tmp_path):
+    time = np.arange(60.0)
+    store = EventStore.from_arrays(time.astype(int) % 3, 3 + time.astype(int) % 2, time, node_ids=np.arange(50) * 10)
+    fitted(tmp_path / "a.ckpt", TemporalDataModule(store, batch_size=8))
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", TemporalDataModule(store, batch_size=8))
+    assert set(predictor.top_k([0], k=2).destinations[0]) == {30, 40}
+    assert np.isfinite(predictor.embed([490, 480, 0])).all()

@@ -1,0 +1,180 @@
+"""Labels of nodes and of events: what is learnt, what is measured, and which streams are refused."""
+
+from pathlib import Path
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score, roc_auc_score
+
+from lightning_tgnn import (
+    DynamicNodeClassification,
+    EdgeBankBaseline,
+    EdgeClassification,
+    EventStore,
+    Predictor,
+    TemporalDataModule,
+)
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.data import generate_stream
+from tests.data.streams import random_store
+
+SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "hidden_dim": 8, "mailbox_size": 3}
+WIDER = {name: 32 for name in ("memory_dim", "embedding_dim", "time_dim", "hidden_dim")}
+QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+
+
+def labelled(labels, edge_dim=2):
+    store = random_store(len(labels), num_nodes=25, edge_dim=edge_dim)
+    return EventStore.from_arrays(store.src, store.dst, store.time, store.edge_features, labels=labels)
+
+
+def trainer(**options):
+    return pl.Trainer(accelerator="cpu", **{"max_epochs": 1, **QUIET, **options})
+
+
+def fitted(task, store, batch_size=20, **options):
+    torch.manual_seed(0)
+    run, data = trainer(**options), TemporalDataModule(store, batch_size=batch_size, num_neighbors=4)
+    run.fit(task, datamodule=data)
+    return run, data
+
+
+def binary(rng, count=300):
+    return rng.integers(-1, 2, count)
+
+
+def classes(rng, count=300):
+    return rng.integers(-1, 4, count)
+
+
+def several(rng, count=300):
+    return rng.integers(0, 2, (count, 3))
+
+
+KINDS = {
+    "node binary": (DynamicNodeClassification, binary),
+    "edge classes": (EdgeClassification, classes),
+    "edge several": (EdgeClassification, several),
+}
+
+
+def reference(task, labels, probability):
+    """Return the figure by scikit-learn, over all labelled events at once."""
+    if labels.ndim == 2:
+        return f1_score(labels, probability > 0.5, average="micro", zero_division=0)
+    known = labels >= 0
+    if isinstance(task, DynamicNodeClassification):
+        return roc_auc_score(labels[known], probability[known])
+    return f1_score(labels[known], probability[known].argmax(1), average="micro")
+
+
+@pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
+@pytest.mark.parametrize("kind_and_labels", ["node binary", "edge classes", "edge several"])
+def test_figures_are_those_of_scikit_learn(model, kind_and_labels):
+    kind, make = KINDS[kind_and_labels]
+    labels = make(np.random.default_rng(0))
+    task = kind(model, **SMALL)
+    run, data = fitted(task, labelled(labels, edge_dim=0 if model == "jodie" else 2))
+    assert torch.isfinite(run.callback_metrics["train/loss"])
+    for batch in data.train_dataloader():
+        assert batch.negatives.shape[1] == 0
+        assert batch.labels.tolist() == labels[batch.events].tolist()
+    tested = run.test(task, datamodule=data, verbose=False)[0]
+    results = run.predict(task, datamodule=data)
+    probability = torch.cat([result["probability"] for result in results]).numpy()
+    expected = reference(task, labels[torch.cat([result["event"] for result in results])], probability)
+    assert tested == pytest.approx({f"test/{task.figure}": expected}, abs=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "make"), [(DynamicNodeClassification, binary), (EdgeClassification, several)])
+def test_losses_are_means_over_labels(kind, make):
+    rng = np.random.default_rng(1)
+    labels = torch.from_numpy(make(rng, 50))
+    task = kind("jodie", **SMALL)
+    logits = torch.randn(50, 1 if labels.ndim == 1 else 3)
+    target, probability = labels.view(logits.shape).double(), logits.double().sigmoid()
+    losses = -(target * probability.log() + (1 - target) * (1 - probability).log())
+    torch.testing.assert_close(task.loss(logits, labels).double(), losses[target >= 0].mean(), rtol=0, atol=1e-5)
+    assert task.loss(logits, torch.full_like(labels, -1)) == 0
+
+
+def test_the_loss_of_classes_leaves_out_what_has_none():
+    task, logits = EdgeClassification("jodie", **SMALL), torch.randn(5, 3)
+    labels = torch.tensor([2, -1, 0, -7, 1])
+    expected = -logits.log_softmax(1)[[0, 2, 4], [2, 0, 1]].mean()
+    torch.testing.assert_close(task.loss(logits, labels), expected)
+    assert task.loss(logits, torch.full((5,), -1)) == 0
+
+
+def test_what_the_past_of_a_node_tells_is_learnt():
+    # The label of an event is the sign of a feature of its source's event before: only the state can know it.
+    store = random_store(6000, num_nodes=100, edge_dim=2, bipartite=True)
+    latest, labels = {}, []
+    for source, feature in zip(store.src.tolist(), store.edge_features[:, 0].tolist(), strict=True):
+        labels.append(int(latest.get(source, 0) > 0))
+        latest[source] = feature
+    own = EventStore.from_arrays(store.src, store.dst, store.time, store.edge_features, labels=labels)
+    run, _ = fitted(DynamicNodeClassification("tgn", lr=3e-3, **WIDER), own, max_epochs=4)
+    assert run.callback_metrics["val/auc"] > 0.7
+
+
+def test_the_communities_of_the_synthetic_stream_are_learnt():
+    store = generate_stream(num_events=6000, edge_feature_dim=8, with_labels=True, label="community")
+    run, _ = fitted(EdgeClassification("tgn", lr=3e-3, **WIDER), store, batch_size=100, max_epochs=2)
+    assert run.callback_metrics["val/f1_micro"] > 0.3  # 0.1 by chance
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "message"),
+    [
+        (DynamicNodeClassification, None, "the labels for DynamicNodeClassification must be 0 or 1, .* 'none of that"),
+        (DynamicNodeClassification, np.arange(300) % 3, "must be 0 or 1, one per event, .*, got '3 classes'; give"),
+        (DynamicNodeClassification, np.zeros((300, 2), int), "must be 0 or 1, .*, got '2 labels per event'"),
+        (EdgeClassification, None, "the labels for EdgeClassification must be integers from 0, .*, got 'none of that"),
+        (EdgeClassification, np.arange(300) / 7, "must be integers from 0, .*, got 'none of that kind'"),
+        (EdgeClassification, np.full(300, -1), "must be integers from 0, .*, got 'none of that kind'"),
+        (EdgeClassification, np.full((300, 2), 5), "must be integers from 0, .* rows of 0 and 1"),
+    ],
+)
+def test_labels_of_the_wrong_kind_are_refused_before_training(kind, labels, message):
+    store = random_store(300, num_nodes=25) if labels is None else labelled(labels)
+    with pytest.raises(InvalidArgumentError, match=message):
+        fitted(kind("jodie", **SMALL), store)
+
+
+def test_checkpoints_bring_back_task_and_answers(tmp_path):
+    store = labelled(classes(np.random.default_rng(0)))
+    task = EdgeClassification("tgn", **SMALL)
+    run, data = fitted(task, store)
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    tested = run.test(task, datamodule=data, verbose=False)[0]
+    loaded = EdgeClassification.load_from_checkpoint(tmp_path / "a.ckpt")
+    again = TemporalDataModule(store, batch_size=20, num_neighbors=4, presample="epoch")
+    assert trainer().test(loaded, datamodule=again, verbose=False)[0] == pytest.approx(tested)
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
+    assert predictor.embed([1, 2]).shape == (2, 8)
+    with pytest.raises(InvalidArgumentError, match=r"task must be a LinkPrediction, got 'EdgeClassification'"):
+        predictor.score([1], [2])
+
+
+def test_edge_bank_goes_with_link_predictors_only():
+    store = labelled(binary(np.random.default_rng(0)))
+    with pytest.raises(InvalidArgumentError, match=r"EdgeBank must be beside a link predictor, got 'DynamicNodeClass"):
+        fitted(DynamicNodeClassification("jodie", **SMALL), store, callbacks=[EdgeBankBaseline()])
+
+
+def test_jodie_files_carry_state_labels(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.integers(9)},{rng.integers(9)},{time},{rng.integers(2)},0.5" for time in range(200)]
+    header = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
+    Path(tmp_path / "jodie.csv").write_text("\n".join([header, *rows]))
+    run, _ = fitted(DynamicNodeClassification("jodie", **SMALL), tmp_path / "jodie.csv")
+    assert 0 <= run.callback_metrics["val/auc"] <= 1
+
+
+@pytest.mark.parametrize("options", [{"hidden_dim": 0}, {"lr": 0.0}, {"model": "tgat"}, {"weight_decay": -1.0}])
+def test_bad_arguments_are_refused(options):
+    with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} must be"):
+        EdgeClassification(**options)
