@@ -17,6 +17,7 @@ from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
 from lightning_tgnn.data.event_store import EventStore, is_event_store
+from lightning_tgnn.data.kept_adjacency import adjacency_of
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.prefetch import default_workers
@@ -139,7 +140,7 @@ class TemporalDataModule(pl.LightningDataModule):
         store = self._read()
         self._split = chronological_split(store, seed=self.seed, **self._split_options)  # type: ignore[arg-type]
         self._info = stream_info(store, self._split.train)
-        self._adjacency = TemporalAdjacency.build(store.src, store.dst, store.num_nodes)
+        self._adjacency = adjacency_of(store)
         self._train_adjacency = self._adjacency
         train = self._split.train
         if len(train) < int(self._split.val[0]):
@@ -203,6 +204,10 @@ class TemporalDataModule(pl.LightningDataModule):
                 return batch
             return batch.to(device, non_blocking=device.type == "cuda")
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+    def read(self) -> EventStore:
+        """Return the events of the source, without what `setup` makes of them."""
+        return self._read() if self._store is None else self._store
 
     def _read(self) -> EventStore:
         if isinstance(self.source, EventStore):
