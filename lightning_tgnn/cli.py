@@ -26,10 +26,11 @@ _DESCRIPTION = """Train, validate and test temporal graph neural networks on eve
   lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
   lightning-tgnn fit --config RECIPE --print_config                every setting with its value
 
-Beside the subcommands below there are two more, with a --help of their own:
+Beside the subcommands below there are these, with a --help of their own:
 
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
+  lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
 """
 
 _DEFAULTS = {

@@ -1,8 +1,9 @@
 """Commands beside LightningCLI's: each takes its arguments, without its own name, and prints what it found."""
 
 from lightning_tgnn.commands.bench import bench
+from lightning_tgnn.commands.data import data
 from lightning_tgnn.commands.partition import partition
 
-COMMANDS = {"bench": bench, "partition": partition}
+COMMANDS = {"bench": bench, "data": data, "partition": partition}
 
-__all__ = ["COMMANDS", "bench", "partition"]
+__all__ = ["COMMANDS", "bench", "data", "partition"]
