@@ -23,7 +23,7 @@ def print_stream(console: Console, figures: dict[str, Any], folder: Path) -> Non
         single.add_row(name.replace("_", " "), _text(value))
     console.print(single)
     _print_rows(console, "events per", figures["degrees"])
-    _print_rows(console, "time between events of", figures["gaps"])
+    _print_rows(console, "gaps of", figures["gaps"])
     _print_batches(console, figures["batches"])
     console.print(f"figures and picture: {folder}", soft_wrap=True)
 
@@ -49,4 +49,5 @@ def _print_batches(console: Console, batches: dict[str, Any]) -> None:
 def _text(value: float) -> str:
     if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
         return f"{int(value):,}"
-    return f"{value:,.2f}" if abs(value) >= 10 else f"{value:.4f}"
+    digits = 0 if abs(value) >= 1000 else 2 if abs(value) >= 10 else 4
+    return f"{value:,.{digits}f}"
