@@ -1,6 +1,8 @@
 """What tests of several folders share."""
 
 import os
+import tempfile
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -14,3 +16,15 @@ def in_own_group():
         yield
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@pytest.fixture
+def read_only():
+    """A folder that cannot be written, also where tests run as root."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.rmdir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
@@ -16,17 +16,21 @@ class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 
 
 class Options:
-    """A parser whose options are the arguments of some classes, side by side.
+    """A parser whose options are the arguments of some classes and functions, side by side.
 
     Args:
         command: Its name.
         description: What it does, with an example.
-        groups: The classes, and which of their arguments are no options here.
+        groups: The classes or functions, and which of their arguments are no options here.
         defaults: Where a default is not that of the class.
     """
 
     def __init__(
-        self, command: str, description: str, groups: dict[type, set[str]], defaults: dict[str, Any] | None = None
+        self,
+        command: str,
+        description: str,
+        groups: Mapping[Callable[..., Any], set[str]],
+        defaults: dict[str, Any] | None = None,
     ) -> None:
         name = f"lightning-tgnn {command}"
         self._parser = ArgumentParser(
@@ -38,10 +42,13 @@ class Options:
         )
         self._parser.add_argument("--config", action="config", help="A YAML file of these options.")
         self._names = {
-            group: self._parser.add_class_arguments(group, as_group=True, skip=set(skipped))
-            for group, skipped in groups.items()
+            group: self._add(group)(group, as_group=True, skip=set(skipped)) for group, skipped in groups.items()
         }
         self._parser.set_defaults(defaults or {})
+
+    def _add(self, group: Callable[..., Any]) -> Callable[..., list[str]]:
+        parser = self._parser
+        return parser.add_class_arguments if isinstance(group, type) else parser.add_function_arguments
 
     @property
     def names(self) -> set[str]:

@@ -77,7 +77,11 @@ class PartitionOptions:
 
 def node_options() -> Options:
     """Return what the command takes for a stream."""
-    groups: dict[type, set[str]] = {KindOption: set(), PartitionOptions: set(), TemporalDataModule: {"presample"}}
+    groups: dict[Callable[..., Any], set[str]] = {
+        KindOption: set(),
+        PartitionOptions: set(),
+        TemporalDataModule: {"presample"},
+    }
     return Options("partition", _DESCRIPTION, groups, _DEFAULTS)
 
 

@@ -19,6 +19,7 @@ from lightning_tgnn.data.demand import presample_demand
 from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, prepare_events
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
+from lightning_tgnn.data.kept_adjacency import adjacency_of
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.prefetch import default_workers
@@ -147,9 +148,7 @@ class TemporalDataModule(pl.LightningDataModule):
         """Read the source, split it and build the adjacency; once."""
         if self._store is not None:
             return
-        if self.trainer is None:  # nobody else calls it
-            self.prepare_data()
-        store = open_events(self.source, self._read_options)
+        store = self.read()
         self._protocol = fixed_protocol(self.source, store)
         ends = None
         if self._protocol is not None:
@@ -157,7 +156,7 @@ class TemporalDataModule(pl.LightningDataModule):
             self.num_eval_negatives = self._protocol.negatives.table.shape[1]
         self._split = chronological_split(store, seed=self.seed, ends=ends, **self._split_options)  # type: ignore[arg-type]
         self._info = stream_info(store, self._split.train)
-        self._adjacency = TemporalAdjacency.build(store.src, store.dst, store.num_nodes)
+        self._adjacency = adjacency_of(store)
         self._train_adjacency = self._adjacency
         train = self._split.train
         if len(train) < int(self._split.val[0]):
@@ -248,6 +247,14 @@ class TemporalDataModule(pl.LightningDataModule):
                 return batch
             return batch.to(device, non_blocking=device.type == "cuda")
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+    def read(self) -> EventStore:
+        """Return the events of the source, without what `setup` makes of them."""
+        if self._store is not None:
+            return self._store
+        if self.trainer is None:  # nobody else calls it
+            self.prepare_data()
+        return open_events(self.source, self._read_options)
 
     def _roots_to_sample(self) -> SampledRoots:
         if self.sampled_roots is not None:

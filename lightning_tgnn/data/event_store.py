@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.columns import count_nodes, float_column, id_column, node_column
+from lightning_tgnn.data.new_folder import check_new, new_folder
+from lightning_tgnn.data.npy_file import map_npy
 
 _FORMAT_VERSION = 1
 _MANIFEST = "manifest.json"
@@ -40,6 +40,7 @@ class EventStore:
         labels: [E] or [E, L], numeric, or None.
         node_ids: [N], the user's own id of every node (integers or strings), or None where they are the node numbers.
         fingerprint: Digest of ``src``, ``dst``, ``time`` and the number of nodes.
+        folder: Where the store was opened, or None.
     """
 
     src: Tensor
@@ -51,6 +52,7 @@ class EventStore:
     labels: Tensor | None
     node_ids: np.ndarray | None
     fingerprint: str
+    folder: Path | None = None
 
     @classmethod
     def from_arrays(
@@ -141,46 +143,34 @@ class EventStore:
             labels=_optional_tensor(arrays["labels"]),
             node_ids=arrays["node_ids"],
             fingerprint=manifest["fingerprint"],
+            folder=folder,
         )
 
     def save(self, folder: str | Path) -> Path:
         """Write the store to a new ``folder``, which appears only when it is complete.
 
         Raises:
-            InvalidArgumentError: The folder exists and is not empty.
+            InvalidArgumentError: The folder exists and is not empty, or what is written does not fit there.
         """
         folder = Path(folder)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InvalidArgumentError(refusal("folder", "new or empty", str(folder), "choose another or remove it"))
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            self.write_files(partial)
-            if folder.exists():
-                folder.rmdir()
-            partial.rename(folder)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+        check_new(folder)
+        with new_folder(folder, keep_other=False) as partial:
+            self.write_to(partial)
         return folder
 
-    def write_files(self, folder: Path, *, there: Collection[str] = ()) -> None:
-        """Write columns and manifest into an existing folder; columns named in ``there`` are in it already."""
-        arrays: dict[str, Any] = {name: getattr(self, name) for name in _COLUMNS if getattr(self, name) is not None}
-        columns: dict[str, Any] = {}
-        for name, column in arrays.items():
-            array = column.numpy() if isinstance(column, Tensor) else column
-            if name not in there:
+    def write_to(self, folder: Path, *, there: Collection[str] = ()) -> None:
+        """Write the store into a folder that exists, of a caller who sees to it that it is all there.
+
+        Args:
+            folder: Empty, or with the columns named in ``there``.
+            there: Columns that need not be written.
+        """
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            if column is not None and name not in there:
+                array = column.numpy() if isinstance(column, Tensor) else column
                 np.save(folder / f"{name}.npy", array, allow_pickle=False)
-            columns[name] = {"dtype": array.dtype.str, "shape": list(array.shape)}
-        manifest = {
-            "format": "lightning_tgnn.EventStore",
-            "version": _FORMAT_VERSION,
-            "num_nodes": self.num_nodes,
-            "fingerprint": self.fingerprint,
-            "columns": columns,
-        }
-        (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2))
+        write_manifest(folder, self.num_nodes, self.fingerprint)
 
     @property
     def num_events(self) -> int:
@@ -210,6 +200,27 @@ class EventStore:
 def is_event_store(path: Path) -> bool:
     """Whether ``path`` is a folder that `EventStore.open` would read."""
     return path.is_dir() and (path / _MANIFEST).is_file()
+
+
+def write_manifest(folder: Path, num_nodes: int, fingerprint: str | None = None) -> str:
+    """Make a store of a folder that has the files of its columns, and return the fingerprint.
+
+    Args:
+        folder: With ``src.npy``, ``dst.npy``, ``time.npy`` and those of other columns.
+        num_nodes: N.
+        fingerprint: Of the columns; read from them if None.
+    """
+    arrays = {name: map_npy(path) for name in _COLUMNS if (path := folder / f"{name}.npy").is_file()}
+    fingerprint = fingerprint or _fingerprint(arrays["src"], arrays["dst"], arrays["time"], num_nodes)
+    manifest = {
+        "format": "lightning_tgnn.EventStore",
+        "version": _FORMAT_VERSION,
+        "num_nodes": num_nodes,
+        "fingerprint": fingerprint,
+        "columns": {name: {"dtype": array.dtype.str, "shape": list(array.shape)} for name, array in arrays.items()},
+    }
+    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2))
+    return fingerprint
 
 
 def _fingerprint(src: np.ndarray, dst: np.ndarray, time: np.ndarray, num_nodes: int) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.graph import SPLITS, Graph
 from lightning_tgnn.data.graph_checks import check_ends, pieces
-from lightning_tgnn.data.new_folder import new_folder
+from lightning_tgnn.data.new_folder import check_new, new_folder
 from lightning_tgnn.data.npy_file import NpyWriter, map_npy, mapped_tensor
 
 COLUMNS = {name: name for name in ("src", "dst", "features", "labels")} | {name: f"{name}_mask" for name in SPLITS}
@@ -54,8 +54,7 @@ def save_graph(folder: str | Path, graph: Graph) -> Path:
         InvalidArgumentError: The folder exists and is not empty, or cannot be written.
     """
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidArgumentError(refusal("folder", "new or empty", str(folder), "choose another or remove it"))
+    check_new(folder)
     with new_folder(folder) as partial, GraphWriter(partial, graph.num_nodes) as writer:
         for name in COLUMNS:
             column = getattr(graph, name)

@@ -80,7 +80,7 @@ class NegativeSampler:
         """
         check_choice("negatives", name, NEGATIVE_SAMPLERS)
         check_int("train_events", train_events, minimum=0, cure="give the number of events of the training part")
-        candidates = torch.arange(num_nodes) if name == "all" else torch.unique(dst)
+        candidates = torch.arange(num_nodes) if name == "all" else _distinct(dst, num_nodes)
         if barred is not None:
             candidates = candidates[~barred[candidates]]
         if candidates.numel() < 2:
@@ -164,3 +164,10 @@ class NegativeSampler:
             drawn[pending[accepted]] = destinations[accepted]
             pending = pending[~accepted]
         return drawn
+
+
+def _distinct(nodes: Tensor, num_nodes: int) -> Tensor:
+    """Return the nodes that occur, ascending: marked rather than sorted, which would copy the column."""
+    occurs = torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device)
+    occurs[nodes] = True
+    return occurs.nonzero().squeeze(1)

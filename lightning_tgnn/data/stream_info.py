@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from lightning_tgnn.data.event_store import EventStore
@@ -44,15 +43,12 @@ def _classes(labels: Tensor | None) -> tuple[int, bool]:
 
 def _gaps(store: EventStore, train: Tensor) -> tuple[float, float]:
     """Return mean and deviation of the time between consecutive events of a node; 1 where there is no scale."""
-    nodes = torch.cat([store.src[train], store.dst[train]])
-    times = store.time[train].repeat(2)
-    # Sorted by time, then stably by node: each node's times stand together, in order.
-    order = times.argsort(stable=True)
-    order = order[nodes[order].argsort(stable=True)]
-    nodes, times = nodes[order], times[order]
-    gaps = (times[1:] - times[:-1])[nodes[1:] == nodes[:-1]]
-    if not len(gaps):
-        gaps = (store.time[-1] - store.time[0]).reshape(1)
-    mean, std = float(gaps.mean()) or 1.0, float(gaps.std(correction=0))
+    from lightning_tgnn.algorithms.gap_loops import gap_moments  # imports the compiler: only where it is used
+
+    columns = (store.src.numpy(), store.dst.numpy(), store.time.numpy(), train.numpy())
+    count, mean, squares = gap_moments(*columns, store.num_nodes)
+    if not count:
+        count, mean = 1, float(store.time[-1] - store.time[0])
+    mean, std = mean or 1.0, (squares / count) ** 0.5
     # The gaps of a regular stream differ by rounding alone, which is no scale to divide by.
     return mean, std if std > _LEAST_DEVIATION * mean else mean

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+
+from lightning_tgnn.data.readers.parse import common_type
 
 
 def number_nodes(src: np.ndarray, dst: np.ndarray, *, apart: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -32,11 +36,79 @@ def number_nodes(src: np.ndarray, dst: np.ndarray, *, apart: bool) -> tuple[np.n
 
 
 def _number(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    codes, distinct = distinct_ids(values)
+    ids, rank = np.unique(distinct, return_inverse=True)
+    return rank.astype(np.int64)[codes], ids
+
+
+def distinct_ids(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the place of every id among the distinct ones, int64 [E], and these, in no order.
+
+    Strings that differ in surrounding blanks alone become equal, so that some may be there twice.
+    """
     import pandas as pd
 
     # Hashing all events and sorting only the distinct ids is several times faster than np.unique on the events.
     codes, distinct = pd.factorize(values)
     if values.dtype == object:
         distinct = np.array([text.strip() for text in distinct], dtype=np.str_)
-    ids, rank = np.unique(distinct, return_inverse=True)
-    return rank.astype(np.int64)[codes], ids
+    return codes.astype(np.int64, copy=False), distinct
+
+
+class NodeNumbering:
+    """Numbers nodes as `number_nodes` does where columns come chunk by chunk.
+
+    Each chunk is numbered by itself at first, so that no more is kept of it than its distinct ids; the final numbers
+    come from what all chunks had.
+
+    Args:
+        apart: Give the same id as a source and as a destination two numbers, all sources first.
+    """
+
+    def __init__(self, *, apart: bool) -> None:
+        self._apart = apart
+        self._lengths: list[int] = []
+        self._src_ids: list[np.ndarray] = []
+        self._dst_ids: list[np.ndarray] = []
+
+    def add(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers within the chunk of its sources and destinations, int64."""
+        self._lengths.append(len(src))
+        src_codes, src_ids = distinct_ids(src)
+        dst_codes, dst_ids = distinct_ids(dst)
+        self._src_ids.append(src_ids)
+        self._dst_ids.append(dst_ids)
+        return src_codes, dst_codes
+
+    def close(self) -> None:
+        """Take the ids of all chunks together; there are no more."""
+        parts = [*self._src_ids, *self._dst_ids]
+        dtype = None if parts[0].dtype.kind == "U" else common_type(parts)
+        if self._apart:
+            ids = _union(self._src_ids, dtype), _union(self._dst_ids, dtype)
+            self.node_ids, self._first_dst = np.concatenate(ids), len(ids[0])
+            self._ranked = ids
+        else:
+            self.node_ids, self._first_dst = _union(parts, dtype), 0
+            self._ranked = (self.node_ids, self.node_ids)
+
+    def src_numbers(self, codes: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the final numbers of all sources, from the numbers within chunks."""
+        return self._numbers(codes, self._src_ids, self._ranked[0], 0)
+
+    def dst_numbers(self, codes: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the final numbers of all destinations, from the numbers within chunks."""
+        return self._numbers(codes, self._dst_ids, self._ranked[1], self._first_dst)
+
+    def _numbers(
+        self, codes: np.ndarray, chunk_ids: list[np.ndarray], ids: np.ndarray, first: int
+    ) -> Iterator[np.ndarray]:
+        start = 0
+        for length, distinct in zip(self._lengths, chunk_ids, strict=True):
+            numbers = np.searchsorted(ids, distinct.astype(ids.dtype, copy=False)) + first
+            yield numbers[codes[start : start + length]]
+            start += length
+
+
+def _union(parts: list[np.ndarray], dtype: np.dtype | None) -> np.ndarray:
+    return np.unique(np.concatenate(parts, dtype=dtype, casting="unsafe" if dtype else "same_kind"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError, LightningTGNNError, refusal
 from lightning_tgnn.data.readers.culprit import find_culprit
 from lightning_tgnn.data.readers.table import Roles, Rows, Table
 from lightning_tgnn.data.readers.text_file import open_text
@@ -16,7 +16,8 @@ from lightning_tgnn.data.readers.text_file import open_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_CELLS_PER_CHUNK = 1 << 24
+_CELLS_PER_CHUNK = 1 << 22
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True)
@@ -52,30 +53,50 @@ def parse(table: Table) -> Columns:
     Raises:
         DataError: A row has another number of columns, an id is missing or a number is none.
     """
+    return read_by_ids(table, lambda text_ids: _parse(table, text_ids))
+
+
+def read_by_ids(table: Table, read: Callable[[bool], _Read]) -> _Read:
+    """Return what ``read`` does, which takes whether ids are text: first not, then, if they are not integers, so.
+
+    Raises:
+        DataError: It cannot read ``table``; the row that is to blame is named.
+    """
     try:
         try:
-            return _parse(table, text_ids=False)
+            return read(False)
         except _NotIntegersError:
-            return _parse(table, text_ids=True)
-    except DataError:
+            return read(True)
+    except LightningTGNNError:
         raise
     except ValueError as error:
         raise find_culprit(table) or _unexplained(table, error) from None
 
 
-def _parse(table: Table, *, text_ids: bool) -> Columns:
+def read_chunks(table: Table, text_ids: bool) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the fields of `Columns`, some rows at a time; labels are float64, integer ids int64 or uint64.
+
+    Raises:
+        DataError: At the end, where a row has another number of columns.
+        ValueError: Something cannot be read; see `read_by_ids`.
+    """
     roles, last = table.roles, table.rows.width - 1
-    chunks, is_doubtful = [], False
+    count, is_doubtful = 0, False
     for frame in _frames(table, text_ids):
-        chunks.append(_take(frame, roles, text_ids))
+        yield _take(frame, roles, text_ids)
+        count += 1
         # pandas fills short rows up; only an empty last column that nobody reads can hide one.
         is_doubtful |= last not in roles.positions() and bool((frame[last] == "").any())
     # Before 3.1 it cut a row that was too long if that was the first of a chunk.
-    is_doubtful |= len(chunks) > 1 and _pandas_version() < (3, 1)
+    is_doubtful |= count > 1 and _pandas_version() < (3, 1)
     if is_doubtful and (culprit := find_culprit(table, widths_only=True)):
         raise culprit
+
+
+def _parse(table: Table, text_ids: bool) -> Columns:
+    chunks = list(read_chunks(table, text_ids))
     columns = {name: [chunk[name] for chunk in chunks] for name in chunks[0]}
-    id_type = _common_type([*columns["src"], *columns["dst"]])
+    id_type = common_type([*columns["src"], *columns["dst"]])
     return Columns(
         src=np.concatenate(columns["src"], dtype=id_type, casting="unsafe"),
         dst=np.concatenate(columns["dst"], dtype=id_type, casting="unsafe"),
@@ -149,7 +170,7 @@ def _numbers(frame: pd.DataFrame, positions: list[int], dtype: type) -> np.ndarr
     return values
 
 
-def _common_type(parts: list[np.ndarray]) -> np.dtype:
+def common_type(parts: list[np.ndarray]) -> np.dtype:
     """Return the type that holds all ids as they are; numpy alone would join int64 and uint64 to float64."""
     types = {part.dtype for part in parts}
     if len(types) == 1:
@@ -161,9 +182,13 @@ def _common_type(parts: list[np.ndarray]) -> np.dtype:
 
 def whole_numbers(labels: np.ndarray) -> np.ndarray:
     """Return float64 labels as int64 where all are whole numbers, else as they are."""
+    return labels.astype(np.int64) if are_whole(labels) else labels
+
+
+def are_whole(labels: np.ndarray) -> bool:
+    """Whether int64 holds all labels as they are."""
     with np.errstate(invalid="ignore"):
-        whole = labels.astype(np.int64)
-    return whole if np.array_equal(whole, labels) else labels
+        return np.array_equal(labels.astype(np.int64), labels)
 
 
 def _unexplained(table: Table, error: ValueError) -> DataError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def read_events(
         DataError: The file is missing, damaged, empty or no text, or a row of it must not be trained on.
     """
     path = Path(path)
-    _check_arguments(format, columns, bipartite)
+    check_arguments(format, columns, bipartite)
     if is_event_store(path):
         return EventStore.open(path)
     if is_tgl_folder(path):
@@ -62,10 +63,9 @@ def read_events(
         return read_tgl(path)
     if format == "auto" and is_parquet(path):
         return read_parquet(path, columns=columns, bipartite=bipartite)
-    head = read_head(path)
-    table = _find_table(head, _find_format(head, columns) if format == "auto" else format, columns)
+    table = open_table(path, format=format, columns=columns, bipartite=bipartite)
     read = parse(table)
-    src, dst, node_ids = number_nodes(read.src, read.dst, apart=table.apart if bipartite is None else bipartite)
+    src, dst, node_ids = number_nodes(read.src, read.dst, apart=table.apart)
     if node_ids.dtype.kind == "U":
         check_text_ids(table, node_ids)
     return EventStore.from_arrays(src, dst, read.time, read.edge_features, labels=read.labels, node_ids=node_ids)
@@ -82,7 +82,23 @@ def check_unread(source: str, *, format: str = "auto", columns: Any = None, bipa
             raise InvalidArgumentError(refusal(name, f"left out for {source}", value, "it says itself what it holds"))
 
 
-def _check_arguments(format: str, columns: Mapping[str, Any] | None, bipartite: bool | None) -> None:
+def open_table(path: Path, *, format: str, columns: Mapping[str, Any] | None, bipartite: bool | None) -> Table:
+    """Return where the rows of a text file begin and what its columns mean; arguments are those of `read_events`.
+
+    Raises:
+        DataError: The file is missing, damaged, empty or no text, or its columns cannot be found.
+    """
+    head = read_head(path)
+    table = _find_table(head, _find_format(head, columns) if format == "auto" else format, columns)
+    return table if bipartite is None else replace(table, apart=bipartite)
+
+
+def check_arguments(format: str, columns: Mapping[str, Any] | None, bipartite: bool | None) -> None:
+    """Check the form of what `read_events` takes, before any file is opened.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
     check_choice("format", format, FORMATS)
     if bipartite not in (None, True, False):
         raise InvalidArgumentError(refusal("bipartite", "True, False or None", bipartite, "leave it out for None"))

@@ -17,7 +17,7 @@ COMMENT_MARKS = "#%"
 _BLOCK_BYTES = 1 << 20
 _COMMENT = re.compile(rb"(\A|[\r\n])[ \t]*[#%][^\r\n]*")
 _UTF8_MARK = b"\xef\xbb\xbf"
-_KNOWN_BINARIES = {
+KNOWN_BINARIES = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
     b"BZh": ("bzip2 data", "unpack it first, or pack it with gzip"),
     b"\xfd7zXZ": ("xz data", "unpack it first, or pack it with gzip"),
@@ -100,7 +100,7 @@ class _BlockStream(io.RawIOBase):
 def _whole_lines(path: Path) -> Iterator[bytes]:
     """Yield the unpacked bytes in blocks that end where a line does."""
     rest = b""
-    with _open_bytes(path) as file:
+    with open_bytes(path) as file:
         while block := _read_block(file, path):
             end = block.rfind(b"\n") + 1
             if not end:
@@ -112,7 +112,12 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
         yield rest
 
 
-def _open_bytes(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file for reading, unpacked if it is gzipped.
+
+    Raises:
+        DataError: There is no such file, or it may not be read.
+    """
     if path.is_dir():
         cure = "give a file, or a folder that EventStore.save wrote"
         raise DataError(refusal(str(path), "a file", "a folder that is no event store", cure))
@@ -152,7 +157,7 @@ def _checked(path: Path, blocks: Iterator[bytes], blank_comments: bool) -> Itera
 
 
 def _refuse_known_binary(path: Path, block: bytes) -> None:
-    for magic, (kind, cure) in _KNOWN_BINARIES.items():
+    for magic, (kind, cure) in KNOWN_BINARIES.items():
         if block.startswith(magic):
             raise DataError(refusal(str(path), "a text file", kind, cure))
 

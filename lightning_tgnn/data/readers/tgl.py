@@ -54,12 +54,12 @@ def convert_tgl(folder: Path, target: Path) -> None:
     store = EventStore.from_arrays(edges.src, edges.dst, edges.time, node_features=nodes)
     with new_folder(target) as partial:
         if held.edge_features is None:
-            store.write_files(partial)
+            store.write_to(partial)
             return
         file = partial / "edge_features.npy"
         _write_features(file, held.edge_features, np.argsort(edges.time, kind="stable"))
         store = replace(store, edge_features=mapped_tensor(map_npy(file)))
-        store.write_files(partial, there=("edge_features",))
+        store.write_to(partial, there=("edge_features",))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,73 @@
+"""``lightning-tgnn data convert``: from a source in any form to the folder of an event store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+
+from lightning_tgnn.commands.event_source import SOURCE
+from lightning_tgnn.commands.options import Options
+from lightning_tgnn.data import EventStore, TemporalDataModule
+from lightning_tgnn.data.convert import convert_text, is_text_file
+from lightning_tgnn.data.kept_adjacency import save_with_adjacency
+
+_DESCRIPTION = """Write a stream to a folder that opens at once and is mapped, with its adjacency.
+
+  lightning-tgnn data convert --source wikipedia.txt.gz --output wikipedia
+  lightning-tgnn data convert --source ratings.csv --columns '{src: 0, dst: 1, time: 3}' --output ratings
+  lightning-tgnn fit --config RECIPE --data.source wikipedia
+
+Text files are read piece by piece, in memory that does not grow with the number of events; rows that are not in order
+of time are sorted on disk. The folder appears only when it is complete.
+"""
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """Where to.
+
+    Args:
+        output: The folder, new or empty.
+    """
+
+    output: str
+
+
+def convert(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work, or the folder cannot be written.
+        DataError: The source holds something that must not be trained on.
+    """
+    own, of_data = Options("data convert", _DESCRIPTION, {ConvertOptions: set(), **SOURCE}).parse(arguments)
+    console, begin = Console(stderr=True), perf_counter()
+    store = convert_source(of_data, Path(own["output"]), console)
+    seconds = perf_counter() - begin
+    rate = len(store) / seconds
+    print(f"{own['output']}: {len(store):,} events, {store.num_nodes:,} nodes, {seconds:.1f} s, {rate:,.0f} events/s")
+
+
+def convert_source(of_data: dict[str, Any], folder: Path, console: Console) -> EventStore:
+    """Convert what `TemporalDataModule` would read.
+
+    Args:
+        of_data: Its arguments.
+        folder: New or empty.
+        console: Shows the events read so far.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work, or the folder cannot be written.
+        DataError: The source holds something that must not be trained on.
+    """
+    module, source = TemporalDataModule(**of_data), of_data["source"]
+    if not is_text_file(Path(source)):
+        return save_with_adjacency(module.read(), folder)
+    reading = {name: of_data[name] for name in ("format", "columns", "bipartite")}
+    with console.status("reading") as status:
+        return convert_text(source, folder, **reading, report=lambda events: status.update(f"{events:,} events read"))

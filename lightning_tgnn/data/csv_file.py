@@ -1,0 +1,54 @@
+"""Event streams as CSV."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.graph_checks import pieces
+from lightning_tgnn.data.new_folder import writing_to
+
+
+def write_csv(store: EventStore, path: Path) -> Path:
+    """Write a stream, in the users' ids, to a new file, which appears only when it is complete.
+
+    Its header is ``src,dst,time``, then ``label`` and ``feature_0, …`` where the store has them.
+
+    Raises:
+        InvalidArgumentError: The file exists or cannot be written, or the store has what a CSV of events cannot hold.
+    """
+    if path.exists():
+        raise InvalidArgumentError(refusal("output", "a new file", str(path), "choose another or remove it"))
+    if store.node_features is not None or (store.labels is not None and store.labels.ndim > 1):
+        received = "node features or several labels per event"
+        raise InvalidArgumentError(refusal("output", "a folder for such a stream", received, "drop .csv"))
+    partial = path.with_name(f".{path.name}-{uuid4().hex}")
+    try:
+        with writing_to(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(store, partial)
+            partial.rename(path)
+    finally:
+        with suppress(NotADirectoryError):
+            partial.unlink(missing_ok=True)
+    return path
+
+
+def _write(store: EventStore, path: Path) -> None:
+    import pandas as pd
+
+    ids = np.arange(store.num_nodes) if store.node_ids is None else store.node_ids
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for piece in pieces(len(store), 3 + store.edge_feature_dim):
+            columns = {"src": ids[store.src[piece]], "dst": ids[store.dst[piece]], "time": store.time[piece]}
+            if store.labels is not None:
+                columns["label"] = store.labels[piece]
+            if store.edge_features is not None:
+                features = store.edge_features[piece].numpy()
+                columns |= {f"feature_{i}": features[:, i] for i in range(features.shape[1])}
+            pd.DataFrame(columns).to_csv(file, header=not piece.start, index=False, lineterminator="\n")

@@ -1,0 +1,142 @@
+"""The adjacency of a saved store: built once, kept in the store's folder and mapped."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.graph_checks import check_ends, pieces
+from lightning_tgnn.data.new_folder import check_new, new_folder
+from lightning_tgnn.data.npy_file import NpyWriter, map_npy, mapped_tensor
+from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
+
+_FOLDER = "adjacency"
+_FITS = "fits.json"
+_VERSION = 1
+_COLUMNS = ("indptr", "keys", "neighbors")
+
+
+def adjacency_of(store: EventStore) -> TemporalAdjacency:
+    """Return the adjacency of all events of a store.
+
+    That of a store which was opened is mapped from its folder, and made there where it is missing, of another stream
+    or version, or damaged; processes that ask at once wait for the one that makes it. Where the folder cannot be
+    written, and for a store that is not in one, it is built in memory.
+
+    Raises:
+        DataError: The store has a node outside of its range.
+    """
+    if store.folder is not None:
+        try:
+            return keep_adjacency(store, store.folder)
+        except InvalidArgumentError as error:
+            warnings.warn(f"the adjacency is not kept, but built in memory: {error}", stacklevel=2)
+    return TemporalAdjacency.build(store.src, store.dst, store.num_nodes)
+
+
+def save_with_adjacency(store: EventStore, folder: Path) -> EventStore:
+    """Write a store and its adjacency to a new folder, which appears only when it is complete, and open it.
+
+    Raises:
+        DataError: The store has a node outside of its range.
+        InvalidArgumentError: The folder exists and is not empty, or what is written does not fit there.
+    """
+    check_new(folder)
+    with new_folder(folder, keep_other=False) as partial:
+        store.write_to(partial)
+        write_adjacency(partial)
+    return EventStore.open(folder)
+
+
+def write_adjacency(folder: Path) -> None:
+    """Write the adjacency of a store that is about to be complete into its ``folder``.
+
+    Raises:
+        DataError: The store has a node outside of its range.
+    """
+    place = folder / _FOLDER
+    place.mkdir()
+    _write(place, EventStore.open(folder))
+
+
+def keep_adjacency(store: EventStore, folder: Path) -> TemporalAdjacency:
+    """Return the adjacency that is kept in the folder of a store; it is made unless one that fits is there.
+
+    Raises:
+        DataError: The store has a node outside of its range.
+        InvalidArgumentError: The folder cannot be written.
+    """
+    place = folder / _FOLDER
+    with _one_at_a_time(folder):
+        with suppress(DataError):
+            return _open(place, store)
+        with new_folder(place) as partial:
+            _write(partial, store)
+            shutil.rmtree(place, ignore_errors=True)
+        return _open(place, store)
+
+
+def _write(folder: Path, store: EventStore) -> None:
+    """Write the adjacency to an existing folder: sorted by counting, in mapped files."""
+    from lightning_tgnn.algorithms.adjacency_loops import count_entries, place_entries  # imports the compiler
+
+    check_ends("src", store.src, store.num_nodes)
+    check_ends("dst", store.dst, store.num_nodes)
+    src, dst = store.src.numpy(), store.dst.numpy()
+    indptr = np.zeros(store.num_nodes + 1, np.int64)
+    count_entries(src, dst, indptr[1:])
+    np.cumsum(indptr, out=indptr)
+    np.save(folder / "indptr.npy", indptr)
+    keys, neighbors = (_allocate(folder / f"{name}.npy", int(indptr[-1])) for name in ("keys", "neighbors"))
+    place_entries(src, dst, indptr[:-1], keys, neighbors)
+    (folder / _FITS).write_text(json.dumps(_fits(store)))
+
+
+def _allocate(path: Path, length: int) -> np.ndarray:
+    """Return a new mapped file, written once: to touch a page that the disk has no room for would end the process."""
+    with NpyWriter(path, np.int64) as file:
+        for piece in pieces(length):
+            file.append(np.zeros(len(range(*piece.indices(length))), np.int64))
+    return np.lib.format.open_memmap(path, mode="r+")
+
+
+def _open(place: Path, store: EventStore) -> TemporalAdjacency:
+    """Return what is kept.
+
+    Raises:
+        DataError: It is missing, damaged, or that of another stream.
+    """
+    fits = place / _FITS
+    if not fits.is_file() or fits.read_bytes() != json.dumps(_fits(store)).encode():
+        raise DataError(f"{place} does not fit the store")
+    arrays = {name: map_npy(place / f"{name}.npy") for name in _COLUMNS}
+    indptr, keys, neighbors = arrays.values()
+    if len(indptr) != store.num_nodes + 1 or not len(keys) == len(neighbors) == indptr[-1]:
+        raise DataError(f"{place} does not fit the store")
+    return TemporalAdjacency(**{name: mapped_tensor(array) for name, array in arrays.items()}, span=len(store))
+
+
+def _fits(store: EventStore) -> dict[str, object]:
+    return {"version": _VERSION, "fingerprint": store.fingerprint}
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let one process after the other in; a file system without locks lets all, and the first that is done counts."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
