@@ -29,9 +29,7 @@ _DESCRIPTION = """Train, validate and test temporal graph neural networks on eve
 
 Beside the subcommands below there are these, with a --help of their own:
 
-
   lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv   scores of pairs; top K, embeddings
-
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
   lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them

@@ -84,10 +84,18 @@ def test_generate_draws_the_same_to_a_store_and_to_a_csv(tmp_path):
 
 def test_download_calls_what_its_name_stands_for(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setitem(data_download.FETCHERS, "cora", lambda root: asked.append(root) or root / "cora")
+    for kind, name in (("graph", "cora"), ("events", "reddit")):
+        fetch = lambda root, name=name: asked.append(root) or root / name  # noqa: E731
+        monkeypatch.setitem(data_download.FETCHERS[kind], name, fetch)
     main(["data", "download", "--name=Cora", f"--root={tmp_path}"])
-    assert asked == [tmp_path]
-    assert capsys.readouterr().out == f"cora: {tmp_path / 'cora'}\n"
+    main(["data", "download", "--name=reddit", "--kind=events", f"--root={tmp_path}"])
+    assert asked == [tmp_path, tmp_path]
+    assert capsys.readouterr().out == f"cora: {tmp_path / 'cora'}\nreddit: {tmp_path / 'reddit'}\n"
+
+
+def test_a_name_of_both_kinds_wants_the_kind():
+    with pytest.raises(SystemExit, match="'reddit, a stream and a graph'; add --kind events or --kind graph"):
+        main(["data", "download", "--name=reddit"])
 
 
 def damaged(folder: Path, change) -> Path:
@@ -124,7 +132,7 @@ def test_damaged_stores_are_refused(tmp_path, action, change, message):
     ("arguments", "message"),
     [
         (["look"], "the action of data must be one of 'convert', 'download', 'generate', 'inspect', got 'look'"),
-        (["download", "--name=wikipdia"], "name must be one of 'citeseer', 'cora', .*, got 'wikipdia'"),
+        (["download", "--name=wikipdia"], "name must be one of 'bitcoinotc', 'citeseer', .*, got 'wikipdia'"),
         (["inspect", "--source=none.csv"], "none.csv must be an existing file, got 'no such file'; check the path"),
         (["inspect", "--max_loss=1.5"], r"max_loss must be a number in \[0, 1\), got 1.5; 0.75 is the default"),
         (["convert", "--source=none.csv", "--output=o"], "none.csv must be an existing file, got 'no such file'"),

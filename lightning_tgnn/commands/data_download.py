@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lightning_tgnn.checks import check_choice
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.commands.kinds import AUTO, EVENTS, GRAPH
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.data.graph_names import GRAPH_NAMES, folder_of
 from lightning_tgnn.data.graph_source import prepare_graph
+from lightning_tgnn.data.named_streams import prepare_stream, stream_folder
+from lightning_tgnn.data.stream_names import STREAMS
 
 _DESCRIPTION = """Fetch a data set, unless it is there, and convert it.
 
@@ -23,8 +26,16 @@ def _fetch_graph(name: str, root: Path) -> Path:
     return folder_of(name, root)
 
 
-FETCHERS: dict[str, Callable[[Path], Path]] = {name: partial(_fetch_graph, name) for name in GRAPH_NAMES}
-"""By name: fetches into a root folder and returns where the data set lies."""
+def _fetch_stream(name: str, root: Path) -> Path:
+    prepare_stream(name, root)
+    return stream_folder(name, root)
+
+
+FETCHERS: dict[str, dict[str, Callable[[Path], Path]]] = {
+    EVENTS: {name: partial(_fetch_stream, name) for name in STREAMS},
+    GRAPH: {name: partial(_fetch_graph, name) for name in GRAPH_NAMES},
+}
+"""By kind and name: fetches into a root folder and returns where the data set lies."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +44,12 @@ class DownloadOptions:
 
     Args:
         name: Of the data set.
+        kind: "events" or "graph"; "auto" where only one has the name.
         root: Folder of the named data sets.
     """
 
     name: str
+    kind: str = AUTO
     root: str = "data"
 
 
@@ -44,9 +57,14 @@ def download(arguments: Sequence[str]) -> None:
     """Run the command.
 
     Raises:
-        InvalidArgumentError: There is no such data set.
+        InvalidArgumentError: There is no such data set, or one of each kind.
         DataError: It cannot be reached, or what came is damaged.
     """
     (own,) = Options("data download", _DESCRIPTION, {DownloadOptions: set()}).parse(arguments)
-    name = check_choice("name", own["name"].lower(), FETCHERS)
-    print(f"{name}: {FETCHERS[name](Path(own['root']).expanduser())}")
+    kinds = FETCHERS if check_choice("kind", own["kind"], (AUTO, *FETCHERS)) == AUTO else [own["kind"]]
+    name = check_choice("name", own["name"].lower(), sorted({name for kind in kinds for name in FETCHERS[kind]}))
+    having = [kind for kind in kinds if name in FETCHERS[kind]]
+    if len(having) > 1:
+        cure = f"add --kind {having[0]} or --kind {having[1]}"
+        raise InvalidArgumentError(refusal("name", "of one data set", f"{name}, a stream and a graph", cure))
+    print(f"{name}: {FETCHERS[having[0]][name](Path(own['root']).expanduser())}")
