@@ -9,6 +9,14 @@ import pytest
 import torch.distributed as dist
 
 
+@pytest.fixture(autouse=True)
+def keep_no_seed():
+    """Lightning hands the seed of a run on to whatever processes are started later."""
+    yield
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        os.environ.pop(name, None)
+
+
 @pytest.fixture
 def in_own_group():
     """What Lightning's launcher leaves in this process would mislead the next test."""
