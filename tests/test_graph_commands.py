@@ -100,7 +100,9 @@ def test_the_file_of_another_graph_or_number_of_ranks_is_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="partition must be of this graph, got 'that of another"):
         choose_edge_partition(path, edges, HOSTS, other, None)
     with pytest.raises(InvalidArgumentError, match="partition must be a rank for each of 3 edges"):
-        choose_edge_partition(torch.zeros(4), (edges[0][:3], edges[1][:3], 100), HOSTS, trainer, None)
+        choose_edge_partition(
+            torch.zeros(4, dtype=torch.int64), (edges[0][:3], edges[1][:3], 100), HOSTS, trainer, None
+        )
 
 
 def test_methods_take_weights(tmp_path, capsys):

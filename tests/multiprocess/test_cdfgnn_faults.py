@@ -166,7 +166,8 @@ def refusals(rank, ranks, folder):
     refused_partition("partition must be of this graph, got .*; make one", str(files["graph"]))
     refused_partition("partition must be ranks in 0 .. 1, got 2", files["range"])
     refused_partition("partition must be one of hierarchical, .* or a file, got .*alphabetical", "alphabetical")
-    refused_partition(f"a rank for each of {data.info.num_edges} edges", torch.zeros(4))
+    refused_partition(f"a rank for each of {data.info.num_edges} edges", torch.zeros(4, dtype=torch.int64))
+    refused_partition("partition must be of integers, got 'torch.float32'", part.float())
     fit(CDFGNNStrategy(partition=files["good"]), ranks, epochs=1)
 
     split = torch.eye(3, dtype=torch.bool)

@@ -100,7 +100,7 @@ def on_rank(rank, ranks, folder):
     refused("partition must be of this graph", SvenStrategy(partition=str(files["graph"])), ranks)
     refused("partition must be ranks in 0 .. 1, got 2", SvenStrategy(partition=files["range"]), ranks)
     refused("partition must be one of reflexbicut", SvenStrategy(partition="alphabetical"), ranks)
-    refused("a rank for each of 30 nodes", SvenStrategy(partition=torch.zeros(4)), ranks)
+    refused("a rank for each of 30 nodes", SvenStrategy(partition=torch.zeros(4, dtype=torch.int64)), ranks)
     fit(*build("tgn", 8), SvenStrategy(partition=files["good"]), ranks, epochs=1)
 
     for strategy in (SvenStrategy(), DepCacheStrategy()):
