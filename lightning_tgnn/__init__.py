@@ -1,6 +1,12 @@
 """Distributed training of graph neural networks on graphs that change with time, for PyTorch Lightning."""
 
-from lightning_tgnn.callbacks import AdaptiveMicroBatch, CacheThreshold, ExchangeMonitor
+from lightning_tgnn.callbacks import (
+    AdaptiveMicroBatch,
+    CacheThreshold,
+    EventProgressBar,
+    ExchangeMonitor,
+    SystemMonitor,
+)
 from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
 from lightning_tgnn.strategies import CDFGNNStrategy, DepCacheStrategy, DepCommStrategy, SvenStrategy
 from lightning_tgnn.tasks import LinkPrediction, NodeClassification
@@ -13,12 +19,14 @@ __all__ = [
     "CacheThreshold",
     "DepCacheStrategy",
     "DepCommStrategy",
+    "EventProgressBar",
     "EventStore",
     "ExchangeMonitor",
     "FullGraphDataModule",
     "LinkPrediction",
     "NodeClassification",
     "SvenStrategy",
+    "SystemMonitor",
     "TemporalDataModule",
     "__version__",
 ]

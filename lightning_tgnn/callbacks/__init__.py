@@ -3,5 +3,7 @@
 from lightning_tgnn.callbacks.adaptive_micro_batch import AdaptiveMicroBatch
 from lightning_tgnn.callbacks.cache_threshold import CacheThreshold
 from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
+from lightning_tgnn.callbacks.progress_bar import EventProgressBar
+from lightning_tgnn.callbacks.system_monitor import SystemMonitor
 
-__all__ = ["AdaptiveMicroBatch", "CacheThreshold", "ExchangeMonitor"]
+__all__ = ["AdaptiveMicroBatch", "CacheThreshold", "EventProgressBar", "ExchangeMonitor", "SystemMonitor"]
