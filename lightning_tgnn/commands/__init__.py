@@ -2,7 +2,8 @@
 
 from lightning_tgnn.commands.bench import bench
 from lightning_tgnn.commands.partition import partition
+from lightning_tgnn.commands.report import report
 
-COMMANDS = {"bench": bench, "partition": partition}
+COMMANDS = {"bench": bench, "partition": partition, "report": report}
 
-__all__ = ["COMMANDS", "bench", "partition"]
+__all__ = ["COMMANDS", "bench", "partition", "report"]
