@@ -143,6 +143,9 @@ class NodeClassification(pl.LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Log the accuracy of the epoch, over all ranks."""
+        # A progress bar, which the first rank alone has, makes Lightning reduce the loss before this hook. The others
+        # do it here: else that reduction would meet the gather below.
+        _ = self.trainer.callback_metrics
         # What torchmetrics returns is already that of all ranks, so a second mean changes nothing.
         self.log("train/accuracy", self.train_accuracy.compute(), prog_bar=True, sync_dist=True)
         self.train_accuracy.reset()
