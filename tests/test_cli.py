@@ -3,8 +3,10 @@
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 
@@ -70,6 +72,35 @@ def test_a_recipe_trains_in_two_processes(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "MEMBER: 2/2" in done.stderr
     check_what_fit_left(done.stdout)
+
+
+def test_a_graph_recipe_trains_in_two_processes_with_a_bar():
+    recipe, graph = (
+        f"--config={ROOT / 'recipes/cdfgnn_synthetic.yaml'}",
+        "--data.synthetic={num_nodes: 100, num_edges: 500}",
+    )
+    limits = ["--trainer.devices=2", "--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=1"]
+    command = [
+        Path(sys.executable).parent / "lightning-tgnn",
+        "fit",
+        recipe,
+        graph,
+        *limits,
+        "--trainer.accelerator=cpu",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    # A group of its own: where the ranks wait for each other for ever, both have to end.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as run:
+        try:
+            printed, errors = run.communicate(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode == 0, errors
+    assert "val accuracy" in printed
+    check_what_fit_left(printed, figures=2)
 
 
 def run_graph_recipe(recipe, folder):

@@ -127,6 +127,7 @@ class SystemMonitor(Callback):
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        _ = trainer.callback_metrics  # reduced now on all ranks; a progress bar would do it on the first one alone
         if self._recorder is not None and self._recorder.steps:
             self._close_window(trainer)
         log_memory(trainer, getattr(pl_module, "state_store", None))

@@ -64,24 +64,26 @@ def stacked_shares(steps: list[int], shares: Mapping[str, np.ndarray]) -> str:
         steps: At the end of each window.
         shares: float64 [windows] of each stage.
     """
+    from matplotlib.ticker import PercentFormatter
 
     def draw(axes: Any) -> None:
         axes.stackplot(steps, *shares.values(), labels=list(shares), colors=_colours(len(shares)))
         axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]) if len(steps) > 1 else None)
-        axes.yaxis.set_major_formatter("{x:.0%}")
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
 
     return chart(draw, wide=True, ylabel="share of a step")
 
 
 def share_bars(shares: Mapping[str, float]) -> str:
     """Return a bar for the share of each stage."""
+    from matplotlib.ticker import PercentFormatter
 
     def draw(axes: Any) -> None:
         bars = axes.barh(list(shares), list(shares.values()), color=_colours(len(shares)))
         axes.bar_label(bars, fmt="{:.1%}", padding=3)
         axes.invert_yaxis()
         axes.margins(x=0.12)
-        axes.xaxis.set_major_formatter("{x:.0%}")
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
 
     return chart(draw, wide=True, xlabel="share of the time of training steps")
 
