@@ -1,6 +1,13 @@
 """Distributed training of graph neural networks on graphs that change with time, for PyTorch Lightning."""
 
-from lightning_tgnn.callbacks import AdaptiveMicroBatch, CacheThreshold, EdgeBankBaseline, ExchangeMonitor
+from lightning_tgnn.callbacks import (
+    AdaptiveMicroBatch,
+    CacheThreshold,
+    EdgeBankBaseline,
+    EventProgressBar,
+    ExchangeMonitor,
+    SystemMonitor,
+)
 from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
 from lightning_tgnn.serving import Predictor
 from lightning_tgnn.strategies import CDFGNNStrategy, DepCacheStrategy, DepCommStrategy, SvenStrategy
@@ -17,6 +24,7 @@ __all__ = [
     "DynamicNodeClassification",
     "EdgeBankBaseline",
     "EdgeClassification",
+    "EventProgressBar",
     "EventStore",
     "ExchangeMonitor",
     "FullGraphDataModule",
@@ -24,6 +32,7 @@ __all__ = [
     "NodeClassification",
     "Predictor",
     "SvenStrategy",
+    "SystemMonitor",
     "TemporalDataModule",
     "__version__",
 ]

@@ -8,14 +8,15 @@ from typing import Any
 
 import lightning.pytorch as pl
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter, Namespace
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from lightning_tgnn.callbacks import EdgeBankBaseline
+from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
 from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.commands import COMMANDS
-from lightning_tgnn.report import print_report
+from lightning_tgnn.report import Best, print_report
 
 _DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
 
@@ -33,6 +34,7 @@ Beside the subcommands below there are these, with a --help of their own:
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
   lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
+  lightning-tgnn report runs/NAME/version_0                        one HTML page of a run
 """
 
 _DEFAULTS = {
@@ -42,6 +44,7 @@ _DEFAULTS = {
         "class_path": "TensorBoardLogger",
         "init_args": {"save_dir": "runs", "name": "tgnn", "default_hp_metric": False},
     },
+    "trainer.callbacks": [{"class_path": "lightning_tgnn.SystemMonitor"}],
 }
 
 
@@ -87,7 +90,13 @@ class TGNNCommand(LightningCLI):
         return parser
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Add the baseline where it is asked for."""
+        """Return the trainer, with the baseline if asked for, and with our progress bar unless one is given or unwanted."""
+        given = self._get(self.config_init, "trainer", default={})
+        callbacks = given.get("callbacks") or []
+        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+        has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
+        if not has_bar and given.get("enable_progress_bar") is not False and not given.get("barebones"):
+            kwargs["callbacks"] = [*callbacks, EventProgressBar()]
         trainer = super().instantiate_trainer(**kwargs)
         if self._get(self.config, "edgebank", default=False):
             trainer.callbacks.append(EdgeBankBaseline())  # type: ignore[attr-defined]
@@ -97,17 +106,32 @@ class TGNNCommand(LightningCLI):
         """Measure the best checkpoint on validation and test part, and print what came out and where it is."""
         if not self._get(self.config, "test_after_fit") or getattr(self.trainer, "fast_dev_run", False):
             return
-        best = getattr(self.trainer.checkpoint_callback, "best_model_path", None) or None
+        checkpoints = self.trainer.checkpoint_callback
+        best, seconds = _best(checkpoints), _seconds(self.trainer)
+        path = getattr(checkpoints, "best_model_path", None) or None
         figures: dict[str, float] = {}
         for measure in (self.trainer.validate, self.trainer.test):
-            results = measure(self.model, datamodule=self.datamodule, ckpt_path=best, verbose=False)
+            results = measure(self.model, datamodule=self.datamodule, ckpt_path=path, verbose=False)
             figures.update(*results)
-        _report(figures, self.trainer.log_dir)  # all ranks ask for the folder: the first one tells the others
+        folder = self.trainer.log_dir  # all ranks ask for it: the first one tells the others
+        _report(figures, folder, best, seconds)
 
 
 @rank_zero_only
-def _report(figures: dict[str, float], log_dir: str | None) -> None:
-    print_report(figures, log_dir)
+def _report(figures: dict[str, float], log_dir: str | None, best: Best | None, seconds: dict[str, float]) -> None:
+    print_report(figures, log_dir, best=best, seconds=seconds)
+
+
+def _best(callback: Any) -> Best | None:
+    """Return the best of the checkpoints that a callback has saved; None where it compares none."""
+    score = getattr(callback, "best_model_score", None)
+    return None if score is None else Best(callback.monitor, float(score), callback.best_model_path)
+
+
+def _seconds(trainer: pl.Trainer) -> dict[str, float]:
+    """Return what took the time, where somebody has counted."""
+    monitors = [callback for callback in getattr(trainer, "callbacks", []) if isinstance(callback, SystemMonitor)]
+    return dict(monitors[0].seconds) if monitors else {}
 
 
 def _parser_options() -> dict[str, Any]:

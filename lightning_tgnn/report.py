@@ -1,9 +1,10 @@
-"""What a finished run tells its user: the figures, where they are kept and how to look at them."""
+"""What a finished run tells its user: the figures, the best, what took the time, and where all of it is kept."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -15,19 +16,64 @@ _FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "hits@10": "Hits@10", "ap_in
 _FIGURES |= {"accuracy": "accuracy", "f1": "F1", "f1_micro": "F1, micro"}
 
 
-def print_report(figures: Mapping[str, float], log_dir: str | None, console: Console | None = None) -> None:
-    """Print the figures of a run, the folder of its logs and the command that shows them.
+class Best(NamedTuple):
+    """The best checkpoint of a run.
+
+    Attributes:
+        name: Of the figure that decided, such as ``val/ap``.
+        value: It.
+        path: The file.
+    """
+
+    name: str
+    value: float
+    path: str
+
+
+def print_report(
+    figures: Mapping[str, float],
+    log_dir: str | None,
+    console: Console | None = None,
+    *,
+    best: Best | None = None,
+    seconds: Mapping[str, float] | None = None,
+) -> None:
+    """Print the figures of a run, the best checkpoint, what took the time, and the commands that show more.
 
     Args:
         figures: By key, such as ``val/ap``.
         log_dir: Folder of the logs; None where there are none.
         console: Where to print; standard output if None.
+        best: None where no figure decided.
+        seconds: Of the stages of training steps, and ``validation``; None where nobody counted.
     """
     console = console or Console()
     console.print(_table(figures))
+    lines = []
+    if best is not None:
+        lines.append(f"best {best.name}: {best.value:.4f}, {best.path}")
+    if seconds:
+        lines.append(time_line(seconds))
     if log_dir is not None:
-        console.print(f"logs and checkpoints: {log_dir}", soft_wrap=True, highlight=False)
-        console.print(f"curves: tensorboard --logdir {shlex.quote(log_dir)}", soft_wrap=True, highlight=False)
+        lines.append(f"logs and checkpoints: {log_dir}")
+        lines.append(f"curves: tensorboard --logdir {shlex.quote(log_dir)}")
+        lines.append(f"page: lightning-tgnn report {shlex.quote(log_dir)}")
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def time_line(seconds: Mapping[str, float]) -> str:
+    """Return what took the time: the stages of training steps, the longest first, and validation.
+
+    >>> time_line({"embed": 1.0, "backward": 3.0, "validation": 2.0})
+    'time: training steps 4.0 s (backward 75 %, embed 25 %), validation 2.0 s'
+    """
+    stages = {stage: spent for stage, spent in seconds.items() if stage != "validation"}
+    total = sum(stages.values())
+    longest = sorted(stages, key=lambda stage: -stages[stage])
+    shares = ", ".join(f"{stage} {stages[stage] / total:.0%}".replace("%", " %") for stage in longest if total)
+    line = f"time: training steps {total:.1f} s" + (f" ({shares})" if shares else "")
+    return f"{line}, validation {seconds['validation']:.1f} s" if "validation" in seconds else line
 
 
 def _table(figures: Mapping[str, float]) -> Table:

@@ -3,8 +3,10 @@
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 
@@ -12,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from rich.console import Console
 
-from lightning_tgnn import EventStore, NodeClassification
+from lightning_tgnn import EventProgressBar, EventStore, NodeClassification, SystemMonitor
 from lightning_tgnn.cli import TGNNCommand, main
 from lightning_tgnn.data import generate_graph
-from lightning_tgnn.report import print_report
+from lightning_tgnn.report import Best, print_report
 from tests.data.streams import random_store
 
 ROOT = Path(__file__).parents[1]
@@ -71,6 +74,35 @@ def test_a_recipe_trains_in_two_processes(tmp_path):
     check_what_fit_left(done.stdout)
 
 
+def test_a_graph_recipe_trains_in_two_processes_with_a_bar():
+    recipe, graph = (
+        f"--config={ROOT / 'recipes/cdfgnn_synthetic.yaml'}",
+        "--data.synthetic={num_nodes: 100, num_edges: 500}",
+    )
+    limits = ["--trainer.devices=2", "--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=1"]
+    command = [
+        Path(sys.executable).parent / "lightning-tgnn",
+        "fit",
+        recipe,
+        graph,
+        *limits,
+        "--trainer.accelerator=cpu",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    # A group of its own: where the ranks wait for each other for ever, both have to end.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as run:
+        try:
+            printed, errors = run.communicate(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode == 0, errors
+    assert "val accuracy" in printed
+    check_what_fit_left(printed, figures=2)
+
+
 def run_graph_recipe(recipe, folder):
     graph = generate_graph(100, 500, 3, 4)
     masks = {f"{name}_mask": getattr(graph, name) for name in ("train", "val", "test")}
@@ -89,6 +121,8 @@ def run_graph_recipe(recipe, folder):
 
 
 def check_what_fit_left(printed, figures=4):
+    assert re.search(r"best val/(ap|accuracy): [01]\.\d{4}, \S+\.ckpt", printed), printed
+    assert re.search(r"time: training steps \d+\.\d s \(.*backward \d+ %.*\), validation \d+\.\d s", printed), printed
     for row in ("validation", "test"):
         measured = re.search(rf"{row} .*", printed).group()
         assert len(re.findall(r"[01]\.\d{4}", measured)) >= figures, printed
@@ -106,6 +140,7 @@ def test_curves_are_in_tensorboard(tmp_path):
     (folder,) = (tmp_path / "runs" / "tgnn").iterdir()
     logged = EventAccumulator(str(folder)).Reload()
     keys = {"train/loss", "train/events_per_second", "val/ap", "val/auc", "val/mrr", "val/hits@10", "test/ap"}
+    keys |= {"time/embed", "redundancy/eta_1", "system/events_per_second"}
     assert keys <= set(logged.Tags()["scalars"])
     assert [event.step for event in logged.Scalars("val/ap")][:2] == [1, 3]
 
@@ -187,6 +222,33 @@ def test_report_leaves_out_what_was_not_measured():
     assert "validation" not in out.getvalue()
     assert "AUC" not in out.getvalue()
     assert "tensorboard" not in out.getvalue()
+    assert "best" not in out.getvalue()
+
+
+def test_report_tells_the_best_and_what_took_the_time():
+    out = io.StringIO()
+    best, seconds = Best("val/ap", 0.98765, "runs/my run/best.ckpt"), {"embed": 1.0, "backward": 3.0, "validation": 2.5}
+    print_report({"val/ap": 0.5}, "runs/my run", Console(file=out, width=40), best=best, seconds=seconds)
+    assert "\nbest val/ap: 0.9877, runs/my run/best.ckpt\n" in out.getvalue()
+    assert "\ntime: training steps 4.0 s (backward 75 %, embed 25 %), validation 2.5 s\n" in out.getvalue()
+    assert "\npage: lightning-tgnn report 'runs/my run'\n" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bars"),
+    [
+        ([], [EventProgressBar]),
+        (["--trainer.enable_progress_bar=false"], []),
+        (["--trainer.callbacks=TQDMProgressBar"], [TQDMProgressBar]),
+    ],
+)
+def test_the_bar_is_ours_unless_another_or_none_is_asked_for(tmp_path, arguments, bars):
+    limits = ["--trainer.max_epochs=0", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu"]
+    source = wikipedia_like(tmp_path / "stream.txt")
+    command = TGNNCommand(["fit", f"--data.source={source}", "--test_after_fit=false", *limits, *TINY, *arguments])
+    callbacks = command.trainer.callbacks
+    assert [type(callback) for callback in callbacks if isinstance(callback, ProgressBar)] == bars
+    assert any(isinstance(callback, SystemMonitor) for callback in callbacks) == (bars != [TQDMProgressBar])
 
 
 def test_importing_needs_no_heavy_library():

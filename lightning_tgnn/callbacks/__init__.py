@@ -4,5 +4,14 @@ from lightning_tgnn.callbacks.adaptive_micro_batch import AdaptiveMicroBatch
 from lightning_tgnn.callbacks.cache_threshold import CacheThreshold
 from lightning_tgnn.callbacks.edge_bank import EdgeBankBaseline
 from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
+from lightning_tgnn.callbacks.progress_bar import EventProgressBar
+from lightning_tgnn.callbacks.system_monitor import SystemMonitor
 
-__all__ = ["AdaptiveMicroBatch", "CacheThreshold", "EdgeBankBaseline", "ExchangeMonitor"]
+__all__ = [
+    "AdaptiveMicroBatch",
+    "CacheThreshold",
+    "EdgeBankBaseline",
+    "EventProgressBar",
+    "ExchangeMonitor",
+    "SystemMonitor",
+]

@@ -78,6 +78,11 @@ class Traffic:
         flow.in_flight += in_flight
         flow.waits += 1
 
+    @property
+    def waited(self) -> float:
+        """Seconds that the caller has stood waiting, of all operations from the start on."""
+        return sum(flow.waited for flow in self.flows.values())
+
     def snapshot(self) -> dict[str, Flow]:
         """Return the counts from the start on, for `since`."""
         return {operation: flow + Flow() for operation, flow in self.flows.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -35,6 +36,9 @@ class EventLoader:
         num_workers: Threads that make them; 0 as well.
         presampled: Where a whole epoch is drawn ahead, or None.
         history: Loaders of the parts before this one, in time order, for `catch_up`.
+
+    Attributes:
+        waited: Seconds for which whoever iterates has stood until there was a batch, made then or ahead.
     """
 
     batch_sampler = None  # Lightning looks here before it looks at `sampler`.
@@ -65,6 +69,7 @@ class EventLoader:
         self._epoch = 0
         self._position = 0
         self._resume: dict[str, int] | None = None
+        self.waited = 0.0
 
     def __len__(self) -> int:
         return -(-len(self.events) // self.global_batch_size)
@@ -145,9 +150,17 @@ class EventLoader:
             self._position = resume["position"]
         epoch = self._epoch if self._training else None
         if self._presampled is not None:
+            begin = perf_counter()
             self._presampled.draw(epoch)
+            self.waited += perf_counter() - begin
         batches = self._prefetched(lambda number: self._make(number, epoch), range(self._position, len(self)))
-        for batch in batches if self.ranks == 1 else _with_upcoming(batches):
+        batches = batches if self.ranks == 1 else _with_upcoming(batches)
+        while True:
+            begin = perf_counter()
+            batch = next(batches, None)
+            self.waited += perf_counter() - begin
+            if batch is None:
+                return
             self._position += 1
             yield batch
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.metrics.ranking import HitsAtK, LinkAUROC, LinkAveragePrecision, MeanReciprocalRank
@@ -29,6 +32,12 @@ class LinkMetrics(nn.Module):
         for metric in self.against_all.values():
             metric.update(positive, negatives)  # type: ignore[operator]
         self.inductive.update(positive[unseen], negatives[unseen, :1])
+
+    def scores(self) -> tuple[Tensor, Tensor]:
+        """Return the scores that this rank has added, of true destinations [n] and of their first negatives [n]."""
+        kept: Any = self.against_first["ap"]
+        none = torch.empty(0, device=kept.device)
+        return torch.cat([*kept.positive, none]), torch.cat([*kept.negatives, none])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the figures by name; ``ap_inductive`` only where an event had an unseen node."""

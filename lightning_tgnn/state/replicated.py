@@ -11,7 +11,7 @@ from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.local import LocalStateStore
 from lightning_tgnn.state.update_exchange import UpdateUnderWay
 from lightning_tgnn.state.wire import MailCodec
-from lightning_tgnn.types import StateSpec, StateUpdate
+from lightning_tgnn.types import StateRows, StateSpec, StateUpdate
 
 
 class ReplicatedStateStore(LocalStateStore):
@@ -47,6 +47,12 @@ class ReplicatedStateStore(LocalStateStore):
         """Return to the state before the first event."""
         self._settle()
         super().reset()
+
+    def held(self) -> StateRows:
+        """Return this rank's share of the rows, for statistics: each row on exactly one rank. They are no copies."""
+        self._settle()
+        rank, ranks = self.exchange.rank, self.exchange.ranks
+        return StateRows(**{name: table[rank::ranks] for name, table in self._tables().items()})
 
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of the whole state."""

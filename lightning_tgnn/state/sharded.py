@@ -190,6 +190,11 @@ class ShardedStateStore:
         self._changed = self._changed[:0]
         self.local.reset()
 
+    def held(self) -> StateRows:
+        """Return this rank's rows, for statistics; on all ranks. They are no copies."""
+        self._settle()
+        return self.local.rows
+
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of this rank's rows."""
         self._drop_ahead()

@@ -46,6 +46,11 @@ class ExchangingStrategy(DDPStrategy):
         self._gradients: GradientSync | None = None
         self._attendance: Attendance | None = None
 
+    @property
+    def waited(self) -> float:
+        """Seconds for which this rank has stood waiting for others: for rows, and for gradients."""
+        return self.exchange.traffic.waited + (0.0 if self._gradients is None else self._gradients.waited)
+
     def strategy_state(self) -> dict[str, Any]:
         """Return what a checkpoint has to hold of the strategy; called on all ranks."""
         return {} if self._gradients is None else {"gradients": self._gradients.state_dict()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -29,6 +30,9 @@ class GradientSync:
         group: Process group of the all-reduce.
         ranks: Its size.
         delay: Steps by which gradients come late, 0 or 1.
+
+    Attributes:
+        waited: Seconds for which this rank has stood waiting for a mean.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class GradientSync:
         self._gathered: dict[int, Tensor] = {}
         self._waiting: list[tuple[torch.futures.Future[Tensor], list[int]]] = []
         self._before: _Mean | None = None
+        self.waited = 0.0
 
     @property
     def has_gradients(self) -> bool:
@@ -68,7 +73,9 @@ class GradientSync:
         mean = _Mean(gradient.div_(self._ranks), self._group)
         if self._delay:
             self._before, mean = mean, self._before or _Mean(torch.zeros_like(gradient))
+        begin = perf_counter()
         pieces = mean.wait().split(self._sizes)
+        self.waited += perf_counter() - begin
         for future, numbers in self._waiting:
             future.set_result(torch.cat([pieces[number] for number in numbers]))
         self._waiting, self._gathered = [], {}

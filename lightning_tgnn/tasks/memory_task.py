@@ -195,8 +195,8 @@ class MemoryTask(pl.LightningModule):
         self._rate.restart()
 
     def on_train_batch_end(self, outputs: Any, batch: EventBatch, batch_idx: int) -> None:
-        """Count the batch's events."""
-        self._rate.add(len(batch))
+        """Count the batch's events, and as many for each other rank: they share a step as evenly as can be."""
+        self._rate.add(len(batch) * self.trainer.world_size)
         every = getattr(self.trainer, "log_every_n_steps", 1)
         if every and self.trainer.global_step % every == 0:
             self.log("train/events_per_second", self._rate.per_second(), prog_bar=True, batch_size=len(batch))

@@ -82,3 +82,12 @@ def test_a_snapshot_stays_as_it_was():
 def test_flows_add_and_subtract(first):
     second = Flow(1, 1, 1, 1.0, 1.0, 1, [1, 2])
     assert cut(first + second - second) == first
+
+
+def test_waiting_adds_up_over_operations():
+    traffic = Traffic()
+    assert traffic.waited == 0
+    traffic.add_wait("dispatch", waited=0.5, in_flight=1.0)
+    traffic.add_wait("request", waited=0.25, in_flight=0.25)
+    traffic.take()
+    assert traffic.waited == 0.75

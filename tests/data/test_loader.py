@@ -2,11 +2,13 @@
 
 import threading
 from dataclasses import fields
+from unittest import mock
 
 import pytest
 import torch
 
 from lightning_tgnn import TemporalDataModule
+from lightning_tgnn.data import loader as loader_module
 from lightning_tgnn.data.prefetch import prefetched
 from tests.data.streams import random_store
 
@@ -124,6 +126,15 @@ def test_catch_up_yields_what_is_missing():
     assert events(data.test_dataloader().catch_up(val[5])) == val[5:]
     assert events(data.test_dataloader().catch_up(test[0])) == []
     assert all(batch.negatives.shape[1] == 0 for batch in data.val_dataloader().catch_up(0))
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"presample": "epoch", "num_workers": 0}, {"num_workers": 1}])
+def test_the_loader_counts_how_long_its_batches_let_wait(options):
+    loader = module(**options).train_dataloader()
+    with mock.patch.object(loader_module, "perf_counter", side_effect=range(1000)):
+        batches = list(loader)
+    # A tick for each batch and for the end, and one for all that was drawn ahead.
+    assert loader.waited == len(batches) + 1 + ("presample" in options)
 
 
 def test_prefetching_raises_where_the_result_would_have_come():

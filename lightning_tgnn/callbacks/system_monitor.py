@@ -1,0 +1,192 @@
+"""Logs what a run does and where its time goes: stages, redundancy, node memory, scores, embeddings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from typing_extensions import override
+
+from lightning_tgnn.callbacks.distributions import log_memory, log_scores, over_ranks
+from lightning_tgnn.callbacks.latest_embeddings import LatestEmbeddings, keeping
+from lightning_tgnn.callbacks.replaced_methods import ReplacedMethods
+from lightning_tgnn.callbacks.stage_recorder import StageRecorder, clock_of
+from lightning_tgnn.callbacks.system_figures import BatchCounts, stage_totals, system_figures
+from lightning_tgnn.callbacks.tensorboard_writers import write_points, writers_of
+from lightning_tgnn.checks import check_int
+
+_STAGE_OF = {
+    "stage_order": "fetch",  # what is left of it once the others have their part: rows are asked for and read
+    "apply_mail": "update",
+    "embed": "embed",
+    "score": "score",
+    "make_mails": "write",
+    "commit": "write",
+}
+_STAGE_OF_GRAPHS = {"forward": "embed"}
+_WINDOW = 50  # where nothing says how often to log
+
+
+class SystemMonitor(Callback):
+    """Logs, beside the losses and metrics of the task, what training costs and what node memory and scores look like.
+
+    Over windows of training steps, added up over the ranks:
+
+    - ``time/<stage>``: shares of the time of a step: ``sample`` (until its batch was there), ``wait`` (for other
+      ranks), ``fetch`` (rows of node state), ``update`` (mails taken in), ``embed``, ``score``, ``write`` (mails made
+      and delivered), ``backward``, ``step`` (of the optimizer), ``other``. Static graphs have no node state.
+    - ``system/milliseconds_per_step``, ``system/events_per_second`` (of all ranks, without what lies between steps).
+    - ``redundancy/eta_1``, ``redundancy/eta_2``: share of the entries of the sampled series (roots and neighbours) and
+      of the original one (sources and destinations) that repeat a node (Sven, Algorithm 2).
+
+    For TensorBoard, after every training epoch ``memory/norm`` and ``memory/age``, histograms over the nodes that have
+    a memory, age in the stream's unit (``memory/broken_rows`` where some are NaN or infinite); with every validation
+    and test ``scores/<part>_positive`` and ``…_negative``, histograms of probabilities, and ``scores/<part>_curve``,
+    precision over recall; at the end ``embeddings`` for the projector, of the nodes that the last validation of this
+    fit saw last on the first rank. (Of static graphs: the class scores of its vertices.)
+
+    Args:
+        every_n_steps: Batches of a window, a shorter one ends each epoch; None takes ``Trainer(log_every_n_steps)``.
+        points: Entries of the last validation for the projector, which shows each of their nodes once; 0 for none.
+
+    Attributes:
+        latest: The figures of the latest window, on every rank.
+        seconds: Of this fit, by stage, the mean of the ranks; ``validation`` is among them.
+
+    Raises:
+        InvalidArgumentError: A count is too small.
+    """
+
+    def __init__(self, every_n_steps: int | None = None, points: int = 1000) -> None:
+        if every_n_steps is not None:
+            check_int("every_n_steps", every_n_steps, minimum=1, cure="give batches per window, for example 50")
+        check_int("points", points, minimum=0, cure="give nodes for the projector, for example 1000, or 0 for none")
+        self.every_n_steps = every_n_steps
+        self.latest: dict[str, float] = {}
+        self.seconds: Counter[str] = Counter()
+        self._points = points
+        self._embeddings = LatestEmbeddings(max(points, 1))
+        self._methods = ReplacedMethods()
+        self._recorder: StageRecorder | None = None
+        self._counts = BatchCounts()
+        self._loader_waited = self._validation_began = 0.0
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.seconds, self.latest = Counter(), {}
+        self._embeddings = LatestEmbeddings(max(self._points, 1))
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        strategy: Any = trainer.strategy
+        clock = clock_of(strategy.root_device)
+        self._recorder = recorder = StageRecorder(clock, lambda: getattr(strategy, "waited", 0.0))
+        self._counts = BatchCounts()
+        self._loader_waited = _waited(trainer)
+        methods = _STAGE_OF if hasattr(pl_module, "stage_order") else _STAGE_OF_GRAPHS
+        for name, stage in methods.items():
+            self._methods.replace(pl_module, name, partial(recorder.timed, stage))
+        if self._points:
+            answering = "embed" if "embed" in methods else "forward"
+            self._methods.replace(pl_module, answering, partial(keeping, self._embeddings, trainer))
+
+    @override
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any) -> None:
+        if self._recorder is not None:
+            before, self._loader_waited = self._loader_waited, _waited(trainer)
+            self._recorder.begin(max(self._loader_waited - before, 0.0))  # less where the loader is a new one
+
+    @override
+    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        if self._recorder is not None:
+            self._recorder.enter("backward")
+
+    @override
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._recorder is not None:
+            self._recorder.leave()
+
+    @override
+    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        if self._recorder is not None:
+            self._recorder.enter("step")
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        if self._recorder is not None:
+            self._recorder.end()
+            self._counts.add(batch)
+            if self._recorder.steps >= (self.every_n_steps or trainer.log_every_n_steps or _WINDOW):  # type: ignore[attr-defined]
+                self._close_window(trainer)
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        _ = trainer.callback_metrics  # reduced now on all ranks; a progress bar would do it on the first one alone
+        if self._recorder is not None and self._recorder.steps:
+            self._close_window(trainer)
+        log_memory(trainer, getattr(pl_module, "state_store", None))
+
+    def _close_window(self, trainer: pl.Trainer) -> None:
+        """Log the window, on all ranks at the same step."""
+        assert self._recorder is not None
+        steps, ranks = self._recorder.steps, trainer.world_size
+        summed = over_ranks(trainer, self._counts.packed(self._recorder.take()), "sum")
+        self._counts = BatchCounts()
+        self.latest = system_figures(summed, ranks, steps)
+        self.seconds.update(stage_totals(summed, ranks))
+        if trainer.is_global_zero:
+            for logger in trainer.loggers:
+                logger.log_metrics(self.latest, step=trainer.global_step)
+
+    @override
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._validation_began = perf_counter()
+
+    @override
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            log_scores(trainer, "val", getattr(pl_module, "val_metrics", None))
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._recorder is not None:
+            self.seconds["validation"] += perf_counter() - self._validation_began  # type: ignore[assignment]
+
+    @override
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        log_scores(trainer, "test", getattr(pl_module, "test_metrics", None))
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._stop()
+
+    @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        self._methods.undo()
+        self._recorder = None
+
+    @override
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        found, writers = self._embeddings.take(), writers_of(trainer)
+        if found is None or not writers:
+            return
+        nodes, points, labels = found
+        ids = getattr(getattr(getattr(trainer, "datamodule", None), "store", None), "node_ids", None)
+        names = nodes.tolist() if ids is None else ids[nodes.numpy()].tolist()
+        header = ["node", "side" if hasattr(pl_module, "stage_order") else "label"]
+        for writer in writers:
+            write_points(writer, points, list(zip(names, labels.tolist(), strict=True)), header, trainer.global_step)
+
+
+def _waited(trainer: pl.Trainer) -> float:
+    """Return for how long training has stood until it had its batches, as far as the loader tells."""
+    return getattr(trainer.train_dataloader, "waited", 0.0)

@@ -1,0 +1,52 @@
+"""``lightning-tgnn report``: one HTML page of a run."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.commands.bench_report import say
+from lightning_tgnn.commands.run_log import find_run, read_run
+from lightning_tgnn.commands.run_page import page_of
+from lightning_tgnn.commands.run_settings import read_settings
+
+_DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings, curves, shares of time, tables.
+
+  lightning-tgnn report runs/quickstart/version_0
+  lightning-tgnn report runs/quickstart --output quickstart.html     the latest version
+"""
+
+
+def report(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        DataError: There is no run that has logged something, or the page cannot be written.
+    """
+    parser = ArgumentParser(
+        "lightning-tgnn report", description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="Folder of a run, or of its versions.")
+    parser.add_argument("--output", help="The page; report.html in the folder of the run by default.")
+    chosen = parser.parse_args(arguments)
+    folder = find_run(chosen.run_dir)
+    log = read_run(folder)
+    settings, without = read_settings(folder)
+    notices = [*log.notices, *([] if without is None else [without])]
+    if folder != Path(chosen.run_dir):
+        notices.insert(0, f"{folder.name} is the latest version in {chosen.run_dir}")
+    output = Path(chosen.output) if chosen.output else folder / "report.html"
+    _write(output, page_of(log, settings, notices))
+    for notice in notices:
+        say(notice)
+    say(f"page: {output}")
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        cure = "give another file with --output"
+        raise DataError(refusal("--output", "a file that can be written", f"{path} ({error.strerror})", cure)) from None

@@ -1,0 +1,131 @@
+"""What TensorBoard's event files in the folder of a run hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_tgnn.checks import DataError, refusal
+
+_EVENT_FILES = "events.out.tfevents.*"
+_CURE = "give the folder that a run prints at its end, such as runs/quickstart/version_0"
+
+
+@dataclass
+class Series:
+    """The values of one tag, in the order of their steps.
+
+    Attributes:
+        kind: TensorBoard's name of what they are: ``scalars``, ``histograms``, ``pr_curves``, ``images``.
+        steps: Of each value.
+        values: Scalars [], histograms [bins, 3] (left, right, count), curves [6, thresholds], images as bytes.
+    """
+
+    kind: str
+    steps: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+    def numbers(self) -> np.ndarray:
+        """Return the values of scalars, float64 [n]."""
+        return np.array(self.values, dtype=np.float64)
+
+
+@dataclass
+class RunLog:
+    """The logs of a run.
+
+    Attributes:
+        folder: Where they are.
+        series: By tag.
+        began: Seconds since 1970 of the first value.
+        ended: Of the last one.
+        notices: What could not be read, one line each.
+    """
+
+    folder: Path
+    series: dict[str, Series] = field(default_factory=dict)
+    began: float = float("inf")
+    ended: float = float("-inf")
+    notices: list[str] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> dict[str, Series]:
+        """Return the series of a kind, by tag in alphabetical order."""
+        return {tag: self.series[tag] for tag in sorted(self.series) if self.series[tag].kind == kind}
+
+
+def find_run(given: str | Path) -> Path:
+    """Return the folder of a run: the one given, or the latest of the versions in it.
+
+    Raises:
+        DataError: It is no folder, or no run or more than one could be meant.
+    """
+    folder = Path(given)
+    if not folder.is_dir():
+        raise DataError(refusal("RUN_DIR", "the folder of a run", str(given), _CURE))
+    if any(folder.glob(_EVENT_FILES)):
+        return folder
+    runs = sorted({path.parent for path in folder.rglob(_EVENT_FILES)})
+    versions = [run for run in runs if run.parent == folder and re.fullmatch(r"version_\d+", run.name)]
+    if not runs or len(versions) < len(runs):
+        found = f"{given}, which has none" if not runs else f"{given} with {', '.join(map(str, runs[:5]))}"
+        raise DataError(refusal("RUN_DIR", "a folder with TensorBoard's event files, or with versions", found, _CURE))
+    return max(versions, key=lambda run: int(run.name.removeprefix("version_")))
+
+
+def read_run(folder: Path) -> RunLog:
+    """Return what the event files of a folder hold; of damaged ones what comes before the damage, with a notice.
+
+    Raises:
+        DataError: There is no value in any of them.
+    """
+    log = RunLog(folder)
+    for path in sorted(folder.glob(_EVENT_FILES)):
+        _read_file(path, log)
+    if not log.series:
+        found = "; ".join([str(folder), *log.notices])
+        raise DataError(refusal("RUN_DIR", "a run that has logged something", found, _CURE))
+    for series in log.series.values():  # a resumed run may have gone over steps once more
+        order = sorted(range(len(series.steps)), key=series.steps.__getitem__)
+        series.steps = [series.steps[place] for place in order]
+        series.values = [series.values[place] for place in order]
+    return log
+
+
+def _read_file(path: Path, log: RunLog) -> None:
+    from google.protobuf.message import DecodeError
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+
+    read, metadata = 0, {}  # type: ignore[var-annotated]
+    try:
+        for record in RawEventFileLoader(str(path)).Load():
+            _take(record, metadata, log)
+            read += len(record) + 16  # length, two checksums
+    except DecodeError:
+        pass  # as where a checksum is wrong: what follows is not read
+    if read < path.stat().st_size:
+        log.notices.append(f"{path.name} is damaged or still being written: {read} of {path.stat().st_size} bytes read")
+
+
+def _take(record: bytes, metadata: dict[str, Any], log: RunLog) -> None:
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.util import tensor_util
+
+    for event in _migrated(event_pb2.Event.FromString(record), metadata):
+        for value in event.summary.value:
+            kind = metadata[value.tag].plugin_data.plugin_name if value.tag in metadata else ""
+            series = log.series.setdefault(value.tag, Series(kind))
+            series.steps.append(event.step)
+            series.values.append(tensor_util.make_ndarray(value.tensor))
+            log.began, log.ended = min(log.began, event.wall_time), max(log.ended, event.wall_time)
+
+
+def _migrated(event: Any, metadata: dict[str, Any]) -> Iterator[Any]:
+    """Yield an event in today's form, whoever has written it; ``metadata`` of the tags is kept up."""
+    from tensorboard import data_compat, dataclass_compat
+
+    yield from dataclass_compat.migrate_event(data_compat.migrate_event(event), metadata)
