@@ -90,7 +90,7 @@ class TGNNCommand(LightningCLI):
         return parser
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Return the trainer, with the baseline if asked for, and with our progress bar unless one is given or unwanted."""
+        """Return the trainer, with the baseline if asked for, and our progress bar unless one is given or unwanted."""
         given = self._get(self.config_init, "trainer", default={})
         callbacks = given.get("callbacks") or []
         callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
