@@ -24,7 +24,9 @@ def run_ranks(function, ranks, *arguments, timeout=120):
 
     Raises if a rank raises or the time is over; no process stays behind.
     """
-    context = multiprocessing.get_context("spawn")
+    # Forked from a process that has imported everything and done nothing: an import takes seconds of every rank.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lightning_tgnn", "numba", "tests.multiprocess.training"])
     results, port = context.Queue(), free_port()
     processes = [
         context.Process(target=_main, args=(function, rank, ranks, port, results, arguments)) for rank in range(ranks)
