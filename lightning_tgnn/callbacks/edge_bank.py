@@ -33,6 +33,7 @@ class EdgeBankBaseline(pl.Callback):
         if window is not None:
             check_positive("window", window, cure="give a span of time, or None for that of the test part")
         self.window = window
+        self._store: Any = None
         self._bank: EdgeBank | None = None
         self._metrics: dict[str, LinkMetrics] = {}
 
@@ -40,9 +41,7 @@ class EdgeBankBaseline(pl.Callback):
         """Begin with nothing measured."""
         self._begin(trainer, pl_module)
 
-    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin with nothing measured."""
-        self._begin(trainer, pl_module)
+    on_test_epoch_start = on_validation_epoch_start
 
     def on_validation_batch_end(
         self,
@@ -56,17 +55,7 @@ class EdgeBankBaseline(pl.Callback):
         """Score a batch."""
         self._score(batch)
 
-    def on_test_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: EventBatch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Score a batch."""
-        self._score(batch)
+    on_test_batch_end = on_validation_batch_end
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log what was measured."""
@@ -83,7 +72,8 @@ class EdgeBankBaseline(pl.Callback):
             cure = "leave EdgeBank out, or predict links on a TemporalDataModule"
             received = f"{type(pl_module).__name__} on {type(data).__name__}"
             raise InvalidArgumentError(refusal("EdgeBank", "beside a link predictor", received, cure))
-        if self._bank is None:
+        if self._store is not store:  # of an earlier run on other data
+            self._store = store
             self._bank = EdgeBank.build(store.src, store.dst, store.time, store.num_nodes)
         self._test_span = float(store.time[-1] - store.time[data.split.test[0]])
         self._metrics = {name: LinkMetrics().to(pl_module.device) for name in ("edgebank", "edgebank_window")}

@@ -19,8 +19,8 @@ class EdgesToCut:
     """Edges of a graph.
 
     Attributes:
-        src: int64 [E].
-        dst: int64 [E].
+        src: int32 or int64 [E].
+        dst: int32 or int64 [E].
         num_nodes: N.
         source: Where they are from.
         fingerprint: Of the graph, or of the stream.

@@ -24,7 +24,7 @@ def choose_edge_partition(
 
     Args:
         partition: A method, a file, or integers [E].
-        edges: Sources and destinations, int64 [E] each, and N.
+        edges: Sources and destinations, int32 or int64 [E] each, and N.
         hosts: int64 [P], the host of every rank.
         trainer: Its DataModule knows the graph.
         broadcast: Sends an object from rank 0 to all.

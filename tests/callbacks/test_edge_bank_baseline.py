@@ -52,6 +52,16 @@ def test_figures_are_those_of_a_list_of_edges(tmp_path, window):
                 )
 
 
+def test_a_second_run_remembers_its_own_events():
+    baseline = EdgeBankBaseline()
+    for seed in (5, 6):
+        data = TemporalDataModule(random_store(200, num_nodes=14, seed=seed), batch_size=17, num_eval_negatives=6)
+        trainer = pl.Trainer(callbacks=[baseline], accelerator="cpu", logger=False, enable_progress_bar=False)
+        (measured,) = trainer.test(LinkPrediction("jodie", **SMALL), datamodule=data, verbose=False)
+        expected = slow_figures(data, data.test_dataloader(), None)
+        assert measured["test/edgebank/ap"] == pytest.approx(expected["ap"], abs=1e-6)
+
+
 def test_one_flag_prints_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     store = random_store(300, num_nodes=30, bipartite=True)
