@@ -13,6 +13,7 @@ _PARTS = {"val": "validation", "test": "test"}
 _BASELINES = {"edgebank": "EdgeBank", "edgebank_window": "EdgeBank, window"}
 _PARTS |= {f"{part}/{key}": f"{title}, {name}" for key, name in _BASELINES.items() for part, title in _PARTS.items()}
 _FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "hits@10": "Hits@10", "ap_inductive": "AP, unseen nodes"}
+_WIDEST = 1000
 _FIGURES |= {"accuracy": "accuracy", "f1": "F1", "f1_micro": "F1, micro"}
 
 
@@ -48,7 +49,7 @@ def print_report(
         seconds: Of the stages of training steps, and ``validation``; None where nobody counted.
     """
     console = console or Console()
-    console.print(_table(figures))
+    print_table(_table(figures), console)
     lines = []
     if best is not None:
         lines.append(f"best {best.name}: {best.value:.4f}, {best.path}")
@@ -60,6 +61,18 @@ def print_report(
         lines.append(f"page: lightning-tgnn report {shlex.quote(log_dir)}")
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Print a table with all that is in it, also where that is wider than the terminal, or than a file is taken to be.
+
+    Args:
+        table: What to print.
+        console: Where to; standard output if None.
+    """
+    console = console or Console()
+    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    Console(file=console.file, width=max(console.width, needed)).print(table)
 
 
 def time_line(seconds: Mapping[str, float]) -> str:

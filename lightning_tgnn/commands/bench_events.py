@@ -97,7 +97,7 @@ def _steps(options: BenchOptions, data: TemporalDataModule, ranks: int) -> int:
     """Return how many steps there are to measure."""
     loader = data.train_dataloader().shard(0, ranks)
     if len(loader) <= options.warmup:
-        cure = "give fewer, a longer stream, or a smaller batch_size"
+        cure = "give a smaller --warmup, a longer stream, or a smaller --batch_size"
         received = f"{options.warmup} of {len(loader)}"
         raise InvalidArgumentError(refusal("warmup", "less than the steps of an epoch", received, cure))
     return min(options.steps, len(loader) - options.warmup)

@@ -56,7 +56,7 @@ class GraphBenchOptions:
         check_int("warmup", self.warmup, minimum=1, cure="5 is usual: loops are compiled in the first epochs")
         check_int("epochs", self.epochs, minimum=1, cure="50 is usual")
         if self.warmup >= self.epochs:
-            cure = "give fewer, or more epochs"
+            cure = "give a smaller --warmup, or more --epochs"
             raise InvalidArgumentError(refusal("warmup", f"less than epochs={self.epochs}", self.warmup, cure))
 
 

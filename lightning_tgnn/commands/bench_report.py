@@ -9,6 +9,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from rich.table import Table
 
+from lightning_tgnn.report import print_table
+
 
 @rank_zero_only
 def say(line: str) -> None:
@@ -25,7 +27,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
         about: How they were measured.
         output: Folder of the JSON file.
     """
-    Console().print(_table(results))
+    print_table(_table(results))
     steps = f"{about['steps']} steps after {about['warmup']} others, median of {about['rounds']} rounds"
     say(f"ranks: {about['ranks']}; {steps}")
     say("B: bytes sent, node state only, without the all-reduce of gradients")
@@ -35,7 +37,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
 @rank_zero_only
 def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
     """Print what was measured on a static graph; arguments as those of `print_bench`."""
-    Console().print(_graph_table(results))
+    print_table(_graph_table(results))
     epochs = f"{about['epochs']} epochs, time without the first {about['warmup']}, median of {about['rounds']} rounds"
     say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['edges']:,} edges; {epochs}")
     say("B: bytes sent between replicas, mean of all epochs, without the all-reduce of gradients")
@@ -74,7 +76,6 @@ def _graph_table(results: dict[str, dict[str, Any]]) -> Table:
 
 
 def _align(table: Table) -> None:
-    table.columns[0].overflow = "fold"  # a name with many options
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
 

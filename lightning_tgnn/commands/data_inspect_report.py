@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from lightning_tgnn.report import print_table
+
 
 def print_stream(console: Console, figures: dict[str, Any], folder: Path) -> None:
     """Print the figures of a stream and where their files are.
@@ -21,7 +23,7 @@ def print_stream(console: Console, figures: dict[str, Any], folder: Path) -> Non
     single.columns[1].justify = "right"
     for name, value in {"nodes": figures["nodes"], **figures["counts"], **figures["repetition"]}.items():
         single.add_row(name.replace("_", " "), _text(value))
-    console.print(single)
+    print_table(single, console)
     _print_rows(console, "events per", figures["degrees"])
     _print_rows(console, "gaps of", figures["gaps"])
     _print_batches(console, figures["batches"])
@@ -35,14 +37,14 @@ def _print_rows(console: Console, title: str, rows: dict[str, dict[str, float]])
         column.justify = "right"
     for name, row in rows.items():
         table.add_row(name, *(_text(row[column]) for column in names))
-    console.print(table)
+    print_table(table, console)
 
 
 def _print_batches(console: Console, batches: dict[str, Any]) -> None:
     table = Table("batch size", *(f"{size:,}" for size in batches["loss"]))
     table.add_row("updates lost", *(f"{loss:.0%}" for loss in batches["loss"].values()))
     table.add_row("busiest tenth", *(f"{loss:.0%}" for loss in batches["loss_of_busiest_tenth"].values()))
-    console.print(table)
+    print_table(table, console)
     console.print(f"largest batch that loses at most {batches['max_loss']:.0%}: {batches['largest']:,} events")
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.replicas import CutReport
 from lightning_tgnn.commands.edges_to_cut import EdgesToCut
+from lightning_tgnn.report import print_table
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,13 @@ def print_cuts(console: Console, results: dict[str, CutResult], edges: EdgesToCu
         f"results: {folder}",
         going_on if edges.trainable else without,
     )
-    console.print(_table(results))
+    print_table(_table(results), console)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
 
 
 def _table(results: dict[str, CutResult]) -> Table:
     table = Table("method", "replicas", "edges", "vertices", "inner", "outer", "crossing", "seconds")
-    table.columns[0].overflow, table.columns[0].min_width = "fold", len("hierarchical")  # a name may have weights
     for column in table.columns[1:]:
         column.justify = "right"
     for name, result in results.items():

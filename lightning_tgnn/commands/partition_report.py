@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.algorithms.load_balance import BalanceReport
 from lightning_tgnn.algorithms.reflexbicut import maximum_bound
+from lightning_tgnn.report import print_table
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def print_partitions(console: Console, results: dict[str, PartitionResult], dema
         f"results: {folder}",
         f"to train with one: partition: {folder / best}.pt in the strategy's init_args",
     )
-    console.print(_table(results))
+    print_table(_table(results), console)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
 

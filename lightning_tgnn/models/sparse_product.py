@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_tgnn.types import SparseRows
+
+with warnings.catch_warnings():  # torch says once that such tensors are in beta, which is nothing that our users chose
+    warnings.filterwarnings("ignore", ".*Sparse CSR tensor support is in beta")
+    torch.sparse_csr_tensor([0, 0], torch.zeros(0, dtype=torch.int64), torch.zeros(0), (1, 1), check_invariants=False)
 
 
 def sparse_product(edges: SparseRows, weights: Tensor, rows: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ def choose_edge_partition(
     trainer: Any,
     broadcast: Callable[[Any], Any],
 ) -> Tensor:
-    """Return the rank of every edge, int32 [E].
+    """Return the rank of every edge, int32 [E]; all ranks get that of rank 0.
 
     Args:
         partition: A method, a file, or integers [E].
@@ -36,7 +36,8 @@ def choose_edge_partition(
     src, dst, num_nodes = edges
     if isinstance(partition, Tensor) or str(partition) not in CUT_METHODS:
         given = partition if isinstance(partition, Tensor) else Path(partition)
-        return given_partition(given, "edges", len(src), len(hosts), trainer.datamodule, CUT_METHODS).to(torch.int32)
+        read = given_partition(given, "edges", len(src), len(hosts), trainer.datamodule, CUT_METHODS)
+        return broadcast(read.to(torch.int32))
     check_enough_edges(len(src), len(hosts))  # on every rank: else the others would wait for the one that cuts
     # On one rank, for all: METIS need not repeat itself, and the others have nothing to do meanwhile.
     part = vertex_cut(src, dst, num_nodes, hosts, str(partition)) if trainer.global_rank == 0 else None

@@ -23,7 +23,7 @@ from lightning_tgnn.strategies.partition_file import given_partition
 def choose_partition(
     partition: str | Path | Tensor, num_nodes: int, ranks: int, trainer: Any, broadcast: Callable[[Any], Any]
 ) -> Tensor:
-    """Return the rank of every node, int64 [N].
+    """Return the rank of every node, int64 [N]; all ranks get that of rank 0.
 
     Args:
         partition: A method, a file that ``lightning-tgnn partition`` wrote, or int64 [N].
@@ -36,7 +36,8 @@ def choose_partition(
         InvalidArgumentError: There is no such method or file, or it is of another graph or number of ranks.
     """
     if isinstance(partition, Tensor):
-        return given_partition(partition, "nodes", num_nodes, ranks, trainer.datamodule, PARTITION_METHODS).long()
+        given = given_partition(partition, "nodes", num_nodes, ranks, trainer.datamodule, PARTITION_METHODS)
+        return broadcast(given.long())
     if ranks == 1:
         return torch.zeros(num_nodes, dtype=torch.int64)
     if partition == "range":
@@ -44,7 +45,8 @@ def choose_partition(
     if partition == "interval":
         return interval_partition(num_nodes, ranks)
     if str(partition) not in PARTITION_METHODS:
-        return given_partition(Path(partition), "nodes", num_nodes, ranks, trainer.datamodule, PARTITION_METHODS).long()
+        given = given_partition(Path(partition), "nodes", num_nodes, ranks, trainer.datamodule, PARTITION_METHODS)
+        return broadcast(given.long())
     if trainer.datamodule is None:
         cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)), or partition='interval'"
         raise InvalidArgumentError(refusal("partition", "without a DataModule range or interval", partition, cure))

@@ -169,6 +169,9 @@ def refusals(rank, ranks, folder):
     refused_partition(f"a rank for each of {data.info.num_edges} edges", torch.zeros(4, dtype=torch.int64))
     refused_partition("partition must be of integers, got 'torch.float32'", part.float())
     fit(CDFGNNStrategy(partition=files["good"]), ranks, epochs=1)
+    apart = CDFGNNStrategy(partition=(part + rank) % ranks)
+    fit(apart, ranks, epochs=1)
+    assert torch.equal(apart._part.long(), part)  # that of the first rank, whatever the others were given
 
     split = torch.eye(3, dtype=torch.bool)
     edge = torch.tensor([0])

@@ -102,6 +102,10 @@ def on_rank(rank, ranks, folder):
     refused("partition must be one of reflexbicut", SvenStrategy(partition="alphabetical"), ranks)
     refused("a rank for each of 30 nodes", SvenStrategy(partition=torch.zeros(4, dtype=torch.int64)), ranks)
     fit(*build("tgn", 8), SvenStrategy(partition=files["good"]), ranks, epochs=1)
+    apart = SvenStrategy(partition=(owner + rank) % ranks)
+    data, task = build("tgn", 8)
+    fit(data, task, apart, ranks, epochs=1)
+    assert torch.equal(task.state_store.owner, owner)  # that of the first rank, whatever the others were given
 
     for strategy in (SvenStrategy(), DepCacheStrategy()):
         trainer = pl.Trainer(accelerator="cpu", devices=ranks, strategy=strategy, logger=False, max_steps=1)
