@@ -14,6 +14,7 @@ from lightning_tgnn.data.graph_names import GRAPH_NAMES, folder_of
 from lightning_tgnn.data.graph_source import prepare_graph
 from lightning_tgnn.data.named_streams import prepare_stream, stream_folder
 from lightning_tgnn.data.stream_names import STREAMS
+from lightning_tgnn.data.tgb_names import TGB_NAMES, prepare_tgb, tgb_folder
 
 _DESCRIPTION = """Fetch a data set, unless it is there, and convert it.
 
@@ -31,8 +32,16 @@ def _fetch_stream(name: str, root: Path) -> Path:
     return stream_folder(name, root)
 
 
+def _fetch_tgb(name: str, root: Path) -> Path:
+    prepare_tgb(name, root)
+    return tgb_folder(name, root)
+
+
 FETCHERS: dict[str, dict[str, Callable[[Path], Path]]] = {
-    EVENTS: {name: partial(_fetch_stream, name) for name in STREAMS},
+    EVENTS: {
+        **{name: partial(_fetch_stream, name) for name in STREAMS},
+        **{name: partial(_fetch_tgb, name) for name in TGB_NAMES},
+    },
     GRAPH: {name: partial(_fetch_graph, name) for name in GRAPH_NAMES},
 }
 """By kind and name: fetches into a root folder and returns where the data set lies."""

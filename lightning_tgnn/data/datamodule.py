@@ -16,7 +16,7 @@ from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
-from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, prepare_events
+from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, opened, prepare_events
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.kept_adjacency import adjacency_of
@@ -42,8 +42,8 @@ class TemporalDataModule(pl.LightningDataModule):
             wrote, a TGL folder, an `EventStore`, a pandas or polars DataFrame, a PyG ``TemporalData``, a
             `dgl.DGLGraph` with a time per edge, a ``LinkPropPredDataset`` of ``py-tgb``, whose splits and negatives
             of validation and test take the place of those given here, ``"synthetic"``, or a name: ``"wikipedia"``,
-            ``"reddit"``, ``"mooc"``, ``"lastfm"``, ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``. A name goes before
-            a file of the same name; write ``./reddit`` for that.
+            ``"reddit"``, ``"mooc"``, ``"lastfm"``, ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``, ``"tgbl-wiki"``
+            and the others of TGB. A name goes before a file of the same name; write ``./reddit`` for that.
         batch_size: Events per rank and step.
         num_neighbors: Past neighbours per root.
         val_ratio: Share of the validation part, which follows the training part in time.
@@ -148,8 +148,9 @@ class TemporalDataModule(pl.LightningDataModule):
         """Read the source, split it and build the adjacency; once."""
         if self._store is not None:
             return
-        store = self.read()
-        self._protocol = fixed_protocol(self.source, store)
+        source = self._opened()
+        store = open_events(source, self._read_options)
+        self._protocol = fixed_protocol(source, store)
         ends = None
         if self._protocol is not None:
             ends = (self._protocol.train_events, self._protocol.train_events + self._protocol.val_events)
@@ -252,9 +253,12 @@ class TemporalDataModule(pl.LightningDataModule):
         """Return the events of the source, without what `setup` makes of them."""
         if self._store is not None:
             return self._store
+        return open_events(self._opened(), self._read_options)
+
+    def _opened(self) -> Any:
         if self.trainer is None:  # nobody else calls it
             self.prepare_data()
-        return open_events(self.source, self._read_options)
+        return opened(self.source, self._read_options.root)
 
     def _roots_to_sample(self) -> SampledRoots:
         if self.sampled_roots is not None:

@@ -18,11 +18,13 @@ from lightning_tgnn.data.readers.read import check_unread
 from lightning_tgnn.data.stream_names import STREAMS
 from lightning_tgnn.data.synthetic import generate_stream
 from lightning_tgnn.data.tgb import Protocol, from_tgb, protocol_of
+from lightning_tgnn.data.tgb_names import TGB_NAMES, open_tgb, prepare_tgb
 
 SYNTHETIC = "synthetic"
+_NAMES = (*STREAMS, *TGB_NAMES)
 _FORMS = (
     "a file, a saved EventStore, a TGL folder, an EventStore, a pandas or polars DataFrame, a PyG TemporalData, "
-    f"a dgl.DGLGraph, a LinkPropPredDataset of TGB, or one of {', '.join((*STREAMS, SYNTHETIC))}"
+    f"a dgl.DGLGraph, a LinkPropPredDataset of TGB, or one of {', '.join((*_NAMES, SYNTHETIC))}"
 )
 _TGB = ("tgb.linkproppred.dataset", "LinkPropPredDataset")
 _FRAMES = {("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")}
@@ -48,7 +50,7 @@ class ReadOptions:
 
 
 def prepare_events(source: Any, root: Path) -> None:
-    """Download and convert what `open_events` reads, unless it is there; only names have something to prepare.
+    """Download and convert what `opened` and `open_events` read, unless it is there; only names have it to be done.
 
     Raises:
         DataError: Something cannot be reached, or is not what was published.
@@ -57,10 +59,23 @@ def prepare_events(source: Any, root: Path) -> None:
     name = _name_of(source)
     if name in STREAMS:
         prepare_stream(name, root)
+    if name in TGB_NAMES:
+        prepare_tgb(name, root)
+
+
+def opened(source: Any, root: Path) -> Any:
+    """Return the data set that a name of TGB stands for, which `prepare_events` has prepared; else ``source``.
+
+    Raises:
+        DataError: A file of it is missing or damaged.
+        InvalidArgumentError: It has not been prepared, or its library is missing.
+    """
+    name = _name_of(source)
+    return open_tgb(name, root) if name in TGB_NAMES else source
 
 
 def open_events(source: Any, options: ReadOptions) -> EventStore:
-    """Return the events of a source that `prepare_events` has prepared.
+    """Return the events of a source that `prepare_events` has prepared and `opened` has opened.
 
     Raises:
         DataError: The source holds something that must not be trained on.
@@ -89,7 +104,7 @@ def fixed_protocol(source: Any, store: EventStore) -> Protocol | None:
 
 def _name_of(source: Any) -> str | None:
     name = str(source).lower() if isinstance(source, (str, Path)) else None
-    return name if name in STREAMS or name == SYNTHETIC else None
+    return name if name in (*_NAMES, SYNTHETIC) else None
 
 
 def _open_named(name: str, options: ReadOptions) -> EventStore:
@@ -105,7 +120,7 @@ def _read_path(source: str | Path, options: ReadOptions) -> EventStore:
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         cure = "correct the path or the name"
-        raise DataError(refusal("source", f"an existing file or folder, or one of {', '.join(STREAMS)}", source, cure))
+        raise DataError(refusal("source", f"an existing file or folder, or one of {', '.join(_NAMES)}", source, cure))
     return read_events(path, format=options.format, columns=options.columns, bipartite=options.bipartite)
 
 

@@ -1,6 +1,9 @@
 """A data set of TGB keeps its splits, its negatives and the figure of its evaluator."""
 
 import os
+import re
+import shutil
+import sys
 
 import lightning.pytorch as pl
 import numpy as np
@@ -9,9 +12,12 @@ import torch
 
 from lightning_tgnn import LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.commands.data import data as data_command
+from tests.data.served import serving
 
 datasets = pytest.importorskip("tgb.linkproppred.dataset")
 evaluate = pytest.importorskip("tgb.linkproppred.evaluate")
+from tgb.utils import info  # noqa: E402
 from tgb.utils.info import PROJ_DIR  # noqa: E402
 from tgb.utils.utils import save_pkl  # noqa: E402
 
@@ -109,3 +115,74 @@ def test_what_does_not_go_with_it_is_refused(make):
         DataError, match="a TGB dataset with one type of edges, got 'tgbl-wiki'; give one of those whose"
     ):
         TemporalDataModule(dataset).setup()
+
+
+@pytest.fixture
+def publish(make, tmp_path, monkeypatch):
+    """Serve the files of tgbl-wiki as the archive that TGB publishes, and return what the server holds."""
+    make()
+    folder = tmp_path / "tgbl_wiki"
+    for made in folder.glob("ml_*.pkl"):  # py-tgb's own, not published
+        made.unlink()
+    archive = shutil.make_archive(str(tmp_path / "published"), "zip", folder)
+    shutil.rmtree(folder)
+    with serving() as files:
+        with open(archive, "rb") as file:
+            files.content["/wiki.zip"] = file.read()
+        monkeypatch.setitem(info.DATA_URL_DICT, "tgbl-wiki", f"{files.address}/wiki.zip")
+        yield files
+
+
+def test_a_name_is_downloaded_once_and_is_what_its_dataset_is(publish, make, tmp_path, capsys):
+    root = tmp_path / "data"
+    data_command(["download", "--name=tgbl-wiki", f"--root={root}"])
+    assert capsys.readouterr().out == f"tgbl-wiki: {root / 'tgb' / 'tgbl_wiki'}\n"
+    asked = len(publish.asked)
+    named = TemporalDataModule("tgbl-wiki", root=str(root))
+    given = TemporalDataModule(make())
+    assert named.store.fingerprint == given.store.fingerprint
+    for part in ("train", "val", "test"):
+        assert torch.equal(getattr(named.split, part), getattr(given.split, part))
+    ours, theirs = (next(iter(data.test_dataloader())) for data in (named, given))
+    assert torch.equal(ours.negatives, theirs.negatives)
+    assert named.recipe["source"] == "tgbl-wiki"
+    assert len(publish.asked) == asked == 1
+    assert {path.name for path in (root / "tgb").iterdir()} == {"tgbl_wiki"}
+
+
+def test_an_archive_that_lies_there_is_taken_and_stays(publish, tmp_path):
+    given = tmp_path / "data" / "tgb" / "tgbl-wiki.zip"
+    given.parent.mkdir(parents=True)
+    given.write_bytes(publish.content["/wiki.zip"])
+    assert len(TemporalDataModule("tgbl-wiki", root=str(tmp_path / "data")).store) == EVENTS
+    assert given.exists()
+    assert not publish.asked
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no archive", "a complete zip file"),
+        (None, "the files of tgbl-wiki, got .*tgbl-wiki_edgelist_v2.csv.*; take what is published as tgbl-wiki, or"),
+    ],
+)
+def test_what_is_no_such_dataset_is_refused_and_leaves_nothing(publish, tmp_path, content, message):
+    if content is None:
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "tgbl-uci_edgelist.csv").write_text("x")
+        archive = shutil.make_archive(str(tmp_path / "uci"), "zip", tmp_path / "other")
+        with open(archive, "rb") as file:
+            content = file.read()
+    publish.content["/wiki.zip"] = content
+    with pytest.raises(DataError, match=message):
+        TemporalDataModule("tgbl-wiki", root=str(tmp_path / "data")).setup()
+    assert not list((tmp_path / "data" / "tgb").iterdir())
+
+
+def test_a_name_that_this_version_or_installation_does_not_have_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delitem(info.DATA_URL_DICT, "tgbl-coin")
+    with pytest.raises(InvalidArgumentError, match=r"source must be one of tgbl-.* in this version.*; update py-tgb"):
+        TemporalDataModule("tgbl-coin", root=str(tmp_path)).setup()
+    monkeypatch.setitem(sys.modules, "tgb.utils", None)
+    with pytest.raises(InvalidArgumentError, match=re.escape("pip install 'lightning-tgnn[tgb]'")):
+        TemporalDataModule("tgbl-wiki", root=str(tmp_path)).setup()
