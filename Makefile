@@ -12,7 +12,7 @@ quickstart: $(INSTALLED)
 # numba notices only changes of a file itself, not of those that it calls into, so its caches go first.
 test: lint
 	find lightning_tgnn -name '*.nb[ic]' -delete
-	$(BIN)/python -m pytest --doctest-modules lightning_tgnn tests
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

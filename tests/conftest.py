@@ -9,6 +9,30 @@ import pytest
 import torch.distributed as dist
 
 
+def _starts_ranks(nodeid):
+    return nodeid.startswith("tests/multiprocess/")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: not _starts_ranks(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Have one worker run all that starts ranks, and whoever is free the next of the other files.
+
+    Ranks of two tests at once would keep each other waiting for as long as a test allows a rank that has died.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class RanksOnOneWorker(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "ranks" if _starts_ranks(nodeid) else super()._split_scope(nodeid)
+
+    return RanksOnOneWorker(config, log)
+
+
 @pytest.fixture(autouse=True)
 def keep_no_seed():
     """Lightning hands the seed of a run on to whatever processes are started later."""
