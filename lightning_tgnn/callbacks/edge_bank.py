@@ -83,7 +83,7 @@ class EdgeBankBaseline(pl.Callback):
         window = self.window or self._test_span or torch.finfo(torch.float64).tiny
         for (_, metrics), span in zip(self._metrics.items(), (None, window), strict=True):
             positive, negatives = _scores(self._bank, batch, span)
-            metrics.update(positive, negatives, batch.unseen)
+            metrics.update(positive, batch.rank_missing_last(negatives), batch.unseen)
 
     def _log(self, part: str, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         shared = getattr(trainer.strategy, "shares_node_state", False)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.dedup import organize
 from lightning_tgnn.data.event_store import EventStore
-from lightning_tgnn.data.sampling import Sample
+from lightning_tgnn.data.sampling import Sample, candidates
 from lightning_tgnn.types import EventBatch, SampledRoots
 
 
@@ -47,7 +47,8 @@ class BatchOrganizer:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
         store, count = self.store, len(events)
         src, dst = store.src[events], store.dst[events]
-        roots = torch.cat([src, dst, sample.negatives.flatten()])
+        negatives, missing = candidates(src, sample.negatives), sample.negatives < 0
+        roots = torch.cat([src, dst, negatives.flatten()])
         reads_neighbors = self.sampled_roots == "all"
         neighbor_events = _by_root(sample.neighbor_events, count) if reads_neighbors else events.new_empty(0, 0)
         mask = neighbor_events >= 0
@@ -63,7 +64,8 @@ class BatchOrganizer:
             src=src,
             dst=dst,
             time=store.time[events] - store.time[0],
-            negatives=sample.negatives,
+            negatives=negatives,
+            missing=missing if missing.any() else missing.new_empty(0, 0),
             nodes=nodes.distinct,
             root_index=root_index,
             neighbor_index=nodes.position[len(roots) :].view(neighbors.shape),

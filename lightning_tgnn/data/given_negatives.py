@@ -13,7 +13,7 @@ class GivenNegatives:
 
     Attributes:
         first: The first event that has some.
-        table: int32 or int64 [events, Q].
+        table: int32 or int64 [events, Q], -1 where an event has fewer than others.
     """
 
     first: int

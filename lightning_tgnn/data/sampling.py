@@ -21,13 +21,18 @@ class Sample:
     """Negatives and neighbours of B events. Neighbours are given by the events that made them so.
 
     Attributes:
-        negatives: int64 [B, Q].
+        negatives: int64 [B, Q], -1 where an event has fewer than others.
         neighbor_events: int64 [B, G, K], G roots per event (source, destination, negatives; or fewer, see
             `EventSampler`), -1 where there is no neighbour.
     """
 
     negatives: Tensor
     neighbor_events: Tensor
+
+
+def candidates(src: Tensor, negatives: Tensor) -> Tensor:
+    """Return the negatives, [B, Q], with an event's source (``src``, [B]) where there is none."""
+    return torch.where(negatives < 0, src.unsqueeze(1), negatives)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class EventSampler:
         if groups * self.num_neighbors == 0:
             return torch.empty(len(events), groups, self.num_neighbors, dtype=torch.int64)
         ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
-        roots = torch.cat([ends, negatives], dim=1)[:, :groups].flatten()
+        roots = torch.cat([ends, candidates(ends[:, 0], negatives)], dim=1)[:, :groups].flatten()
         before = events.repeat_interleave(groups)
         if self.neighbor_sampler == "uniform":
             epoch_counter = 0 if epoch is None else epoch + 1

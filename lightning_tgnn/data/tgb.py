@@ -5,12 +5,16 @@ Huang et al., "Temporal graph benchmark for machine learning on temporal graphs"
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from lightning_tgnn.algorithms.counter_random import counter_hash
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
@@ -58,7 +62,7 @@ def protocol_of(dataset: Any, num_nodes: int) -> Protocol:
     """Return the splits and the negatives of a data set, which ``py-tgb`` reads.
 
     Raises:
-        DataError: The negatives are missing, or not as many for every event.
+        DataError: An event has no negatives, or they are no nodes of the data set.
     """
     train, val, test = (int(np.sum(mask)) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask))
     order = _order(dataset)
@@ -66,28 +70,47 @@ def protocol_of(dataset: Any, num_nodes: int) -> Protocol:
     try:
         dataset.load_val_ns()
         dataset.load_test_ns()
-        table = np.concatenate([piece for part, rows in parts.items() for piece in _query(dataset, part, rows)])
+        pieces = [piece for part, rows in parts.items() for piece in _query(dataset, part, rows)]
     except (OSError, ValueError) as error:
-        cure = "delete its folder, so that py-tgb downloads all of its files again"
-        raise DataError(refusal("source", "a TGB dataset with negatives of every event", str(error), cure)) from error
-    if table.min() < 0 or table.max() >= num_nodes:
-        received = f"node {int(table.min() if table.min() < 0 else table.max())} among its negatives"
+        raise _without_negatives(str(error)) from error
+    counts, nodes = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    if not counts.all():
+        raise _without_negatives(f"none for its event {train + int(counts.argmin())}")
+    if nodes.min() < 0 or nodes.max() >= num_nodes:
+        received = f"node {int(nodes.min() if nodes.min() < 0 else nodes.max())} among its negatives"
         cure = "take its files from one version of it"
         raise DataError(refusal("source", f"a TGB dataset of the nodes 0 .. {num_nodes - 1}", received, cure))
-    return Protocol(train, val, GivenNegatives(train, torch.from_numpy(table)))
+    return Protocol(train, val, GivenNegatives(train, _table(train, torch.from_numpy(counts), torch.from_numpy(nodes))))
 
 
-def _query(dataset: Any, part: str, rows: np.ndarray) -> list[np.ndarray]:
-    """Return the negatives of events piece by piece, int32 [B, Q]; NumPy refuses them where Q differs."""
+def _without_negatives(received: str) -> DataError:
+    cure = "delete its folder, so that py-tgb downloads all of its files again"
+    return DataError(refusal("source", "a TGB dataset with negatives of every event", received, cure))
+
+
+def _query(dataset: Any, part: str, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield, piece by piece, how many negatives events have, [B], and the nodes of them one after the other, int32."""
     data = dataset.full_data
     ends = [np.asarray(data[name]) for name in ("sources", "destinations", "timestamps")]
-    starts = range(0, len(rows), _EVENTS_PER_QUERY)
-    pieces = (rows[start : start + _EVENTS_PER_QUERY] for start in starts)
-    sampler = dataset.negative_sampler
-    return [
-        np.asarray(sampler.query_batch(*(column[piece] for column in ends), split_mode=part), dtype=np.int32)
-        for piece in pieces
-    ]
+    for start in range(0, len(rows), _EVENTS_PER_QUERY):
+        piece = rows[start : start + _EVENTS_PER_QUERY]
+        found = dataset.negative_sampler.query_batch(*(column[piece] for column in ends), split_mode=part)
+        counts = np.fromiter(map(len, found), np.int64, len(found))
+        yield counts, np.fromiter(chain.from_iterable(found), np.int32, int(counts.sum()))
+
+
+def _table(first: int, counts: Tensor, nodes: Tensor) -> Tensor:
+    """Return a row of negatives per event, int32 [E, Q], -1 behind those of an event that has fewer than others.
+
+    TGB sorts them, so that the first would be the same node for nearly all events. AP and AUC look at the first alone:
+    it changes places with another, chosen by the event.
+    """
+    table = torch.full((len(counts), int(counts.max())), -1, dtype=torch.int32)
+    table[torch.arange(table.shape[1]) < counts.unsqueeze(1)] = nodes
+    rows = torch.arange(len(table))
+    chosen = counter_hash(rows + first) % counts
+    table[rows, 0], table[rows, chosen] = table[rows, chosen], table[rows, 0]
+    return table
 
 
 def _order(dataset: Any) -> np.ndarray:

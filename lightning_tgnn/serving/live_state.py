@@ -222,6 +222,7 @@ class LiveState:
             dst=events.dst,
             time=events.time,
             negatives=events.src.new_empty(count, 0),
+            missing=nothing.bool(),
             nodes=own.distinct,
             root_index=own.position,
             neighbor_index=nothing,

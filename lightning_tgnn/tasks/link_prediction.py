@@ -133,7 +133,7 @@ class LinkPrediction(MemoryTask):
 
     def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
         positive, negatives = self.run_stages(batch)
-        metrics.update(positive, negatives, batch.unseen)
+        metrics.update(positive, batch.rank_missing_last(negatives), batch.unseen)
 
     def _log_metrics(self, part: str, metrics: LinkMetrics) -> None:
         figures = {f"{part}/{name}": value for name, value in metrics.compute().items()}

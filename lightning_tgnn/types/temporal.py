@@ -59,7 +59,8 @@ class EventBatch(TensorFields):
         src: int64 [B].
         dst: int64 [B].
         time: float64 [B], since the first event of the stream; so are all times below.
-        negatives: int64 [B, Q], negative destinations.
+        negatives: int64 [B, Q], negative destinations; the event's source where ``missing``.
+        missing: bool [B, Q], True where an event has fewer negatives than others; [0, 0] where all have as many.
         nodes: int64 [U], distinct nodes.
         root_index: int64 [R], position in ``nodes`` of every root.
         neighbor_index: int64 [S, K], position in ``nodes`` of every neighbour; S = R, or 0 where nobody samples.
@@ -91,6 +92,7 @@ class EventBatch(TensorFields):
     dst: Tensor
     time: Tensor
     negatives: Tensor
+    missing: Tensor
     nodes: Tensor
     root_index: Tensor
     neighbor_index: Tensor
@@ -114,6 +116,10 @@ class EventBatch(TensorFields):
 
     def __len__(self) -> int:
         return self.events.numel()
+
+    def rank_missing_last(self, scores: Tensor) -> Tensor:
+        """Return the scores of the negatives, [B, Q], without any that an event does not have: these are the lowest."""
+        return scores.masked_fill(self.missing, -torch.inf) if self.missing.numel() else scores
 
     @property
     def root_times(self) -> Tensor:

@@ -22,6 +22,12 @@ from tgb.utils.info import PROJ_DIR  # noqa: E402
 from tgb.utils.utils import save_pkl  # noqa: E402
 
 EVENTS, ITEMS, NEGATIVES = 200, 8, 7
+QUIET = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 
 @pytest.fixture
@@ -64,20 +70,16 @@ def test_splits_negatives_and_evaluator_are_those_of_tgb(make):
         assert getattr(data.split, part).tolist() == np.flatnonzero(getattr(dataset, f"{part}_mask")).tolist()
     torch.manual_seed(1)
     task = Recorded("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **quiet)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
     trainer.fit(task, datamodule=data)
     task.scores = []
     figures = trainer.test(task, datamodule=data, verbose=False)[0]
     events, negatives, positive, scores = (torch.cat(column).detach() for column in zip(*task.scores, strict=True))
     dataset.load_test_ns()
     columns = (dataset.full_data[name][events.numpy()] for name in ("sources", "destinations", "timestamps"))
-    assert negatives.tolist() == dataset.negative_sampler.query_batch(*columns, split_mode="test")
+    given = dataset.negative_sampler.query_batch(*columns, split_mode="test")
+    assert [sorted(row) for row in negatives.tolist()] == given
+    assert len(set(negatives[:, 0].tolist())) > 2  # AP looks at the first alone, and TGB sorts them
     evaluator = evaluate.Evaluator("tgbl-wiki")
     theirs = [
         evaluator.eval({"y_pred_pos": one.numpy(), "y_pred_neg": others.numpy(), "eval_metric": ["mrr"]})["mrr"]
@@ -90,13 +92,39 @@ def test_splits_negatives_and_evaluator_are_those_of_tgb(make):
 @pytest.mark.parametrize(
     ("negatives", "message"),
     [
-        (lambda event: [10] * (3 + event % 2), "source must be a TGB dataset with negatives of every event, got"),
+        (
+            lambda event: [11] * int(event != 190),
+            "a TGB dataset with negatives of every event, got 'none for its event 190",
+        ),
         (lambda event: [10, 99], r"a TGB dataset of the nodes 0 .. 17, got 'node 99 among its negatives'; take its"),
     ],
 )
 def test_negatives_that_do_not_fit_are_refused(make, negatives, message):
     with pytest.raises(DataError, match=message):
         TemporalDataModule(make(negatives)).setup()
+
+
+def test_events_may_have_fewer_negatives_than_others(make):
+    """As four events of tgbl-wiki, whose true destination was among those drawn."""
+    dataset = make(lambda event: [item for item in range(10, 18) if item != 10 + event % ITEMS][: 3 + event % 5])
+    data = TemporalDataModule(dataset, batch_size=16, num_neighbors=3)
+    torch.manual_seed(1)
+    task = Recorded("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
+    trainer.fit(task, datamodule=data)
+    task.scores = []
+    figures = trainer.test(task, datamodule=data, verbose=False)[0]
+    events, negatives, positive, scores = (torch.cat(column).detach() for column in zip(*task.scores, strict=True))
+    evaluator = evaluate.Evaluator("tgbl-wiki")
+    src, dst = (torch.from_numpy(dataset.full_data[name])[events] for name in ("sources", "destinations"))
+    theirs = []
+    for event, one, others, row, source, true in zip(events, positive, scores, negatives, src, dst, strict=True):
+        count = min(3 + int(event) % 5, NEGATIVES)
+        assert true not in row
+        assert (row[count:] == source).all()
+        answers = {"y_pred_pos": one.numpy().reshape(1), "y_pred_neg": others[:count].numpy(), "eval_metric": ["mrr"]}
+        theirs.append(evaluator.eval(answers)["mrr"])
+    assert figures["test/mrr"] == pytest.approx(np.mean(theirs), abs=1e-6)
 
 
 def test_missing_negatives_are_refused(make):
