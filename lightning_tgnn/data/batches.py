@@ -20,11 +20,13 @@ class Place:
     Attributes:
         position: Events of the stream that have happened once the global batch has.
         starts_stream: It is the first of an epoch.
+        ranks: How many share the global batch.
         others: Events of the global batch, int64 [G], and their sample; None where this rank has all of them.
     """
 
     position: int
     starts_stream: bool = False
+    ranks: int = 1
     others: tuple[Tensor, Sample] | None = None
 
 
@@ -43,9 +45,10 @@ class BatchOrganizer:
     unseen: Tensor
     sampled_roots: SampledRoots
 
-    def organize(self, events: Tensor, sample: Sample, place: Place, *, share: float = 1.0) -> EventBatch:
+    def organize(self, events: Tensor, sample: Sample, place: Place) -> EventBatch:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
         store, count = self.store, len(events)
+        together = events if place.others is None else place.others[0]
         src, dst = store.src[events], store.dst[events]
         negatives, missing = candidates(src, sample.negatives), sample.negatives < 0
         roots = torch.cat([src, dst, negatives.flatten()])
@@ -76,15 +79,19 @@ class BatchOrganizer:
             mail_nodes=mail_nodes,
             mail_source=mail_source,
             unseen=self.unseen[src] | self.unseen[dst],
-            labels=events.new_empty(0) if store.labels is None else store.labels[events],
+            labels=self._labels(events),
             num_written=_distinct_in(root_index[: 2 * count]),
             num_roots=_distinct_in(root_index),
             starts_stream=place.starts_stream,
             position=place.position,
             changed=self._changed(place),
-            share=share,
+            share=count * place.ranks / len(together),
+            labelled=max(int((self._labels(together) >= 0).sum()), 1) / place.ranks,
             upcoming=events.new_empty(0),
         )
+
+    def _labels(self, events: Tensor) -> Tensor:
+        return events.new_empty(0) if self.store.labels is None else self.store.labels[events]
 
     def _changed(self, place: Place) -> Tensor:
         if place.others is None:

@@ -187,8 +187,7 @@ class EventLoader:
             else self._presampled.batch(piece)
         )
         place = self._place(events, epoch, starts_stream=self._training and number == 0)
-        share = (own.stop - own.start) * self.ranks / len(events)
-        return self._organizer.organize(self.events[piece], sample, place, share=share)
+        return self._organizer.organize(self.events[piece], sample, place)
 
     def _own(self, count: int) -> slice:
         """Return this rank's part of ``count`` events; the first ranks have one more where it does not divide."""
@@ -203,7 +202,7 @@ class EventLoader:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
         roots: SampledRoots = "events" if self._organizer.sampled_roots == "events" else "none"
         sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
-        return Place(position, starts_stream, (events, sampler.sample(events, epoch)))
+        return Place(position, starts_stream, self.ranks, (events, sampler.sample(events, epoch)))
 
 
 def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:

@@ -242,5 +242,6 @@ class LiveState:
             position=position + count,
             changed=none,
             share=1.0,
+            labelled=1.0,
             upcoming=none,
         )

@@ -84,6 +84,8 @@ class EventBatch(TensorFields):
             global batch is this batch.
         share: This rank's share of the global batch's events, times the ranks: 1 where all have as many. A mean over
             the batch times this, averaged over the ranks, is the mean over the global batch.
+        labelled: Labels of the global batch that are not negative (1 if there is none), over the ranks: the sum over
+            the labels of the batch over this, averaged over the ranks, is the mean over those of the global batch.
         upcoming: int64 [U'], ``nodes`` of this rank's next batch, for stores that fetch ahead; [0] where not known.
     """
 
@@ -112,6 +114,7 @@ class EventBatch(TensorFields):
     position: int
     changed: Tensor
     share: float
+    labelled: float
     upcoming: Tensor
 
     def __len__(self) -> int:

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from lightning_tgnn import DepCacheStrategy, DepCommStrategy, SvenStrategy
+from lightning_tgnn import (
+    DepCacheStrategy,
+    DepCommStrategy,
+    DynamicNodeClassification,
+    EdgeClassification,
+    SvenStrategy,
+)
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import DelayedByHand, as_torchrun, build, fit
 
@@ -61,6 +67,39 @@ def alone():
     return outcomes
 
 
+class PlainEdges(EdgeClassification):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.02)
+
+
+class PlainNodes(DynamicNodeClassification):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.02)
+
+
+def labelled(kind, batch_size):
+    """A stream most of whose labels are in the first half of each global batch, so that ranks have unequal numbers."""
+    rng = torch.Generator().manual_seed(3)
+    labels = torch.randint(0, {"nodes": 2, "classes": 3, "several": 2}[kind], (140, 3), generator=rng)
+    labels = labels if kind == "several" else labels[:, 0]
+    bare = (torch.arange(140) % GLOBAL_BATCH >= GLOBAL_BATCH // 2) & (torch.rand(140, generator=rng) < 0.8)
+    labels[bare] = -1
+    task_class = PlainNodes if kind == "nodes" else PlainEdges
+    return build("tgn", batch_size, task_class, events=140, labels=labels, hidden_dim=6)
+
+
+LABELLED = [(kind, name) for kind in ("nodes", "classes", "several") for name in ("sven", "depcache")]
+
+
+def labelled_cases(rank, ranks):
+    options = {"sven": {"staleness": 0}, "depcache": {}}
+    outcomes = {}
+    for kind, name in LABELLED:
+        outcomes[kind, name] = fit(*labelled(kind, GLOBAL_BATCH // ranks), strategy(name, options[name]), ranks)
+        del outcomes[kind, name]["trainer"]
+    return outcomes
+
+
 def with_idle_ranks(rank, ranks):
     """140 events: 98 in training, so that the last global batch has 2 for 4 ranks."""
     as_torchrun(rank, ranks)
@@ -70,17 +109,24 @@ def with_idle_ranks(rank, ranks):
             outcome = fit(*build(model, GLOBAL_BATCH // ranks, events=140), strategy(name, options), ranks)
             del outcome["trainer"]
             outcomes.append((model, name, outcome))
-    return outcomes
+    return outcomes, labelled_cases(rank, ranks)
 
 
 @pytest.mark.timeout(200)
 def test_a_rank_without_events_changes_nothing():
     alone = {model: fit(*build(model, GLOBAL_BATCH, events=140), "auto", 1) for model in ("tgn", "jodie", "apan")}
-    for model, name, outcome in run_ranks(with_idle_ranks, 4, timeout=190)[0]:
+    outcomes, of_labels = run_ranks(with_idle_ranks, 4, timeout=190)[0]
+    for model, name, outcome in outcomes:
         for key, value in alone[model]["weights"].items():
             close(outcome["weights"][key], value, f"{model}, {name}: {key}")
         for table in STATE:
             close(outcome["state"][table], alone[model]["state"][table], f"{model}, {name}: {table}")
+    for kind, name in LABELLED:
+        outcome, one = of_labels[kind, name], fit(*labelled(kind, GLOBAL_BATCH), "auto", 1)
+        close(outcome["gradients"], one["gradients"], f"{kind}, {name}: gradients")
+        for key, value in one["weights"].items():
+            close(outcome["weights"][key], value, f"{kind}, {name}: {key}")
+        assert outcome["val"] == pytest.approx(one["val"], abs=1e-3), (kind, name)
 
 
 @pytest.mark.timeout(280)

@@ -6,7 +6,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lightning_tgnn import LinkPrediction, TemporalDataModule
+from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
 from tests.data.streams import random_store
 
 
@@ -59,8 +59,10 @@ def as_torchrun(rank, ranks, hosts=1):
     )
 
 
-def build(model, batch_size, task_class=PlainDescent, *, events=190, edge_dim=4, **options):
+def build(model, batch_size, task_class=PlainDescent, *, events=190, edge_dim=4, labels=None, **options):
     store = random_store(events, 30, edge_dim=edge_dim, seed=5)
+    if labels is not None:
+        store = EventStore.from_arrays(store.src, store.dst, store.time, store.edge_features, labels=labels)
     data = TemporalDataModule(store, batch_size=batch_size, num_neighbors=3, num_eval_negatives=3, num_workers=0)
     sizes = {"memory_dim": 6, "embedding_dim": 6, "time_dim": 4, "mailbox_size": 3, "dropout": 0.0, "lr": 1e-2}
     torch.manual_seed(7)
