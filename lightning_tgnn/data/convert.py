@@ -18,7 +18,7 @@ from lightning_tgnn.data.new_folder import check_new, new_folder
 from lightning_tgnn.data.npy_file import map_npy
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.node_ids import NodeNumbering
-from lightning_tgnn.data.readers.parse import are_whole, read_by_ids, read_chunks
+from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, read_chunks
 from lightning_tgnn.data.readers.read import check_arguments, open_table
 from lightning_tgnn.data.readers.table import Table
 from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes
@@ -86,7 +86,7 @@ def convert_text(
     check_new(folder)
     table = open_table(Path(path), format=format, columns=columns, bipartite=bipartite)
     with new_folder(folder, keep_other=False) as partial:
-        found = read_by_ids(table, lambda text_ids: _write_columns(table, partial, text_ids, report))
+        found = read_by_ids(table, lambda kind: _write_columns(table, partial, kind, report))
         node_ids = found.numbering.node_ids
         if node_ids.dtype.kind == "U":
             check_text_ids(table, node_ids)
@@ -97,10 +97,10 @@ def convert_text(
     return EventStore.open(folder)
 
 
-def _write_columns(table: Table, folder: Path, text_ids: bool, report: Report) -> _Found:
+def _write_columns(table: Table, folder: Path, kind: IdKind, report: Report) -> _Found:
     found = _Found(NodeNumbering(apart=table.apart))
     with ColumnFiles(folder) as files:
-        for chunk in read_chunks(table, text_ids):
+        for chunk in read_chunks(table, kind):
             found.add(chunk)
             src, dst = found.numbering.add(chunk["src"], chunk["dst"])
             files.append({**chunk, "src": src, "dst": dst})

@@ -50,6 +50,9 @@ class LiveState:
         features: Their edge features.
         node_features: float32 [N, d_node] or None.
         batch_size: Events per batch.
+
+    Attributes:
+        version: Another number whenever answers may be others.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class LiveState:
         self.recent = recent
         self.features = features
         self.batch_size = batch_size
+        self.version = 0
         self._node_features = node_features
         self._memory = FreshMemory(task)
         self._open: list[Events] = []
@@ -78,6 +82,7 @@ class LiveState:
 
     def append(self, events: Events) -> None:
         """Add events; a batch that is full is taken in."""
+        self.version += 1
         self._reopen()
         start = 0
         while start < len(events.src):
@@ -90,6 +95,7 @@ class LiveState:
 
     def close_batch(self) -> None:
         """Take in the open batch for good, as at the end of a part of a stream."""
+        self.version += 1
         self._reopen()
         if self._open:
             self._make_room()
@@ -153,6 +159,7 @@ class LiveState:
 
     def reset(self) -> None:
         """Return to the state before the first event."""
+        self.version += 1
         self._open.clear()
         self._backups = []
         self._is_settled = True

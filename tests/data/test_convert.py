@@ -29,6 +29,10 @@ IDS = {
     "unsigned": st.sampled_from(["0", "7", str(2**64 - 1)]),
     "text": st.sampled_from(["a", "ü", "Zoë B", "long name " * 3, "7"]),
     "late text": INTEGERS | st.just("x"),
+    "around the width of bytes": st.sampled_from(
+        ["x", "y" * 39, "ü" * 19 + "y", "y" * 40, "ü" * 20, "y" * 41, "y" * 90]
+    ),
+    "late long text": INTEGERS | st.sampled_from(["x", "x ", "\u00a0x", "y" * 50]),
 }
 LABELS = st.integers(0, 3).map(str) | st.sampled_from(["0.5", "2.0"])
 

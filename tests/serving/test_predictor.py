@@ -155,6 +155,69 @@ def test_top_k_is_the_best_of_all_scores(tmp_path, model):
         assert len(set(best.destinations[row])) == 6
 
 
+@pytest.mark.parametrize("model", MODELS)
+@settings(deadline=None, max_examples=12)
+@given(data=st.data())
+def test_answers_are_fresh_whatever_was_asked_before(tmp_path_factory, model, data):
+    path, module, store = checkpoint_of(tmp_path_factory, model)
+    # The other one is told the same, but keeps no answer.
+    pair = [Predictor.from_checkpoint(path, module, catch_up_stream=False) for _ in range(2)]
+    predictor, fresh = pair
+    nodes, end = np.unique(store.node_ids), float(store.time[-1])
+    told, time, candidates = 0, end, nodes[3:12]
+    steps = st.lists(st.sampled_from(["observe", "close", "reset", "save", "time", "candidates"]), max_size=12)
+    for one in pair:
+        one.reset()
+    for step in ["observe", *data.draw(steps)]:
+        if step == "observe" and told < 300:
+            events = torch.arange(told, min(told + data.draw(st.integers(1, 50)), 300))
+            told = int(events[-1]) + 1
+            for one in pair:
+                one.observe(*columns(store, events))
+        elif step == "close":
+            for one in pair:
+                one.close_batch()
+        elif step == "reset":
+            told = 0
+            for one in pair:
+                one.reset()
+        elif step == "save":
+            predictor.save(path.with_name("live.pt"))
+        elif step == "time":
+            time = end + data.draw(st.sampled_from([0, 5]))
+        elif step == "candidates":
+            candidates = nodes[data.draw(st.permutations(range(25)))[:9]]
+        sources = nodes[data.draw(st.lists(st.integers(0, 24), min_size=1, max_size=3))]
+        best = predictor.top_k(sources, time, k=9, candidates=candidates)
+        assert (np.sort(best.destinations) == np.sort(candidates)).all()
+        fresh._live._memory.mark_changed()
+        scores = fresh.score(sources.repeat(9), best.destinations.ravel(), time)
+        np.testing.assert_allclose(best.probabilities.ravel(), scores, atol=1e-6)
+
+
+def test_candidates_are_embedded_anew_only_for_another_question(tmp_path_factory, monkeypatch):
+    path, data, _ = checkpoint_of(tmp_path_factory, "tgn")
+    predictor, embedded = Predictor.from_checkpoint(path, data), []
+    task = predictor._live.task
+    embed = task.embed
+    monkeypatch.setattr(
+        task, "embed", lambda updated, batch: embedded.append(len(batch.root_index)) or embed(updated, batch)
+    )
+
+    def embeds(*arguments, **options):
+        embedded.clear()
+        predictor.top_k(*arguments, k=3, **options)
+        return embedded
+
+    assert embeds([1, 2], 1e6, candidates=range(9)) == [2, 9]
+    assert embeds([3], 1e6, candidates=range(9)) == [1]
+    assert embeds([3], 1e6, candidates=range(1, 10)) == [1, 9]
+    assert embeds([3], 1e6 + 1, candidates=range(1, 10)) == [1, 9]
+    predictor.observe([1], [2], 1e6, [[0, 0]])
+    assert embeds([3], 1e6 + 1, candidates=range(1, 10)) == [1, 9]
+    assert embeds([4] * 3, [1e6 + 1, 1e6 + 2, 1e6 + 2], candidates=range(1, 10)) == [1, 2, 9]
+
+
 def test_pieces_of_candidates_and_nodes_change_nothing(tmp_path, monkeypatch):
     store = random_store(400, num_nodes=60, edge_dim=2)
     fitted(tmp_path / "a.ckpt", data_module(store), "tgn")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from lightning_tgnn.algorithms.distinct_rows import distinct_rows
 from lightning_tgnn.data.readers.parse import common_type
 
 
@@ -15,7 +16,7 @@ def number_nodes(src: np.ndarray, dst: np.ndarray, *, apart: bool) -> tuple[np.n
     The numbers do not depend on the order of the rows, and ids that are 0 .. N-1 already stay as they are.
 
     Args:
-        src: [E], integers, or str objects, whose surrounding blanks are dropped.
+        src: [E], integers, or texts whose surrounding blanks are dropped: UTF-8 of a fixed width, or str objects.
         dst: [E], of the same type.
         apart: Give the same id as a source and as a destination two numbers, all sources first.
 
@@ -37,22 +38,25 @@ def number_nodes(src: np.ndarray, dst: np.ndarray, *, apart: bool) -> tuple[np.n
 
 def _number(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     codes, distinct = distinct_ids(values)
-    ids, rank = np.unique(distinct, return_inverse=True)
+    ids, rank = np.unique(distinct if distinct.dtype.kind in "iu" else texts(distinct), return_inverse=True)
     return rank.astype(np.int64)[codes], ids
 
 
 def distinct_ids(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the place of every id among the distinct ones, int64 [E], and these, in no order.
-
-    Strings that differ in surrounding blanks alone become equal, so that some may be there twice.
-    """
+    """Return the place of every id among the distinct ones, int64 [E], and these, in no order."""
+    # Hashing all events and sorting only the distinct ids is several times faster than np.unique on the events.
+    if values.dtype.kind == "S":
+        return distinct_rows(values)
     import pandas as pd
 
-    # Hashing all events and sorting only the distinct ids is several times faster than np.unique on the events.
     codes, distinct = pd.factorize(values)
-    if values.dtype == object:
-        distinct = np.array([text.strip() for text in distinct], dtype=np.str_)
     return codes.astype(np.int64, copy=False), distinct
+
+
+def texts(values: np.ndarray) -> np.ndarray:
+    """Return UTF-8 of a fixed width or str objects as strings without surrounding blanks."""
+    decoded = (value.decode() for value in values.tolist()) if values.dtype.kind == "S" else values
+    return np.array([text.strip() for text in decoded], dtype=np.str_)
 
 
 class NodeNumbering:
@@ -82,33 +86,24 @@ class NodeNumbering:
 
     def close(self) -> None:
         """Take the ids of all chunks together; there are no more."""
-        parts = [*self._src_ids, *self._dst_ids]
-        dtype = None if parts[0].dtype.kind == "U" else common_type(parts)
-        if self._apart:
-            ids = _union(self._src_ids, dtype), _union(self._dst_ids, dtype)
-            self.node_ids, self._first_dst = np.concatenate(ids), len(ids[0])
-            self._ranked = ids
-        else:
-            self.node_ids, self._first_dst = _union(parts, dtype), 0
-            self._ranked = (self.node_ids, self.node_ids)
+        id_type = common_type([*self._src_ids, *self._dst_ids])
+        src, dst = (np.concatenate(ids, dtype=id_type, casting="unsafe") for ids in (self._src_ids, self._dst_ids))
+        src_numbers, dst_numbers, self.node_ids = number_nodes(src, dst, apart=self._apart)
+        self._src_numbers = np.split(src_numbers, np.cumsum([len(ids) for ids in self._src_ids[:-1]]))
+        self._dst_numbers = np.split(dst_numbers, np.cumsum([len(ids) for ids in self._dst_ids[:-1]]))
+        self._src_ids.clear()
+        self._dst_ids.clear()
 
     def src_numbers(self, codes: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the final numbers of all sources, from the numbers within chunks."""
-        return self._numbers(codes, self._src_ids, self._ranked[0], 0)
+        return self._numbers(codes, self._src_numbers)
 
     def dst_numbers(self, codes: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the final numbers of all destinations, from the numbers within chunks."""
-        return self._numbers(codes, self._dst_ids, self._ranked[1], self._first_dst)
+        return self._numbers(codes, self._dst_numbers)
 
-    def _numbers(
-        self, codes: np.ndarray, chunk_ids: list[np.ndarray], ids: np.ndarray, first: int
-    ) -> Iterator[np.ndarray]:
+    def _numbers(self, codes: np.ndarray, numbers: list[np.ndarray]) -> Iterator[np.ndarray]:
         start = 0
-        for length, distinct in zip(self._lengths, chunk_ids, strict=True):
-            numbers = np.searchsorted(ids, distinct.astype(ids.dtype, copy=False)) + first
-            yield numbers[codes[start : start + length]]
+        for length, of_chunk in zip(self._lengths, numbers, strict=True):
+            yield of_chunk[codes[start : start + length]]
             start += length
-
-
-def _union(parts: list[np.ndarray], dtype: np.dtype | None) -> np.ndarray:
-    return np.unique(np.concatenate(parts, dtype=dtype, casting="unsafe" if dtype else "same_kind"))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
 from lightning_tgnn.checks import DataError, LightningTGNNError, refusal
 from lightning_tgnn.data.readers.culprit import find_culprit
-from lightning_tgnn.data.readers.table import Roles, Rows, Table
+from lightning_tgnn.data.readers.table import Roles, Rows, Table, to_number
 from lightning_tgnn.data.readers.text_file import open_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _CELLS_PER_CHUNK = 1 << 22
+_BYTES = "S40"  # holds what most use as ids, UUIDs among them; the last byte stays empty
+IdKind = Literal["integers", "bytes", "objects"]
+"""As what ids are read: int64 or uint64, UTF-8 of a fixed width, or str objects, which are several times slower."""
 _Read = TypeVar("_Read")
 
 
@@ -25,7 +29,8 @@ class Columns:
     """Columns as they are in the file.
 
     Attributes:
-        src: [E], int64 or uint64 where every id of both columns is such an integer, otherwise str objects.
+        src: [E], int64 or uint64 where every id of both columns is such an integer, otherwise UTF-8 of a fixed width
+            where that holds them all, else str objects.
         dst: [E], of the same type.
         time: float64 [E].
         labels: int64 [E] where they are whole numbers, otherwise float64; None without.
@@ -39,8 +44,8 @@ class Columns:
     edge_features: np.ndarray | None
 
 
-class _NotIntegersError(Exception):
-    """The ids are not all integers: a signal to read them as text."""
+class _OtherIdsError(Exception):
+    """The ids are not all of the kind in question: a signal to read them as the next."""
 
 
 class _UnreadableError(ValueError):
@@ -53,28 +58,35 @@ def parse(table: Table) -> Columns:
     Raises:
         DataError: A row has another number of columns, an id is missing or a number is none.
     """
-    return read_by_ids(table, lambda text_ids: _parse(table, text_ids))
+    return read_by_ids(table, lambda kind: _parse(table, kind))
 
 
-def read_by_ids(table: Table, read: Callable[[bool], _Read]) -> _Read:
-    """Return what ``read`` does, which takes whether ids are text: first not, then, if they are not integers, so.
+def read_by_ids(table: Table, read: Callable[[IdKind], _Read]) -> _Read:
+    """Return what ``read`` does with the first kind of ids that holds all of them.
 
     Raises:
         DataError: It cannot read ``table``; the row that is to blame is named.
     """
     try:
-        try:
-            return read(False)
-        except _NotIntegersError:
-            return read(True)
+        for kind in _kinds_to_try(table):
+            with suppress(_OtherIdsError):
+                return read(kind)
+        return read("objects")
     except LightningTGNNError:
         raise
     except ValueError as error:
         raise find_culprit(table) or _unexplained(table, error) from None
 
 
-def read_chunks(table: Table, text_ids: bool) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the fields of `Columns`, some rows at a time; labels are float64, integer ids int64 or uint64.
+def _kinds_to_try(table: Table) -> tuple[IdKind, ...]:
+    """Return what to begin with: not with integers where the first row has none, for that read would be in vain."""
+    first = table.rows.first
+    is_text = any(to_number(first[position]) is None for position in (table.roles.src, table.roles.dst))
+    return ("bytes",) if is_text else ("integers", "bytes")
+
+
+def read_chunks(table: Table, kind: IdKind) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the fields of `Columns`, some rows at a time; labels are float64.
 
     Raises:
         DataError: At the end, where a row has another number of columns.
@@ -82,8 +94,8 @@ def read_chunks(table: Table, text_ids: bool) -> Iterator[dict[str, np.ndarray]]
     """
     roles, last = table.roles, table.rows.width - 1
     count, is_doubtful = 0, False
-    for frame in _frames(table, text_ids):
-        yield _take(frame, roles, text_ids)
+    for frame in _frames(table, kind):
+        yield _take(frame, roles, kind)
         count += 1
         # pandas fills short rows up; only an empty last column that nobody reads can hide one.
         is_doubtful |= last not in roles.positions() and bool((frame[last] == "").any())
@@ -93,8 +105,8 @@ def read_chunks(table: Table, text_ids: bool) -> Iterator[dict[str, np.ndarray]]
         raise culprit
 
 
-def _parse(table: Table, text_ids: bool) -> Columns:
-    chunks = list(read_chunks(table, text_ids))
+def _parse(table: Table, kind: IdKind) -> Columns:
+    chunks = list(read_chunks(table, kind))
     columns = {name: [chunk[name] for chunk in chunks] for name in chunks[0]}
     id_type = common_type([*columns["src"], *columns["dst"]])
     return Columns(
@@ -106,17 +118,20 @@ def _parse(table: Table, text_ids: bool) -> Columns:
     )
 
 
-def _frames(table: Table, text_ids: bool) -> Iterator[pd.DataFrame]:
+def _frames(table: Table, kind: IdKind) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     rows, roles = table.rows, table.roles
-    inferred = {position for _, position in roles.numbers()} | (set() if text_ids else {roles.src, roles.dst})
+    inferred = {position for _, position in roles.numbers()} | ({roles.src, roles.dst} if kind == "integers" else set())
+    types: dict[int, Any] = {position: object for position in range(rows.width) if position not in inferred}
+    if kind == "bytes":
+        types |= dict.fromkeys((roles.src, roles.dst), _BYTES)
     with open_text(rows.path, blank_comments=rows.delimiter is None) as text:
         for _ in range(rows.skipped):
             text.readline()
         yield from pd.read_csv(
             text,
-            dtype={position: object for position in range(rows.width) if position not in inferred},
+            dtype=types,
             chunksize=max(_CELLS_PER_CHUNK // rows.width, 1),
             **_options(rows),
         )
@@ -146,17 +161,26 @@ def _pandas_version() -> tuple[int, ...]:
     return tuple(int(part) for part in pd.__version__.split(".")[:2])
 
 
-def _take(frame: pd.DataFrame, roles: Roles, text_ids: bool) -> dict[str, np.ndarray]:
+def _take(frame: pd.DataFrame, roles: Roles, kind: IdKind) -> dict[str, np.ndarray]:
     """Return what is kept of a chunk."""
-    taken = {"src": frame[roles.src].to_numpy(), "dst": frame[roles.dst].to_numpy()}
-    if not text_ids and any(ids.dtype.kind not in "iu" for ids in taken.values()):
-        raise _NotIntegersError
+    taken = {"src": _ids(frame[roles.src], kind), "dst": _ids(frame[roles.dst], kind)}
     taken["time"] = _numbers(frame, [roles.time], np.float64)[:, 0]
     if roles.label is not None:
         taken["labels"] = _numbers(frame, [roles.label], np.float64)[:, 0]
     if roles.edge_features:
         taken["edge_features"] = _numbers(frame, list(roles.edge_features), np.float32)
     return taken
+
+
+def _ids(column: pd.Series, kind: IdKind) -> np.ndarray:
+    values = column.to_numpy()
+    if kind == "integers" and values.dtype.kind not in "iu":
+        raise _OtherIdsError
+    if kind == "bytes":
+        values = np.ascontiguousarray(values, _BYTES)  # pandas may hand them out as objects
+        if values.view(np.uint8).reshape(len(values), -1)[:, -1].any():
+            raise _OtherIdsError  # what is longer has been cut
+    return values
 
 
 def _numbers(frame: pd.DataFrame, positions: list[int], dtype: type) -> np.ndarray:
@@ -176,7 +200,7 @@ def common_type(parts: list[np.ndarray]) -> np.dtype:
     if len(types) == 1:
         return types.pop()
     if any(part.dtype.kind == "i" and part.min() < 0 for part in parts):
-        raise _NotIntegersError
+        raise _OtherIdsError
     return np.dtype(np.uint64)
 
 

@@ -18,6 +18,7 @@ from lightning_tgnn.data.graph_checks import pieces
 from lightning_tgnn.data.new_folder import new_folder
 from lightning_tgnn.data.npy_file import NpyWriter, map_npy, mapped_tensor
 from lightning_tgnn.data.readers.csv_columns import csv_table
+from lightning_tgnn.data.readers.node_ids import texts
 from lightning_tgnn.data.readers.parse import Columns, parse
 from lightning_tgnn.data.readers.text_file import read_head
 
@@ -76,7 +77,8 @@ def _open(folder: Path) -> _Files:
     edges = parse(csv_table(read_head(path), _COLUMNS))
     if edges.src.dtype.kind not in "iu":
         cure = "number the nodes as the rows of node_features.pt are"
-        raise DataError(refusal(f"{path}: src and dst", "integers", f"names such as {edges.src[0]!r}", cure))
+        received = f"names such as {texts(edges.src[:1]).item()!r}"
+        raise DataError(refusal(f"{path}: src and dst", "integers", received, cure))
     edge_features, node_features = _features(folder / EDGE_FEATURES), _features(folder / NODE_FEATURES)
     if edge_features is not None and len(edge_features) != len(edges.src):
         requirement = f"of a row per event of {EDGES}, which has {len(edges.src)}"
