@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.files import write_tensors
 
 FORMAT = "lightning_tgnn.Predictor"
 VERSION = 1
@@ -33,15 +32,13 @@ def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dic
     return held
 
 
-def write_tensors(held: dict[str, Any], path: str | Path) -> None:
-    """Write a file that appears, or replaces what was there, only when it is complete."""
-    path = Path(path)
-    partial = path.with_name(f".{path.name}-{uuid4().hex}")
-    try:
-        torch.save({"format": FORMAT, "version": VERSION, **held}, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+def write_predictor(held: dict[str, Any], path: str | Path) -> None:
+    """Write a file that appears, or replaces what was there, only when it is complete.
+
+    Raises:
+        InvalidArgumentError: It cannot be written, or does not fit.
+    """
+    write_tensors(Path(path), {"format": FORMAT, "version": VERSION, **held})
 
 
 def is_saved_predictor(path: str | Path) -> bool:

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
+from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import (
     CheckpointError,
     InvalidArgumentError,
@@ -90,6 +91,7 @@ class NodeClassification(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Refuse a precision that the sums over replicas do not have."""
         check_precision(self.trainer, "aggregation and sums over replicas are in float32")
+        save_whole_checkpoints(self.trainer.strategy)
 
     def configure_model(self) -> None:
         """Build the model for the graph of the DataModule, once.
