@@ -1,4 +1,4 @@
-"""Checkpoints that appear, or replace what was there, only when they are complete."""
+"""Checkpoints that appear, or replace what was there, only when they are complete; others are said to be damaged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import Strategy
 from typing_extensions import override
 
-from lightning_tgnn.files import write_tensors
+from lightning_tgnn.files import reading_tensors, write_tensors
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
@@ -25,6 +25,11 @@ class WholeCheckpointIO(TorchCheckpointIO):
             super().save_checkpoint(checkpoint, path, storage_options)
         else:
             write_tensors(Path(path), checkpoint)
+
+    @override
+    def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
+            return super().load_checkpoint(path, *args, **options)
 
 
 def save_whole_checkpoints(strategy: Strategy) -> None:

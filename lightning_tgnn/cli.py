@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
 from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.commands import COMMANDS
-from lightning_tgnn.files import refusal_to_write
+from lightning_tgnn.files import reading_tensors, refusal_to_write
 from lightning_tgnn.report import Best, print_report
 
 _DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
@@ -90,6 +90,11 @@ class TGNNCommand(LightningCLI):
             help_ = "Measure EdgeBank beside the model, on the same events and negatives."
             parser.add_argument("--edgebank", type=bool, default=False, help=help_)
         return parser
+
+    def _parse_ckpt_path(self) -> None:
+        path = self.config[self.config["subcommand"]].get("ckpt_path")
+        with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
+            super()._parse_ckpt_path()
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, with the baseline if asked for, and our progress bar unless one is given or unwanted."""

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import torch
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, LightningTGNNError, refusal
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_WRITABLE = {
@@ -69,6 +69,24 @@ def write_tensors(path: Path, held: Any) -> None:
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
+
+
+@contextmanager
+def reading_tensors(path: Any, what: str) -> Iterator[None]:
+    """Say of a file that `torch.load` cannot read what it has to be.
+
+    Raises:
+        CheckpointError: In the place of what torch raises, but for a file that is not there or may not be read.
+    """
+    try:
+        yield
+    except LightningTGNNError:
+        raise
+    except Exception as error:  # what torch's reader raises on garbage is anything, EINVAL where a file is cut short
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(refusal(str(path), what, reason, "give a file that was written whole")) from error
 
 
 @contextmanager

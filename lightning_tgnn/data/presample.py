@@ -25,12 +25,18 @@ class PresampledEpochs:
         sampler: Draws.
         events: int64 [E], the events of an epoch, in order.
         folder: Where the temporary folder is made; the system's default if None.
+
+    Raises:
+        InvalidArgumentError: Nothing can be written there.
     """
 
     def __init__(self, sampler: EventSampler, events: Tensor, folder: str | Path | None = None) -> None:
         self._sampler = sampler
         self._events = events
-        self._folder = tempfile.TemporaryDirectory(prefix="lightning_tgnn-presample-", dir=folder)
+        place = Path(folder or tempfile.gettempdir())
+        with writing_to(place):
+            place.mkdir(parents=True, exist_ok=True)
+            self._folder = tempfile.TemporaryDirectory(prefix="lightning_tgnn-presample-", dir=place)
         self._epoch: int | None = None
         self._files: Sample | None = None
         self._drawn: Sample | None = None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.files import write_tensors
+from lightning_tgnn.files import reading_tensors, write_tensors
 
 FORMAT = "lightning_tgnn.Predictor"
 VERSION = 1
@@ -20,13 +20,8 @@ def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dic
     Raises:
         CheckpointError: It is no such file.
     """
-    try:
+    with reading_tensors(path, what):
         held = torch.load(path, map_location=device, weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # what torch's reader raises on garbage is anything
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(refusal(str(path), what, reason, "give a file that was written whole")) from None
     if not isinstance(held, dict):
         raise CheckpointError(refusal(str(path), what, type(held).__name__, "give another file"))
     return held
@@ -44,10 +39,9 @@ def write_predictor(held: dict[str, Any], path: str | Path) -> None:
 def is_saved_predictor(path: str | Path) -> bool:
     """Whether a file says of itself that `Predictor.save` wrote it; does not read its tensors."""
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except OSError:
-        raise
-    except Exception:
+        with reading_tensors(path, FORMAT):
+            held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except CheckpointError:
         return False  # the reader of checkpoints says what is wrong
     return isinstance(held, dict) and held.get("format") == FORMAT
 
