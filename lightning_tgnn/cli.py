@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import RawDescriptionHelpFormatter
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,6 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
 from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.commands import COMMANDS
+from lightning_tgnn.files import reading_tensors, refusal_to_write
 from lightning_tgnn.report import Best, print_report
 
 _DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
@@ -88,6 +90,11 @@ class TGNNCommand(LightningCLI):
             help_ = "Measure EdgeBank beside the model, on the same events and negatives."
             parser.add_argument("--edgebank", type=bool, default=False, help=help_)
         return parser
+
+    def _parse_ckpt_path(self) -> None:
+        path = self.config[self.config["subcommand"]].get("ckpt_path")
+        with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
+            super()._parse_ckpt_path()
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, with the baseline if asked for, and our progress bar unless one is given or unwanted."""
@@ -169,7 +176,7 @@ def main(args: ArgsType = None) -> None:
             TGNNCommand(args)
     except (FileNotFoundError, MisconfigurationException) as error:
         sys.exit(f"lightning-tgnn: {error}")
-    except (LightningTGNNError, ValueError) as error:
+    except (LightningTGNNError, ValueError, OSError) as error:
         refused = _refusal(error)
         if refused is None:
             raise
@@ -178,6 +185,8 @@ def main(args: ArgsType = None) -> None:
 
 def _refusal(error: BaseException | None) -> LightningTGNNError | None:
     """Return the refusal behind an error: jsonargparse wraps what a constructor raises in an error of its own."""
+    if isinstance(error, OSError):  # of a logger, say
+        return refusal_to_write(Path(error.filename or "the folder of the run"), error)
     while error is not None and not isinstance(error, LightningTGNNError):
         error = error.__cause__ or error.__context__
     return error

@@ -13,6 +13,7 @@ from lightning_tgnn.cli import main
 from lightning_tgnn.commands.run_log import find_run, read_run
 from lightning_tgnn.commands.run_page import best_figures, page_of, stage_seconds
 from lightning_tgnn.commands.run_settings import read_settings
+from tests.data.disks import files_below
 
 CONFIG = {
     "trainer": {"strategy": {"class_path": "lightning_tgnn.SvenStrategy", "init_args": {"staleness": 1}}, "none": None},
@@ -172,9 +173,13 @@ def test_folders_that_are_no_run_are_refused(tmp_path):
 
 def test_a_page_that_cannot_be_written_is_refused(tmp_path):
     folder = write_run(tmp_path / "run")
-    message = refused(folder, "--output", tmp_path / "nowhere" / "page.html")
-    assert "--output must be a file that can be written, got" in message
-    assert "No such file or directory" in message
+    (tmp_path / "file").write_text("years of work")
+    message = refused(folder, "--output", tmp_path / "file" / "page.html")
+    assert "page.html must be where files can be written, got" in message
+    assert "choose another place" in message
+    with files_below(2_000):
+        assert "page.html must be where it fits, got" in refused(folder, "--output", folder / "page.html")
+    assert not [path.name for path in folder.iterdir() if "page" in path.name]
 
 
 @pytest.mark.parametrize("content", [b"a: [1", b"\xff\xfe\x00", b"!!python/object:os.system {}", b"[1, 2]", b""])

@@ -1,9 +1,10 @@
-"""The embeddings that were computed last, for a look at them at the end of a run."""
+"""The embeddings that a validation computed last, on whatever rank, for a look at them at the end of a run."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -11,44 +12,91 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
+from lightning_tgnn.callbacks.distributions import over_ranks
 from lightning_tgnn.types import EventBatch, GraphPart
 
 
+@dataclass(frozen=True)
+class Embedded:
+    """Nodes with their embeddings.
+
+    Attributes:
+        order: int64 [n], distinct over all ranks, at least 0; which of two entries is the later one.
+        nodes: int64 [n].
+        vectors: float32 [n, d].
+        labels: int64 [n], what the points are told apart by.
+    """
+
+    order: Tensor
+    nodes: Tensor
+    vectors: Tensor
+    labels: Tensor
+
+    def __getitem__(self, chosen: Tensor | slice) -> Embedded:
+        return Embedded(self.order[chosen], self.nodes[chosen], self.vectors[chosen], self.labels[chosen])
+
+    def latest(self, points: int) -> Embedded:
+        """Return the nodes of the ``points`` latest entries, each once, with its latest embedding, in their order."""
+        entries = self[self.order.argsort()[-points:]]
+        distinct, position = entries.nodes.unique(return_inverse=True)
+        last = torch.zeros_like(distinct).scatter_reduce_(0, position, torch.arange(len(position)), "amax")
+        return entries[last.sort().values]
+
+    @classmethod
+    def empty(cls, width: int = 0) -> Embedded:
+        """Return no entries."""
+        none = torch.empty(0, dtype=torch.int64)
+        return cls(none, none, torch.empty(0, width), none)
+
+
 class LatestEmbeddings:
-    """Keeps embeddings of the latest batches.
+    """Keeps the entries of a rank's latest batches.
 
     Args:
-        points: How many distinct nodes are wanted; batches are kept until they hold as many entries.
+        points: How many are wanted; batches are kept until they hold as many.
     """
 
     def __init__(self, points: int) -> None:
         self._points = points
-        self._batches: deque[tuple[Tensor, Tensor, Tensor]] = deque()
+        self._batches: deque[Embedded] = deque()
 
-    def add(self, nodes: Tensor, embeddings: Tensor, labels: Tensor) -> None:
-        """Add a batch.
+    def clear(self) -> None:
+        """Forget what is there."""
+        self._batches.clear()
 
-        Args:
-            nodes: int64 [n].
-            embeddings: float32 [n, d], copied.
-            labels: int64 [n], what the points are told apart by.
-        """
-        # The latest entries of a large batch: the others would be dropped again.
-        copies = (tensor[-self._points :].detach().clone() for tensor in (nodes, embeddings, labels))
-        self._batches.append(tuple(copies))  # type: ignore[arg-type]
-        while sum(len(batch[0]) for batch in self._batches) - len(self._batches[0][0]) >= self._points:
+    def add(self, entries: Embedded) -> None:
+        """Add a batch, in ascending order; its latest entries are copied, the others would be dropped again."""
+        held = entries[-self._points :]
+        self._batches.append(Embedded(*(tensor.detach().clone() for tensor in vars(held).values())))
+        while sum(len(batch.nodes) for batch in self._batches) - len(self._batches[0].nodes) >= self._points:
             self._batches.popleft()
 
-    def take(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return nodes, each once, with their latest embeddings and their labels, on the CPU; None without any."""
-        if not self._batches:
-            return None
-        nodes, embeddings, labels = (torch.cat(column).cpu() for column in zip(*self._batches, strict=True))
-        self._batches.clear()
-        distinct, position = nodes.unique(return_inverse=True)
-        last = torch.zeros_like(distinct).scatter_reduce_(0, position, torch.arange(len(nodes)), "amax")
-        kept = last.sort().values[-self._points :]
-        return nodes[kept], embeddings[kept].float(), labels[kept]
+    def take(self, trainer: pl.Trainer) -> Embedded:
+        """Return the nodes of the latest entries of all ranks, on the CPU, and forget them; all ranks have to call it.
+
+        Of each rank the latest entries are enough: those of all are among them.
+        """
+        columns = [torch.cat(column).cpu() for column in zip(*(vars(b).values() for b in self._batches), strict=True)]
+        self.clear()
+        own = Embedded(*columns) if columns else Embedded.empty()
+        return _of_all_ranks(own[own.order.argsort()[-self._points :]], trainer).latest(self._points)
+
+
+def _of_all_ranks(own: Embedded, trainer: pl.Trainer) -> Embedded:
+    if trainer.world_size == 1:
+        return own
+    rows, width = over_ranks(trainer, torch.tensor(own.vectors.shape), "max").tolist()
+    gathered = Embedded(*(_gathered(column, rows, width, trainer) for column in vars(own).values()))
+    return gathered[gathered.order >= 0]
+
+
+def _gathered(column: Tensor, rows: int, width: int, trainer: pl.Trainer) -> Tensor:
+    """Return a column of all ranks, with -1 where a rank has less than ``rows``."""
+    shape = (rows, width) if column.ndim == 2 else (rows,)
+    padded = column.new_full(shape, -1)
+    if len(column):
+        padded[: len(column)] = column
+    return trainer.strategy.all_gather(padded.to(trainer.strategy.root_device)).flatten(0, 1).cpu()
 
 
 def keeping(embeddings: LatestEmbeddings, trainer: pl.Trainer, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -64,10 +112,21 @@ def keeping(embeddings: LatestEmbeddings, trainer: pl.Trainer, method: Callable[
     def kept(*arguments: Any) -> Tensor:
         made, batch = method(*arguments), arguments[-1]
         if trainer.validating and isinstance(batch, EventBatch):
-            sides = torch.arange(2, device=made.device).repeat_interleave(len(batch))
-            embeddings.add(torch.cat([batch.src, batch.dst]), made[: 2 * len(batch)], sides)
+            embeddings.add(_of_events(batch, made))
         elif trainer.validating and isinstance(batch, GraphPart):
-            embeddings.add(batch.nodes[batch.scored], made[batch.scored], batch.labels[batch.scored])
+            nodes = batch.nodes[batch.scored]
+            embeddings.add(Embedded(nodes, nodes, made[batch.scored].float(), batch.labels[batch.scored]))
         return made
 
     return kept
+
+
+def _of_events(batch: EventBatch, made: Tensor) -> Embedded:
+    """Return sources and destinations, event by event: in an order that no rank and no batch has a part in."""
+    sides = torch.arange(2, device=made.device)
+    return Embedded(
+        order=(2 * batch.events.unsqueeze(1) + sides).flatten(),
+        nodes=torch.stack([batch.src, batch.dst], 1).flatten(),
+        vectors=made[: 2 * len(batch)].float().unflatten(0, (2, len(batch))).transpose(0, 1).flatten(0, 1),
+        labels=sides.repeat(len(batch)),
+    )

@@ -47,7 +47,7 @@ class SystemMonitor(Callback):
     a memory, age in the stream's unit (``memory/broken_rows`` where some are NaN or infinite); with every validation
     and test ``scores/<part>_positive`` and ``…_negative``, histograms of probabilities, and ``scores/<part>_curve``,
     precision over recall; at the end ``embeddings`` for the projector, of the nodes that the last validation of this
-    fit saw last on the first rank. (Of static graphs: the class scores of its vertices.)
+    fit saw last, on whatever rank. (Of static graphs: the class scores of its last vertices.)
 
     Args:
         every_n_steps: Batches of a window, a shorter one ends each epoch; None takes ``Trainer(log_every_n_steps)``.
@@ -147,6 +147,7 @@ class SystemMonitor(Callback):
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._validation_began = perf_counter()
+        self._embeddings.clear()
 
     @override
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -176,15 +177,16 @@ class SystemMonitor(Callback):
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        found, writers = self._embeddings.take(), writers_of(trainer)
-        if found is None or not writers:
+        if not trainer.loggers or not self._points:
             return
-        nodes, points, labels = found
+        found = self._embeddings.take(trainer)
+        if not len(found.nodes):
+            return
         ids = getattr(getattr(getattr(trainer, "datamodule", None), "store", None), "node_ids", None)
-        names = nodes.tolist() if ids is None else ids[nodes.numpy()].tolist()
-        header = ["node", "side" if hasattr(pl_module, "stage_order") else "label"]
-        for writer in writers:
-            write_points(writer, points, list(zip(names, labels.tolist(), strict=True)), header, trainer.global_step)
+        names = found.nodes.tolist() if ids is None else ids[found.nodes.numpy()].tolist()
+        header, rows = ["node", "side" if hasattr(pl_module, "stage_order") else "label"], found.labels.tolist()
+        for writer in writers_of(trainer):
+            write_points(writer, found.vectors, list(zip(names, rows, strict=True)), header, trainer.global_step)
 
 
 def _waited(trainer: pl.Trainer) -> float:

@@ -28,7 +28,7 @@ from lightning_tgnn.commands.event_source import SOURCE
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.stream_figure import save_stream_figure
 from lightning_tgnn.data import EventStore, TemporalDataModule
-from lightning_tgnn.data.new_folder import writing_to
+from lightning_tgnn.files import write_text
 
 _DESCRIPTION = """Look at a stream: counts, ties, repetition, degrees, times between events, useful batches.
 
@@ -70,10 +70,8 @@ def inspect(arguments: Sequence[str]) -> None:
     options, folder = InspectOptions(**own), Path(own["output"])
     store = TemporalDataModule(**of_data).read()
     figures = {"source": str(of_data["source"]), **describe(store, options.max_loss)}
-    with writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "stream.json").write_text(json.dumps(figures, indent=1, ensure_ascii=False), encoding="utf-8")
-        save_stream_figure(folder / "stream.png", store)
+    write_text(folder / "stream.json", json.dumps(figures, indent=1, ensure_ascii=False))
+    save_stream_figure(folder / "stream.png", store)
     print_stream(Console(), figures, folder)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from lightning_tgnn.files import new_file
+
 
 def save_heat_map(path: Path, matrix: Tensor, title: str, highest: int) -> None:
     """Write a matrix between ranks as a PNG, dark where it is high.
@@ -25,4 +27,5 @@ def save_heat_map(path: Path, matrix: Tensor, title: str, highest: int) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, label="rows")
-    figure.savefig(path, dpi=150)
+    with new_file(path) as partial:
+        figure.savefig(partial, dpi=150, format="png")

@@ -27,6 +27,7 @@ from lightning_tgnn.commands.options import Options, names_of
 from lightning_tgnn.commands.partition_report import PartitionResult, print_partitions
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.demand import presample_demand
+from lightning_tgnn.files import write_text
 from lightning_tgnn.models import MODEL_NAMES, ModelConfig, build_model
 from lightning_tgnn.strategies.partition_file import save_partition
 
@@ -128,7 +129,6 @@ def _write(
     data: TemporalDataModule,
     options: PartitionOptions,
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     highest = max(int(result.report.residual.max()) for result in results.values())
     for name, result in results.items():
         save_partition(folder / f"{name}.pt", result.owner, options.ranks, name, data.info.fingerprint)
@@ -144,4 +144,4 @@ def _write(
         "maximum_bound": maximum_bound(demand),
         "methods": {name: result.figures() for name, result in results.items()},
     }
-    (folder / "partition.json").write_text(json.dumps(figures, indent=1))
+    write_text(folder / "partition.json", json.dumps(figures, indent=1))

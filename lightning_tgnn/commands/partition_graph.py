@@ -23,6 +23,7 @@ from lightning_tgnn.commands.kinds import GRAPH, KindOption
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.partition_graph_report import CutResult, print_cuts
 from lightning_tgnn.data import FullGraphDataModule
+from lightning_tgnn.files import write_text
 from lightning_tgnn.strategies.partition_file import save_partition
 
 _DESCRIPTION = """Compare vertex-cuts of a static graph: which rank owns which edge.
@@ -103,7 +104,6 @@ def _measured(method: CutMethod, edges: EdgesToCut, hosts: Tensor) -> CutResult:
 
 
 def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, options: CutOptions) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for name, result in results.items():
         if edges.trainable:
             save_partition(folder / f"{name}.pt", result.part, options.ranks, name, edges.fingerprint)
@@ -117,4 +117,4 @@ def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, optio
         "fingerprint": edges.fingerprint,
         "methods": {name: result.figures() for name, result in results.items()},
     }
-    (folder / "partition.json").write_text(json.dumps(figures, indent=1))
+    write_text(folder / "partition.json", json.dumps(figures, indent=1))

@@ -6,11 +6,11 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.commands.bench_report import say
 from lightning_tgnn.commands.run_log import find_run, read_run
 from lightning_tgnn.commands.run_page import page_of
 from lightning_tgnn.commands.run_settings import read_settings
+from lightning_tgnn.files import write_text
 
 _DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings, curves, shares of time, tables.
 
@@ -23,7 +23,8 @@ def report(arguments: Sequence[str]) -> None:
     """Run the command.
 
     Raises:
-        DataError: There is no run that has logged something, or the page cannot be written.
+        DataError: There is no run that has logged something.
+        InvalidArgumentError: The page cannot be written, or does not fit.
     """
     parser = ArgumentParser(
         "lightning-tgnn report", description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
@@ -38,15 +39,7 @@ def report(arguments: Sequence[str]) -> None:
     if folder != Path(chosen.run_dir):
         notices.insert(0, f"{folder.name} is the latest version in {chosen.run_dir}")
     output = Path(chosen.output) if chosen.output else folder / "report.html"
-    _write(output, page_of(log, settings, notices))
+    write_text(output, page_of(log, settings, notices))
     for notice in notices:
         say(notice)
     say(f"page: {output}")
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        cure = "give another file with --output"
-        raise DataError(refusal("--output", "a file that can be written", f"{path} ({error.strerror})", cure)) from None

@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_tgnn.algorithms.stream_statistics import degrees, gaps
 from lightning_tgnn.data import EventStore
+from lightning_tgnn.files import new_file
 
 _BINS = 120
 _GAP_BINS = 60
@@ -31,7 +32,8 @@ def save_stream_figure(path: Path, store: EventStore) -> None:
     over_time.set(title="Events over time", xlabel="time since the first event", ylabel="events")
     _draw_degrees(of_nodes, degrees(src, dst))
     _draw_gaps(between, gaps(src, dst, time))
-    figure.savefig(path, dpi=110)
+    with new_file(path) as partial:
+        figure.savefig(partial, dpi=110, format="png")
 
 
 def _draw_degrees(axes: Any, counts: dict[str, np.ndarray]) -> None:

@@ -17,6 +17,7 @@ from lightning_tgnn.checks import check_int
 from lightning_tgnn.commands.bench_report import say
 from lightning_tgnn.commands.contestants import Contestant
 from lightning_tgnn.commands.processes import Processes
+from lightning_tgnn.files import write_text
 from lightning_tgnn.strategies.exchanging import ExchangingStrategy
 
 Figures = dict[str, Any]
@@ -106,5 +107,4 @@ def median_round(found: list[Figures], measure: str, last: Sequence[str], *, hig
 
 @rank_zero_only
 def _write(folder: Path, figures: Figures) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(figures, indent=1))
+    write_text(folder / "bench.json", json.dumps(figures, indent=1))

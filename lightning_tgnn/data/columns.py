@@ -29,6 +29,8 @@ def node_column(name: str, values: Any) -> np.ndarray:
 
 def float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarray:
     """Return a finite column of ``dtype``, [E] with ``ndim`` 1 or [rows, width] with 2."""
+    if "complex" in str(getattr(values, "dtype", "")):  # NumPy would drop the imaginary part
+        raise DataError(refusal(name, "real numbers", "complex ones", "give both parts as columns, or one of them"))
     try:
         column: np.ndarray = np.asarray(values, dtype=dtype)
     except (TypeError, ValueError) as error:
@@ -36,12 +38,32 @@ def float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarra
     if column.ndim != ndim:
         shape = "[E]" if ndim == 1 else "[rows, width]"
         raise DataError(refusal(name, f"of shape {shape}", list(column.shape), "reshape it"))
-    finite = np.isfinite(column) if ndim == 1 else np.isfinite(column).all(axis=1)
+    _check_finite(name, column, "drop or repair that row")
+    return column
+
+
+def label_column(values: Any) -> np.ndarray:
+    """Return the labels of events, finite, as int64, float32 or float64, [E] or [E, L]."""
+    column = np.asarray(values)
+    if column.dtype.kind not in "biuf":
+        raise DataError(refusal("labels", "numeric", column.dtype, "encode classes as integers"))
+    if column.ndim not in (1, 2) or 0 in column.shape[1:]:
+        cure = "give a number per event, or a column per class"
+        raise DataError(refusal("labels", "of shape [E] or [E, L]", list(column.shape), cure))
+    if column.dtype.kind == "f":
+        _check_finite("labels", column, "-1 stands for no label")
+        return column.astype(np.float32 if column.dtype.itemsize <= 4 else np.float64)
+    if column.dtype.kind == "u" and column.max(initial=0) > np.iinfo(np.int64).max:
+        raise DataError(refusal("labels", "below 2^63", int(column.max()), "number the classes from 0"))
+    return column.astype(np.int64)
+
+
+def _check_finite(name: str, column: np.ndarray, cure: str) -> None:
+    finite = np.isfinite(column) if column.ndim == 1 else np.isfinite(column).all(axis=1)
     if not finite.all():
         where = int(np.argmin(finite))
-        received = column[where] if ndim == 1 else "NaN or infinity"
-        raise DataError(refusal(f"{name}[{where}]", "finite", str(received), "drop or repair that row"))
-    return column
+        received = column[where] if column.ndim == 1 else "NaN or infinity"
+        raise DataError(refusal(f"{name}[{where}]", "finite", str(received), cure))
 
 
 def id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.graph_checks import pieces
-from lightning_tgnn.data.new_folder import writing_to
+from lightning_tgnn.files import new_file
 
 
 def write_csv(store: EventStore, path: Path) -> Path:
@@ -27,15 +25,8 @@ def write_csv(store: EventStore, path: Path) -> Path:
     if store.node_features is not None or (store.labels is not None and store.labels.ndim > 1):
         received = "node features or several labels per event"
         raise InvalidArgumentError(refusal("output", "a folder for such a stream", received, "drop .csv"))
-    partial = path.with_name(f".{path.name}-{uuid4().hex}")
-    try:
-        with writing_to(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write(store, partial)
-            partial.rename(path)
-    finally:
-        with suppress(NotADirectoryError):
-            partial.unlink(missing_ok=True)
+    with new_file(path) as partial:
+        _write(store, partial)
     return path
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.checks import check_choice, check_int
+from lightning_tgnn.data.batch_memory import check_batch_fits
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
 from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, opened, prepare_events
@@ -71,7 +72,8 @@ class TemporalDataModule(pl.LightningDataModule):
         root: Folder of the named streams, which are downloaded into it and converted once.
 
     Raises:
-        InvalidArgumentError: An argument has a value that cannot work.
+        InvalidArgumentError: An argument has a value that cannot work; when loaders are made, batches that memory
+            does not hold.
         DataError: In `prepare_data` and `setup`: something cannot be downloaded, or the source holds something that
             must not be trained on.
     """
@@ -318,6 +320,7 @@ class TemporalDataModule(pl.LightningDataModule):
             sampled_roots=roots,
             seed=self.seed,
         )
+        check_batch_fits(sampler, min(self.batch_size, len(events)))
         presampled = self.presample == "epoch" and negatives == self._draws_negatives
         return EventLoader(
             events,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.columns import count_nodes, float_column, id_column, node_column
+from lightning_tgnn.data.columns import count_nodes, float_column, id_column, label_column, node_column
 from lightning_tgnn.data.new_folder import check_new, new_folder
 from lightning_tgnn.data.npy_file import map_npy
 
@@ -74,7 +74,7 @@ class EventStore:
             time: Numbers [E], finite.
             edge_features: Numbers [E, d_edge], finite.
             node_features: Numbers [N, d_node], finite; then every node number is below N.
-            labels: Numbers [E] or [E, L].
+            labels: Finite numbers [E] or [E, L]; whole ones are classes from 0, negative ones are none.
             node_ids: [N], the user's own id of every node.
 
         Raises:
@@ -88,9 +88,7 @@ class EventStore:
         if edge_features is not None:
             columns["edge_features"] = float_column("edge_features", edge_features, np.float32, ndim=2)
         if labels is not None:
-            columns["labels"] = np.asarray(labels)
-            if columns["labels"].dtype.kind not in "biuf":
-                raise DataError(refusal("labels", "numeric", columns["labels"].dtype, "encode classes as integers"))
+            columns["labels"] = label_column(labels)
         for name, column in columns.items():
             if len(column) != len(src):
                 raise DataError(refusal(name, f"of the length of src, {len(src)}", len(column), "give a row per event"))

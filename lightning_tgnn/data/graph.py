@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import check_choice
-from lightning_tgnn.data.graph_checks import check_edges, check_features, check_labels, check_masks, pieces
+from lightning_tgnn.data.graph_checks import (
+    check_edges,
+    check_features,
+    check_labels,
+    check_masks,
+    check_tensors,
+    pieces,
+)
 from lightning_tgnn.types import GraphInfo
 
 NORMALIZATIONS = ("symmetric", "row", "none")
@@ -43,6 +50,7 @@ class Graph:
     test: Tensor
 
     def __post_init__(self) -> None:
+        check_tensors(vars(self))
         check_features(self.features)
         check_edges(self.src, self.dst, self.num_nodes)
         check_labels(self.labels, self.num_nodes)

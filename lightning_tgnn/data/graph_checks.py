@@ -19,6 +19,14 @@ def pieces(rows: int, width: int = 1) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
+def check_tensors(columns: Mapping[str, object]) -> None:
+    """Refuse columns that are no tensors."""
+    for name, column in columns.items():
+        if not isinstance(column, Tensor):
+            cure = "give torch.from_numpy(array), or the whole graph to lightning_tgnn.FullGraphDataModule"
+            raise DataError(refusal(name, "a tensor", type(column).__name__, cure))
+
+
 def check_ends(name: str, ends: Tensor, num_nodes: int) -> None:
     """Refuse ends of edges that are no vertices.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.graph import SPLITS, Graph
 from lightning_tgnn.data.graph_checks import check_ends, pieces
 from lightning_tgnn.data.new_folder import check_new, new_folder
@@ -51,8 +51,11 @@ def save_graph(folder: str | Path, graph: Graph) -> Path:
     """Write a graph to a new folder, which appears only when it is complete; `open_graph` reads it.
 
     Raises:
-        InvalidArgumentError: The folder exists and is not empty, or cannot be written.
+        InvalidArgumentError: The folder exists and is not empty, or cannot be written, or ``graph`` is no `Graph`.
     """
+    if not isinstance(graph, Graph):
+        cure = "give a Graph, for example FullGraphDataModule(source).graph, or an event stream to EventStore.save"
+        raise InvalidArgumentError(refusal("graph", "a Graph", type(graph).__name__, cure))
     folder = Path(folder)
     check_new(folder)
     with new_folder(folder) as partial, GraphWriter(partial, graph.num_nodes) as writer:

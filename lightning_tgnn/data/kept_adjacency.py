@@ -15,9 +15,9 @@ import numpy as np
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.event_store import EventStore
-from lightning_tgnn.data.graph_checks import check_ends, pieces
+from lightning_tgnn.data.graph_checks import check_ends
 from lightning_tgnn.data.new_folder import check_new, new_folder
-from lightning_tgnn.data.npy_file import NpyWriter, map_npy, mapped_tensor
+from lightning_tgnn.data.npy_file import allocate_npy, map_npy, mapped_tensor
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 
 _FOLDER = "adjacency"
@@ -97,17 +97,9 @@ def _write(folder: Path, store: EventStore) -> None:
     count_entries(src, dst, indptr[1:])
     np.cumsum(indptr, out=indptr)
     np.save(folder / "indptr.npy", indptr)
-    keys, neighbors = (_allocate(folder / f"{name}.npy", int(indptr[-1])) for name in ("keys", "neighbors"))
+    keys, neighbors = (allocate_npy(folder / f"{name}.npy", (int(indptr[-1]),)) for name in ("keys", "neighbors"))
     place_entries(src, dst, indptr[:-1], keys, neighbors)
     (folder / _FITS).write_text(json.dumps(_fits(store)))
-
-
-def _allocate(path: Path, length: int) -> np.ndarray:
-    """Return a new mapped file, written once: to touch a page that the disk has no room for would end the process."""
-    with NpyWriter(path, np.int64) as file:
-        for piece in pieces(length):
-            file.append(np.zeros(len(range(*piece.indices(length))), np.int64))
-    return np.lib.format.open_memmap(path, mode="r+")
 
 
 def _open(place: Path, store: EventStore) -> TemporalAdjacency:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.graph_checks import pieces
 
 
 def map_npy(path: Path) -> np.ndarray:
@@ -33,6 +35,17 @@ def mapped_tensor(array: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+def allocate_npy(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a new int64 file of ``shape``, mapped, and written once.
+
+    To touch a page that the disk has no room for would end the process.
+    """
+    with NpyWriter(path, np.int64) as file:
+        for piece in pieces(shape[0], prod(shape[1:])):
+            file.append(np.zeros((len(range(*piece.indices(shape[0]))), *shape[1:]), np.int64))
+    return np.lib.format.open_memmap(path, mode="r+")
 
 
 class NpyWriter:

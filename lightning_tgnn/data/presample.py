@@ -5,13 +5,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_tgnn.data.npy_file import allocate_npy
 from lightning_tgnn.data.sampling import EventSampler, Sample
+from lightning_tgnn.files import writing_to
 
 _EVENTS_PER_CHUNK = 65_536
+_PLACES_PER_CHUNK = 1 << 24
 
 
 class PresampledEpochs:
@@ -23,28 +25,44 @@ class PresampledEpochs:
         sampler: Draws.
         events: int64 [E], the events of an epoch, in order.
         folder: Where the temporary folder is made; the system's default if None.
+
+    Raises:
+        InvalidArgumentError: Nothing can be written there.
     """
 
     def __init__(self, sampler: EventSampler, events: Tensor, folder: str | Path | None = None) -> None:
         self._sampler = sampler
         self._events = events
-        self._folder = tempfile.TemporaryDirectory(prefix="lightning_tgnn-presample-", dir=folder)
+        place = Path(folder or tempfile.gettempdir())
+        with writing_to(place):
+            place.mkdir(parents=True, exist_ok=True)
+            self._folder = tempfile.TemporaryDirectory(prefix="lightning_tgnn-presample-", dir=place)
         self._epoch: int | None = None
+        self._files: Sample | None = None
         self._drawn: Sample | None = None
 
     def draw(self, epoch: int | None) -> None:
-        """Draw the epoch, unless it is there."""
+        """Draw the epoch, unless it is there.
+
+        Raises:
+            InvalidArgumentError: The files do not fit.
+        """
         if self._drawn is not None and self._epoch == epoch:
             return
         sampler, count = self._sampler, len(self._events)
-        negatives = self._file("negatives", (count, sampler.num_negatives if sampler.negatives else 0))
-        neighbors = self._file("neighbors", (count, sampler.roots_per_event, sampler.num_neighbors))
-        for start in range(0, count, _EVENTS_PER_CHUNK):
-            piece = slice(start, start + _EVENTS_PER_CHUNK)
+        if self._files is None:
+            negatives = self._file("negatives", (count, sampler.num_negatives if sampler.negatives else 0))
+            neighbors = self._file("neighbors", (count, sampler.roots_per_event, sampler.num_neighbors))
+            self._files = Sample(negatives, neighbors)
+        places = sampler.roots_per_event * sampler.num_neighbors
+        at_once = min(_EVENTS_PER_CHUNK, max(_PLACES_PER_CHUNK // max(places, 1), 1))
+        self._drawn = None
+        for start in range(0, count, at_once):
+            piece = slice(start, start + at_once)
             sample = sampler.sample(self._events[piece], epoch)
-            negatives[piece] = sample.negatives
-            neighbors[piece] = sample.neighbor_events
-        self._epoch, self._drawn = epoch, Sample(negatives, neighbors)
+            self._files.negatives[piece] = sample.negatives
+            self._files.neighbor_events[piece] = sample.neighbor_events
+        self._epoch, self._drawn = epoch, self._files
 
     def batch(self, piece: slice) -> Sample:
         """Return a copy of what `draw` drew for a run of the epoch's events: the next epoch overwrites the files."""
@@ -55,4 +73,5 @@ class PresampledEpochs:
         if 0 in shape:
             return torch.empty(shape, dtype=torch.int64)
         path = Path(self._folder.name) / f"{name}.npy"
-        return torch.from_numpy(np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=shape))
+        with writing_to(path):
+            return torch.from_numpy(allocate_npy(path, shape))

@@ -14,6 +14,7 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
     """Describe ``store``; the time scale comes from its training events (int64 [E]) alone."""
     gap_mean, gap_std = _gaps(store, train)
     num_classes, multi_label = _classes(store.labels)
+    labelled = None if store.labels is None else int((store.labels[train] >= 0).sum())
     return StreamInfo(
         num_nodes=store.num_nodes,
         num_events=store.num_events,
@@ -24,6 +25,7 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
         fingerprint=store.fingerprint,
         num_classes=num_classes,
         multi_label=multi_label,
+        training_labels=labelled,
     )
 
 
@@ -37,7 +39,7 @@ def _classes(labels: Tensor | None) -> tuple[int, bool]:
         return 0, False
     highest = int(labels.max())
     if labels.ndim == 2:
-        return (labels.shape[1] if highest <= 1 else 0), True
+        return (labels.shape[1] if 0 <= highest <= 1 else 0), True
     return (max(highest + 1, 2) if highest >= 0 else 0), False
 
 

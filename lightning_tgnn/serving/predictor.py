@@ -17,7 +17,7 @@ from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.build import Parts, catch_up, from_checkpoint, from_saved
 from lightning_tgnn.serving.live_state import Events
 from lightning_tgnn.serving.ranking import Ranking, embed
-from lightning_tgnn.serving.saved_predictor import write_tensors
+from lightning_tgnn.serving.saved_predictor import write_predictor
 from lightning_tgnn.tasks import MemoryTask
 
 
@@ -92,7 +92,7 @@ class Predictor:
 
     def save(self, path: str | Path) -> None:
         """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete."""
-        write_tensors(self._parts.state_dict(), path)
+        write_predictor(self._parts.state_dict(), path)
 
     @property
     def ids_are_integers(self) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.files import reading_tensors, write_tensors
 
 FORMAT = "lightning_tgnn.Predictor"
 VERSION = 1
@@ -21,36 +20,28 @@ def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dic
     Raises:
         CheckpointError: It is no such file.
     """
-    try:
+    with reading_tensors(path, what):
         held = torch.load(path, map_location=device, weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # what torch's reader raises on garbage is anything
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(refusal(str(path), what, reason, "give a file that was written whole")) from None
     if not isinstance(held, dict):
         raise CheckpointError(refusal(str(path), what, type(held).__name__, "give another file"))
     return held
 
 
-def write_tensors(held: dict[str, Any], path: str | Path) -> None:
-    """Write a file that appears, or replaces what was there, only when it is complete."""
-    path = Path(path)
-    partial = path.with_name(f".{path.name}-{uuid4().hex}")
-    try:
-        torch.save({"format": FORMAT, "version": VERSION, **held}, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+def write_predictor(held: dict[str, Any], path: str | Path) -> None:
+    """Write a file that appears, or replaces what was there, only when it is complete.
+
+    Raises:
+        InvalidArgumentError: It cannot be written, or does not fit.
+    """
+    write_tensors(Path(path), {"format": FORMAT, "version": VERSION, **held})
 
 
 def is_saved_predictor(path: str | Path) -> bool:
     """Whether a file says of itself that `Predictor.save` wrote it; does not read its tensors."""
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except OSError:
-        raise
-    except Exception:
+        with reading_tensors(path, FORMAT):
+            held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except CheckpointError:
         return False  # the reader of checkpoints says what is wrong
     return isinstance(held, dict) and held.get("format") == FORMAT
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.files import new_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,23 +104,14 @@ def answer_table(path: str | Path) -> Iterator[Any]:
     """Yield a function that adds a DataFrame to a table, which appears at ``path`` only when all went well.
 
     Raises:
-        InvalidArgumentError: The ending is none that is known, or nothing can be written there.
+        InvalidArgumentError: The ending is none that is known, or nothing can be written there, or not all of it.
     """
-    path = Path(path)
     suffix = check_suffix("output", path)
-    partial = path.with_name(f".{path.stem}-{uuid4().hex}{suffix}")
-    writer = _CSVWriter(partial) if suffix == _CSV else _ParquetWriter(partial)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        new_file(Path(path)) as partial,
+        closing((_CSVWriter if suffix == _CSV else _ParquetWriter)(partial)) as writer,
+    ):
         yield writer.add
-        writer.close()
-        partial.replace(path)
-    except OSError as error:
-        cure = "choose another place, or make room"
-        raise InvalidArgumentError(refusal("output", "where files can be written", str(error), cure)) from error
-    finally:
-        writer.close()
-        partial.unlink(missing_ok=True)
 
 
 class _CSVWriter:

@@ -11,6 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
+from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Attendance, Exchange, handle_failure
 from lightning_tgnn.strategies.gradient_sync import GradientSync
@@ -61,6 +62,7 @@ class ExchangingStrategy(DDPStrategy):
             cure = "set accelerator='cpu'"
             raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
         super().setup_environment()
+        save_whole_checkpoints(self)
         if self.world_size > 1:
             self._attendance = Attendance(self.global_rank)
         if self.world_size > 1 and self.exchange.ranks == 1:
@@ -94,7 +96,14 @@ class ExchangingStrategy(DDPStrategy):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         checkpoint[_CHECKPOINT_KEY] = self.strategy_state()
-        super().save_checkpoint(checkpoint, filepath, storage_options)
+        refused = None
+        try:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+        except InvalidArgumentError as error:  # on rank 0, which writes
+            refused = str(error)
+        refused = self.broadcast(refused)
+        if refused is not None:  # all ranks end, none waits for one that has gone
+            raise InvalidArgumentError(refused)
 
     @override
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.files import write_tensors
 
 
 def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerprint: str) -> None:
@@ -21,8 +22,11 @@ def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerpri
         ranks: How many there are.
         method: What it was made with.
         fingerprint: Of the graph.
+
+    Raises:
+        InvalidArgumentError: It cannot be written, or does not fit.
     """
-    torch.save({"owner": owner, "ranks": ranks, "method": method, "fingerprint": fingerprint}, path)
+    write_tensors(path, {"owner": owner, "ranks": ranks, "method": method, "fingerprint": fingerprint})
 
 
 def given_partition(

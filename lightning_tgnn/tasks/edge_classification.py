@@ -10,6 +10,8 @@ from torchmetrics.classification import MulticlassF1Score, MultilabelF1Score
 from lightning_tgnn.tasks.event_classification import EventClassification, refuse_labels
 from lightning_tgnn.types import EventBatch, StreamInfo
 
+_FEWEST_CLASSES = 1000  # that are taken for what they are in however short a stream
+
 
 class EdgeClassification(EventClassification):
     """Trains a memory-based temporal GNN to tell the class of each event, or with labels [E, L] all of its classes.
@@ -27,8 +29,12 @@ class EdgeClassification(EventClassification):
         Raises:
             InvalidArgumentError: It is such a one.
         """
-        if info.num_classes < 1:
-            raise refuse_labels(self, "integers from 0, one per event, or rows of 0 and 1, negative for none", info)
+        if info.num_classes < (2 if info.multi_label else 1):
+            requirement = "integers from 0, one per event, or rows of 0 and 1, at least two, negative for none"
+            raise refuse_labels(self, requirement, info)
+        limit = max(info.num_events, _FEWEST_CLASSES)
+        if info.num_classes > limit and not info.multi_label:
+            raise refuse_labels(self, f"classes numbered from 0 without gaps, below {limit}", info)
 
     def num_outputs(self, info: StreamInfo) -> int:
         """Return the number of classes."""

@@ -108,6 +108,10 @@ class EventClassification(MemoryTask):
     def build(self, info: StreamInfo) -> None:
         """Build model and metrics for a stream."""
         self.check_labels(info)
+        if info.training_labels == 0:
+            cure = "give labels of the events that are trained on, or choose other val_ratio and test_ratio"
+            name = f"the labels for {type(self).__name__}"
+            raise InvalidArgumentError(refusal(name, "known for some events of the training part", "none", cure))
         super().build(info)
         self.val_metric, self.test_metric = self.make_metric(info), self.make_metric(info)
 

@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
+from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.models import MemoryTGNN, ModelConfig, UpdatedRows, build_model
 from lightning_tgnn.state import LocalStateStore
@@ -173,6 +174,7 @@ class MemoryTask(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Refuse several ranks, each of which would keep a node state of its own, and what float64 times rule out."""
         check_trainer(self.trainer, self._state_store)
+        save_whole_checkpoints(self.trainer.strategy)
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from inspect import signature
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
+from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import (
     CheckpointError,
     InvalidArgumentError,
@@ -43,7 +45,7 @@ class NodeClassification(pl.LightningModule):
     Args:
         model: ``"gcn"``, ``"gat"``, or what builds a module for a `GraphInfo`, for example its class. The module takes
             a `GraphPart` and a `ReplicaSum` and returns logits, float32 [n, C], the same at every replica of a vertex.
-            The four arguments that follow, and ``layer_norm``, are of the built-in models.
+            The five arguments that follow are of the built-in models, and to be left out beside another.
         hidden_dim: Width of the layers in between.
         num_layers: At least 1.
         heads: Attention heads of a GAT; has to divide ``hidden_dim``.
@@ -78,7 +80,11 @@ class NodeClassification(pl.LightningModule):
         check_positive("lr", lr, cure="0.01 is usual")
         check_not_negative("weight_decay", weight_decay, cure="5e-4 is usual")
         self._own_model = None if isinstance(model, str) else model
-        if not isinstance(model, str):  # checkpoints hold plain values only
+        if not isinstance(model, str):
+            _check_left_out(
+                hidden_dim=hidden_dim, num_layers=num_layers, heads=heads, dropout=dropout, layer_norm=layer_norm
+            )
+            # Checkpoints hold plain values only.
             model = getattr(model, "__qualname__", type(model).__name__)
         self.save_hyperparameters()
         self.info: GraphInfo | None = None
@@ -90,6 +96,7 @@ class NodeClassification(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Refuse a precision that the sums over replicas do not have."""
         check_precision(self.trainer, "aggregation and sums over replicas are in float32")
+        save_whole_checkpoints(self.trainer.strategy)
 
     def configure_model(self) -> None:
         """Build the model for the graph of the DataModule, once.
@@ -229,6 +236,14 @@ def _check_model(model: object) -> None:
     cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
     received = model if isinstance(model, str) else type(model).__name__
     raise InvalidArgumentError(refusal("model", f"what builds a module, or one of {listed}", received, cure))
+
+
+def _check_left_out(**given: Any) -> None:
+    """Refuse settings that a model of the user's own would not get to see."""
+    for name, value in given.items():
+        if value != signature(NodeClassification).parameters[name].default:
+            cure = f"give it to your module, model=lambda info: Net(info, {name}={value!r}), in a recipe by init_args"
+            raise InvalidArgumentError(refusal(name, "left out beside a model of your own", value, cure))
 
 
 def _measurable(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,6 +34,7 @@ class StreamInfo:
         fingerprint: Digest of the columns, to tell one graph from another.
         num_classes: Classes of the events' labels, 0 without labels or where they are no classes.
         multi_label: Whether an event may be of several classes.
+        training_labels: Labels that training events have; None where that is not known.
     """
 
     num_nodes: int
@@ -45,6 +46,7 @@ class StreamInfo:
     fingerprint: str
     num_classes: int = 0
     multi_label: bool = False
+    training_labels: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lightning_tgnn.callbacks.latest_embeddings import LatestEmbeddings
+from lightning_tgnn.callbacks.latest_embeddings import Embedded, LatestEmbeddings
 from lightning_tgnn.callbacks.replaced_methods import ReplacedMethods
 from lightning_tgnn.callbacks.stage_recorder import DeviceClock, HostClock, StageRecorder, clock_of
 
@@ -122,15 +125,36 @@ def test_methods_come_back_as_they_were():
     assert own.name is given
 
 
+def embedded(order, nodes, rows, labels):
+    return Embedded(torch.tensor(order), torch.tensor(nodes), rows, torch.tensor(labels))
+
+
 def test_the_latest_embedding_of_each_node_is_kept():
-    kept = LatestEmbeddings(4)
-    assert kept.take() is None
+    kept, alone = LatestEmbeddings(4), SimpleNamespace(world_size=1)
+    assert kept.take(alone).vectors.shape == (0, 0)
     rows = torch.arange(20.0).view(10, 2)
-    kept.add(torch.tensor([8, 9]), rows[:2], torch.tensor([0, 0]))  # the later ones suffice
-    kept.add(torch.tensor([1, 2, 3]), rows[2:5], torch.tensor([0, 0, 1]))
-    kept.add(torch.tensor([2, 2]), rows[5:7], torch.tensor([1, 1]))
-    nodes, points, labels = kept.take()
-    assert (nodes.tolist(), labels.tolist()) == ([1, 3, 2], [0, 1, 1])
-    assert torch.equal(points, rows[[2, 4, 6]])
-    kept.add(torch.arange(10), rows, torch.zeros(10, dtype=torch.int64))
-    assert kept.take()[0].tolist() == [6, 7, 8, 9]
+    kept.add(embedded([0, 1], [8, 9], rows[:2], [0, 0]))  # the later ones suffice
+    kept.add(embedded([3, 5, 6], [1, 2, 3], rows[2:5], [0, 0, 1]))
+    kept.add(embedded([7, 8], [2, 2], rows[5:7], [1, 1]))
+    found = kept.take(alone)
+    assert (found.order.tolist(), found.nodes.tolist(), found.labels.tolist()) == ([6, 8], [3, 2], [1, 1])
+    assert torch.equal(found.vectors, rows[[4, 6]])
+    kept.add(embedded(list(range(10)), list(range(10)), rows, [0] * 10))
+    assert kept.take(alone).nodes.tolist() == [6, 7, 8, 9]
+    kept.add(embedded([3], [4], rows[:1], [0]))
+    kept.clear()
+    assert not len(kept.take(alone).nodes)
+
+
+@given(data=st.data(), points=st.integers(1, 12))
+def test_entries_of_any_number_of_ranks_are_those_of_one(data, points):
+    nodes = torch.tensor(data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=40)))
+    ranks = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=len(nodes), max_size=len(nodes))))
+    whole = Embedded(torch.arange(len(nodes)), nodes, torch.rand(len(nodes), 2), torch.zeros_like(nodes))
+    parts = [whole[ranks == rank] for rank in range(3)]
+    cut = [part[-points:] for part in parts]  # what a rank keeps
+    together = Embedded(*(torch.cat([getattr(part, name) for part in cut]) for name in vars(whole)))
+    found, alone = together.latest(points), whole.latest(points)
+    assert all(torch.equal(getattr(found, name), getattr(alone, name)) for name in vars(whole))
+    latest = {int(node): place for place, node in enumerate(nodes) if place >= len(nodes) - points}
+    assert sorted(alone.order.tolist()) == alone.order.tolist() == sorted(latest.values())

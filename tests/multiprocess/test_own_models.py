@@ -12,7 +12,7 @@ import yaml
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, NodeClassification
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.cli import TGNNCommand
+from lightning_tgnn.cli import TGNNCommand, main
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.test_cdfgnn import Recorder, graph
 from tests.multiprocess.training import as_torchrun
@@ -143,6 +143,8 @@ def test_a_recipe_takes_an_own_model_and_the_strategy_by_name(tmp_path, monkeypa
         },
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(SystemExit, match="hidden_dim must be left out beside a model of your own, got 8; give it to"):
+        main(["fit", "--config=recipe.yaml", "--model.init_args.hidden_dim=8"])
     run = TGNNCommand(["fit", "--config=recipe.yaml", "--test_after_fit=false"])
     assert type(run.trainer.strategy) is CDFGNNStrategy
     assert type(run.model.model).__name__ == "Own"

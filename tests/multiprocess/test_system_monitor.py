@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -22,6 +23,7 @@ from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 
 RANKS = 2
+POINTS = 25
 STRATEGIES = {
     "sven": lambda: SvenStrategy(partition="interval", staleness=0, micro_batches=2),
     "stale": lambda: SvenStrategy(partition="interval", staleness=1),
@@ -76,11 +78,11 @@ def on_graph(folder, monitor):
 
 def on_rank(rank, ranks, folder):
     as_torchrun(rank, ranks)
-    monitor = SystemMonitor(every_n_steps=4)  # one for all fits
+    monitor = SystemMonitor(every_n_steps=4, points=POINTS)  # one for all fits
     answers = {name: monitored(name, folder, monitor) for name in STRATEGIES}
     data, task = build("tgn", 24 // RANKS)
     answers["plain"] = fit(data, task, STRATEGIES["sven"](), RANKS)["losses"]
-    return answers | {"cdfgnn": on_graph(folder, SystemMonitor())}
+    return answers | {"cdfgnn": on_graph(folder, SystemMonitor(points=POINTS))}
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +141,36 @@ def test_a_cut_graph_has_its_stages(ranks, folder):
     for answer in ranks:
         assert answer["cdfgnn"]["seconds"] == stages | {"validation"}
     assert ranks[0]["cdfgnn"]["latest"] == ranks[1]["cdfgnn"]["latest"]
+
+
+def projected(folder):
+    """Return what is known of the points, and their embeddings."""
+    (written,) = Path(folder).glob("version_0/*/embeddings")
+    rows = [line.split("\t") for line in (written / "metadata.tsv").read_text().splitlines()]
+    return rows, np.loadtxt(written / "tensors.tsv")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """One process on the same global batches."""
+    logger = TensorBoardLogger(tmp_path_factory.mktemp("alone"), "", version=0)
+    fit(*build("tgn", 24), "auto", 1, callbacks=[SystemMonitor(points=POINTS)], logger=logger)
+    logger.finalize("success")
+    return projected(logger.save_dir)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_projector_has_the_nodes_of_all_ranks(ranks, alone, folder, name):
+    rows, points = projected(Path(folder) / name)
+    assert rows == alone[0]
+    assert len(rows) - 1 == len(points) > 10
+    if name != "stale":  # whose gradients are late
+        np.testing.assert_allclose(points, alone[1], atol=1e-4)
+
+
+def test_the_projector_has_the_vertices_of_all_ranks(ranks, folder):
+    graph = FullGraphDataModule("synthetic", synthetic={"num_nodes": 60, "num_edges": 200}).graph
+    last = graph.val.nonzero()[:, 0][-POINTS:].tolist()
+    rows, points = projected(Path(folder) / "cdfgnn")
+    assert rows == [["node", "label"], *([str(node), str(int(graph.labels[node]))] for node in last)]
+    assert points.shape == (len(last), int(graph.labels.max()) + 1)

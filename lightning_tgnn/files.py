@@ -1,0 +1,119 @@
+"""Files that appear only when they are complete, and what is said where they cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch
+
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, LightningTGNNError, refusal
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_WRITABLE = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+}
+
+
+def hidden_name(path: Path) -> Path:
+    """Return a new name beside ``path`` for what is not complete yet."""
+    return path.with_name(f".{path.name}-{uuid4().hex}")
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary name whose file takes the place of ``path`` at the end, or goes if an exception ends it.
+
+    The folder of ``path`` is made. The file is on the disk before it gets its name: whoever finds it finds all of it.
+
+    Raises:
+        InvalidArgumentError: Nothing can be written there, or not all of it.
+    """
+    partial = hidden_name(path)
+    try:
+        with writing_to(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield partial
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file; see `new_file`."""
+    with new_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_tensors(path: Path, held: Any) -> None:
+    """Write tensors and plain values, for `torch.load`; see `new_file`."""
+    with new_file(path) as partial:
+        try:
+            with partial.open("wb") as file:  # of a path that it opens itself torch does not say what is wrong
+                torch.save(held, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+
+
+@contextmanager
+def reading_tensors(path: Any, what: str) -> Iterator[None]:
+    """Say of a file that `torch.load` cannot read what it has to be.
+
+    Raises:
+        CheckpointError: In the place of what torch raises, but for a file that is not there or may not be read.
+    """
+    try:
+        yield
+    except LightningTGNNError:
+        raise
+    except Exception as error:  # what torch's reader raises on garbage is anything, EINVAL where a file is cut short
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(refusal(str(path), what, reason, "give a file that was written whole")) from error
+
+
+@contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Say of a disk that is full, of a file that may not grow and of a folder that may not be written which it is.
+
+    Raises:
+        InvalidArgumentError: In the place of the system's error.
+    """
+    try:
+        yield
+    except OSError as error:
+        refused = refusal_to_write(path, error)
+        if refused is None:
+            raise
+        raise refused from error
+
+
+def refusal_to_write(path: Path, error: OSError) -> InvalidArgumentError | None:
+    """Return what is said of a disk that is full or a place that may not be written; None for another error."""
+    if error.errno in _NO_ROOM:
+        cure = "free space or choose another place; what was written of it is removed"
+        return InvalidArgumentError(refusal(str(path), "where it fits", str(error), cure))
+    return not_writable(path, error) if error.errno in _NOT_WRITABLE else None
+
+
+def not_writable(path: Path, error: OSError) -> InvalidArgumentError:
+    """Return what is said of a place that may not be written."""
+    cure = "choose another place, or change its permissions"
+    return InvalidArgumentError(refusal(str(path), "where files can be written", str(error), cure))
