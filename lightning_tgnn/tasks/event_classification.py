@@ -7,15 +7,8 @@ from typing import Any
 from torch import Tensor
 from torchmetrics import Metric
 
-from lightning_tgnn.checks import (
-    InvalidArgumentError,
-    check_choice,
-    check_int,
-    check_not_negative,
-    check_positive,
-    refusal,
-)
-from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.models import EventClassifier, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.types import EventBatch, StreamInfo
 
@@ -70,10 +63,7 @@ class EventClassification(MemoryTask):
             static_dim=static_dim,
             dropout=dropout,
         )
-        check_choice("model", model, MODEL_NAMES)
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
-        check_positive("lr", lr, cure="1e-3 is usual")
-        check_not_negative("weight_decay", weight_decay, cure="0 is usual")
         super().__init__(model, config, lr=lr, weight_decay=weight_decay)
         self.save_hyperparameters()
         self.hidden_dim = hidden_dim
@@ -102,9 +92,6 @@ class EventClassification(MemoryTask):
         """Add a batch to a metric."""
         raise NotImplementedError
 
-    figure: str
-    """Name of what is measured."""
-
     def build(self, info: StreamInfo) -> None:
         """Build model and metrics for a stream."""
         self.check_labels(info)
@@ -113,7 +100,7 @@ class EventClassification(MemoryTask):
             name = f"the labels for {type(self).__name__}"
             raise InvalidArgumentError(refusal(name, "known for some events of the training part", "none", cure))
         super().build(info)
-        self.val_metric, self.test_metric = self.make_metric(info), self.make_metric(info)
+        self.val_metrics, self.test_metrics = self.make_metric(info), self.make_metric(info)
 
     def build_head(self) -> None:
         """Create the classifier."""
@@ -143,37 +130,15 @@ class EventClassification(MemoryTask):
 
     def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Measure a batch."""
-        self.measure(self.val_metric, self.stage_order(self, batch), batch.labels)
+        self.measure(self.val_metrics, self.stage_order(self, batch), batch.labels)
 
     def test_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Measure a batch."""
-        self.measure(self.test_metric, self.stage_order(self, batch), batch.labels)
+        self.measure(self.test_metrics, self.stage_order(self, batch), batch.labels)
 
-    def on_validation_epoch_start(self) -> None:
-        """Start from what training has left, with nothing measured."""
-        self.val_metric.reset()
-        super().on_validation_epoch_start()
-
-    def on_test_epoch_start(self) -> None:
-        """Start from the end of validation, with nothing measured."""
-        self.test_metric.reset()
-        super().on_test_epoch_start()
-
-    def on_validation_epoch_end(self) -> None:
-        """Log what was measured and put the snapshot back."""
-        self._log_metric("val", self.val_metric)
-        super().on_validation_epoch_end()
-
-    def on_test_epoch_end(self) -> None:
-        """Log what was measured and put the snapshot back."""
-        self._log_metric("test", self.test_metric)
-        super().on_test_epoch_end()
-
-    def _log_metric(self, part: str, metric: Metric) -> None:
-        # It is equal on all ranks already; Lightning wants to be told so.
-        shared = getattr(self.trainer.strategy, "shares_node_state", False)
-        self.log(f"{part}/{self.figure}", metric.compute(), prog_bar=True, sync_dist=shared)
-        metric.reset()
+    def figures(self, metrics: Metric) -> dict[str, Tensor]:
+        """Return what was measured on a part, by name."""
+        return {self.figure: metrics.compute()}
 
 
 def refuse_labels(task: Any, requirement: str, info: StreamInfo) -> InvalidArgumentError:

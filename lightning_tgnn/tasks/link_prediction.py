@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from lightning_tgnn.checks import check_choice, check_not_negative, check_positive
 from lightning_tgnn.metrics import LinkMetrics
-from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
+from lightning_tgnn.models import LinkPredictor, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.types import EventBatch
 
@@ -37,6 +36,7 @@ class LinkPrediction(MemoryTask):
     """
 
     predictor: LinkPredictor
+    figure = "ap"
 
     def __init__(
         self,
@@ -60,9 +60,6 @@ class LinkPrediction(MemoryTask):
             static_dim=static_dim,
             dropout=dropout,
         )
-        check_choice("model", model, MODEL_NAMES)
-        check_positive("lr", lr, cure="1e-3 is usual")
-        check_not_negative("weight_decay", weight_decay, cure="0 is usual")
         super().__init__(model, config, lr=lr, weight_decay=weight_decay)
         self.save_hyperparameters()
         self.val_metrics = LinkMetrics()
@@ -98,30 +95,14 @@ class LinkPrediction(MemoryTask):
         """Score a batch."""
         self._evaluate(batch, self.test_metrics)
 
+    def figures(self, metrics: LinkMetrics) -> dict[str, Tensor]:
+        """Return what was measured on a part, by name."""
+        return metrics.compute()
+
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
         """Return event ids and the probability of each event."""
         positive, _ = self.run_stages(batch)
         return {"event": batch.events, "probability": positive.sigmoid()}
-
-    def on_validation_epoch_start(self) -> None:
-        """Start from what training has left, with nothing measured."""
-        self.val_metrics.reset()
-        super().on_validation_epoch_start()
-
-    def on_test_epoch_start(self) -> None:
-        """Start from the end of validation, with nothing measured."""
-        self.test_metrics.reset()
-        super().on_test_epoch_start()
-
-    def on_validation_epoch_end(self) -> None:
-        """Log what was measured and put the snapshot back."""
-        self._log_metrics("val", self.val_metrics)
-        super().on_validation_epoch_end()
-
-    def on_test_epoch_end(self) -> None:
-        """Log what was measured and put the snapshot back."""
-        self._log_metrics("test", self.test_metrics)
-        super().on_test_epoch_end()
 
     def run_stages(self, batch: EventBatch) -> tuple[Tensor, Tensor]:
         """Score a batch and deliver its mails, in the order of the strategy.
@@ -134,11 +115,3 @@ class LinkPrediction(MemoryTask):
     def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
         positive, negatives = self.run_stages(batch)
         metrics.update(positive, batch.rank_missing_last(negatives), batch.unseen)
-
-    def _log_metrics(self, part: str, metrics: LinkMetrics) -> None:
-        figures = {f"{part}/{name}": value for name, value in metrics.compute().items()}
-        metrics.reset()
-        # They are equal on all ranks already; Lightning wants to be told so.
-        shared = getattr(self.trainer.strategy, "shares_node_state", False)
-        for name, value in figures.items():
-            self.log(name, value, prog_bar=name.endswith("/ap"), sync_dist=shared)

@@ -1,175 +1,58 @@
-"""The part that every task on a memory-based temporal GNN shares: node state and the protocol of a run."""
+"""The part that every task on a memory-based temporal GNN shares: the protocol of a run, and its checkpoints."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-import lightning.pytorch as pl
-import torch
 from torch import Tensor
 
 from lightning_tgnn.checkpoint_io import save_whole_checkpoints
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
-from lightning_tgnn.models import MemoryTGNN, ModelConfig, UpdatedRows, build_model
-from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.random_states import random_states, restore_random_states
 from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
-from lightning_tgnn.types import (
-    CommitHandle,
-    EventBatch,
-    FetchHandle,
-    RootBatch,
-    SampledRoots,
-    StageOrder,
-    StateRows,
-    StateSpec,
-    StateStore,
-    StateUpdate,
-    StreamInfo,
-)
+from lightning_tgnn.tasks.staged_task import StagedTask
+from lightning_tgnn.types import EventBatch, StreamInfo
 
 _CHECKPOINT_KEY = "lightning_tgnn"
 
 
-class MemoryTask(pl.LightningModule):
-    """Trains a memory-based temporal GNN by the protocol below; subclasses define `build_head` and the steps.
+class MemoryTask(StagedTask):
+    """Trains a memory-based temporal GNN by the protocol below; subclasses define head, figures and steps.
 
     Node state is empty at the start of each training epoch. Validation continues from the end of training on a
     snapshot and puts it back; the sanity check leaves no trace; test takes in the validation part first. Checkpoints
     hold the node state and the random states, so that resuming continues as if nothing had happened.
-
-    The stages of a step (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a
-    stage rather than the step. A strategy that reads rows in parts goes to its store in place of `fetch`.
 
     Args:
         model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
         config: Widths and rates of the model.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
     """
 
     draws_negatives = True
     """Whether the batches have to carry negatives."""
 
-    model: MemoryTGNN | None
+    figure: str
+    """The name of what the progress bar shows of `figures`."""
+
+    val_metrics: Any
+    """What the validation steps add to, with ``reset``; `figures` makes figures of it."""
+
+    test_metrics: Any
+    """The same of the test steps."""
 
     def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:
-        super().__init__()
-        self.model_name = model
-        self.config = config
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.info: StreamInfo | None = None
-        self.model = None
-        self._state_store: StateStore | None = None
-        # How the stages of a step follow each other; a strategy may put another order here.
-        self.stage_order: StageOrder = in_order
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
         self._snapshot: Any = None
-        self._saved_state: dict[str, Any] | None = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
-
-    def build_head(self) -> None:
-        """Create the modules that turn embeddings into answers."""
-        raise NotImplementedError
-
-    @property
-    def sampled_roots(self) -> SampledRoots:
-        """Whose neighbours the batches have to carry."""
-        return self._model.sampled_roots
-
-    @property
-    def _model(self) -> MemoryTGNN:
-        self.configure_model()
-        assert self.model is not None
-        return self.model
-
-    def configure_model(self) -> None:
-        """Build the model for the stream of the DataModule, once.
-
-        Raises:
-            InvalidArgumentError: There is no DataModule to ask, or it is not of an event stream.
-            CheckpointError: The model has been built for another graph.
-        """
-        if self._trainer is None:
-            return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the stream.
-        datamodule = getattr(self.trainer, "datamodule", None)
-        info = getattr(datamodule, "info", None)
-        if not isinstance(info, StreamInfo | None) or (info is None and self.model is None):
-            cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)); static graphs take NodeClassification"
-            received = datamodule and type(datamodule).__name__
-            raise InvalidArgumentError(refusal("datamodule", "a TemporalDataModule", received, cure))
-        if self.model is not None:
-            check_same_graph(self.info, info)
-            return
-        assert info is not None
-        self.build(info)
-
-    def build(self, info: StreamInfo) -> None:
-        """Build the model for a stream."""
-        self.info = info
-        self.model = build_model(self.model_name, self.config, info)
-        self.build_head()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam, fused unless Lightning has to clip between its parts."""
-        clips = self._trainer is not None and bool(self.trainer.gradient_clip_val)
-        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=not clips)
-
-    def fetch(self, nodes: Tensor) -> FetchHandle:
-        """Start to read the rows of distinct nodes."""
-        return self.state_store.fetch(nodes)
-
-    def apply_mail(self, rows: StateRows) -> UpdatedRows:
-        """Take in the pending mails of the rows."""
-        return self._model.apply_mail(rows)
-
-    def embed(self, updated: UpdatedRows, batch: RootBatch) -> Tensor:
-        """Return the embeddings [R, d_emb] of the roots."""
-        return self._model.embed(updated, batch)
-
-    def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
-        """Return what the batch writes."""
-        return self._model.make_mails(updated, batch)
-
-    def commit(self, update: StateUpdate) -> CommitHandle:
-        """Start to write memory and to deliver mails."""
-        return self.state_store.commit(update)
-
-    @property
-    def default_stage_order(self) -> StageOrder:
-        """The order of the stages where no strategy has another: one after the other."""
-        return in_order
-
-    @property
-    def state_spec(self) -> StateSpec:
-        """Widths of a row of node state."""
-        return self._model.spec
-
-    @property
-    def has_state_store(self) -> bool:
-        """Whether there is node state from an earlier run."""
-        return self._state_store is not None
-
-    @property
-    def state_store(self) -> StateStore:
-        """Where node state lives: what a strategy has set, else the memory of this process."""
-        if self._state_store is None:
-            self._state_store = LocalStateStore(self._model.spec, self.device)
-        self._load_saved_state()
-        return self._state_store
-
-    @state_store.setter
-    def state_store(self, store: StateStore) -> None:
-        self._state_store = store
-        self._load_saved_state()  # at once: a strategy that holds the store does not come back through here
-
-    def _load_saved_state(self) -> None:
-        if self._saved_state is not None and self._state_store is not None:
-            self._state_store.load_state_dict(self._saved_state)
-            self._saved_state = None
 
     def setup(self, stage: str) -> None:
         """Refuse several ranks, each of which would keep a node state of its own, and what float64 times rule out."""
@@ -203,6 +86,10 @@ class MemoryTask(pl.LightningModule):
         if every and self.trainer.global_step % every == 0:
             self.log("train/events_per_second", self._rate.per_second(), prog_bar=True, batch_size=len(batch))
 
+    def figures(self, metrics: Any) -> dict[str, Tensor]:
+        """Return what was measured on a part, by name."""
+        raise NotImplementedError
+
     def _abandon_evaluation(self) -> None:
         """Put back what an evaluation that broke off has left."""
         if self._snapshot is not None:
@@ -234,23 +121,35 @@ class MemoryTask(pl.LightningModule):
         self._snapshot = None
 
     def on_validation_epoch_start(self) -> None:
-        """Continue from the end of training, on a snapshot."""
+        """Continue from the end of training, on a snapshot, with nothing measured."""
+        self.val_metrics.reset()
         quick = self.trainer.sanity_checking or bool(getattr(self.trainer, "fast_dev_run", False))
         self._begin_evaluation(self.trainer.val_dataloaders, catch_up=not quick)
 
     def on_validation_epoch_end(self) -> None:
-        """Put the snapshot back."""
+        """Log what was measured and put the snapshot back."""
+        self._log_figures("val", self.val_metrics)
         self._end_evaluation()
         self._rate.restart()
 
     def on_test_epoch_start(self) -> None:
-        """Take in the validation part, on a snapshot."""
+        """Take in the validation part, on a snapshot, with nothing measured."""
+        self.test_metrics.reset()
         quick = bool(getattr(self.trainer, "fast_dev_run", False))
         self._begin_evaluation(self.trainer.test_dataloaders, catch_up=not quick)
 
     def on_test_epoch_end(self) -> None:
-        """Put the snapshot back."""
+        """Log what was measured and put the snapshot back."""
+        self._log_figures("test", self.test_metrics)
         self._end_evaluation()
+
+    def _log_figures(self, part: str, metrics: Any) -> None:
+        figures = self.figures(metrics)
+        metrics.reset()
+        # They are equal on all ranks already; Lightning wants to be told so.
+        shared = getattr(self.trainer.strategy, "shares_node_state", False)
+        for name, value in figures.items():
+            self.log(f"{part}/{name}", value, prog_bar=name == self.figure, sync_dist=shared)
 
     def on_predict_epoch_start(self) -> None:
         """Take in what came before, on a snapshot."""
@@ -293,11 +192,3 @@ class MemoryTask(pl.LightningModule):
             check_same_graph(info, self.info)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
         self._load_saved_state()
-
-
-def in_order(task: Any, batch: EventBatch) -> Any:
-    """Run the stages of a step one after the other; mails are delivered after the batch has been scored."""
-    updated = task.apply_mail(task.fetch(batch.nodes).wait())
-    answer = task.score(task.embed(updated, batch), batch)
-    task.commit(task.make_mails(updated, batch)).wait()
-    return answer
