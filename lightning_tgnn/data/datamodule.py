@@ -20,15 +20,14 @@ from lightning_tgnn.data.demand import presample_demand
 from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, opened, prepare_events
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
-from lightning_tgnn.data.kept_adjacency import adjacency_of
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.prefetch import default_workers
 from lightning_tgnn.data.presample import PresampledEpochs
 from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.sampling import NEIGHBOR_SAMPLERS, EventSampler
-from lightning_tgnn.data.splits import SPLIT_BY, Split, chronological_split
-from lightning_tgnn.data.stream_info import stream_info
+from lightning_tgnn.data.split_stream import SplitStream
+from lightning_tgnn.data.splits import SPLIT_BY, Split
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import EventBatch, SampledRoots, StreamInfo
 
@@ -131,14 +130,14 @@ class TemporalDataModule(pl.LightningDataModule):
         self.prefetch_batches = prefetch_batches
         self.presample = presample
         self.presample_dir = presample_dir
-        self._split_options = {
+        self._split_options: dict[str, Any] = {
             "val_ratio": val_ratio,
             "test_ratio": test_ratio,
             "by": split_by,
             "held_out": held_out_nodes,
         }
         self._read_options = ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser())
-        self._store: EventStore | None = None
+        self._stream: SplitStream | None = None
         # Whose neighbours to sample; None asks the model that is trained.
         self.sampled_roots: SampledRoots | None = None
 
@@ -148,59 +147,42 @@ class TemporalDataModule(pl.LightningDataModule):
 
     def setup(self, stage: str | None = None) -> None:
         """Read the source, split it and build the adjacency; once."""
-        if self._store is not None:
+        if self._stream is not None:
             return
         source = self._opened()
         store = open_events(source, self._read_options)
-        self._protocol = fixed_protocol(source, store)
-        ends = None
-        if self._protocol is not None:
-            ends = (self._protocol.train_events, self._protocol.train_events + self._protocol.val_events)
-            self.num_eval_negatives = self._protocol.negatives.table.shape[1]
-        self._split = chronological_split(store, seed=self.seed, ends=ends, **self._split_options)  # type: ignore[arg-type]
-        self._info = stream_info(store, self._split.train)
-        self._adjacency = adjacency_of(store)
-        self._train_adjacency = self._adjacency
-        train = self._split.train
-        if len(train) < int(self._split.val[0]):
-            # Events of held-out nodes must not be seen in training, as neighbours neither.
-            self._train_adjacency = TemporalAdjacency.build(
-                store.src[train], store.dst[train], store.num_nodes, events=train
-            )
-        self._store = store
-        rank_zero_info(self._summary())
-
-    def _summary(self) -> str:
-        store, split = self.store, self.split
+        self._stream = SplitStream.of(store, fixed_protocol(source, store), seed=self.seed, **self._split_options)
+        if self._stream.protocol is not None:
+            self.num_eval_negatives = self._stream.protocol.negatives.table.shape[1]
         name = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
-        parts = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
-        widths = f"{store.edge_feature_dim} edge and {store.node_feature_dim} node features"
-        return f"{name}: {len(store):,} events ({parts}), {store.num_nodes:,} nodes, {widths}"
+        rank_zero_info(f"{name}: {self._stream}")
+
+    @property
+    def stream(self) -> SplitStream:
+        """The stream in its parts; reads it if need be."""
+        self.setup()
+        assert self._stream is not None
+        return self._stream
 
     @property
     def store(self) -> EventStore:
-        """The stream; reads it if need be."""
-        self.setup()
-        assert self._store is not None
-        return self._store
+        """The stream."""
+        return self.stream.store
 
     @property
     def split(self) -> Split:
         """Training, validation and test events."""
-        self.setup()
-        return self._split
+        return self.stream.split
 
     @property
     def info(self) -> StreamInfo:
         """Widths, counts and time scale of the stream."""
-        self.setup()
-        return self._info
+        return self.stream.info
 
     @property
     def adjacency(self) -> TemporalAdjacency:
         """Past neighbours over all parts of the stream."""
-        self.setup()
-        return self._adjacency
+        return self.stream.adjacency
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -253,8 +235,8 @@ class TemporalDataModule(pl.LightningDataModule):
 
     def read(self) -> EventStore:
         """Return the events of the source, without what `setup` makes of them."""
-        if self._store is not None:
-            return self._store
+        if self._stream is not None:
+            return self._stream.store
         return open_events(self._opened(), self._read_options)
 
     def _opened(self) -> Any:
@@ -281,24 +263,9 @@ class TemporalDataModule(pl.LightningDataModule):
 
     @cached_property
     def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives]:
-        """The samplers of training and of evaluation; held-out nodes are no negatives in training either."""
-        store, split = self.store, self.split
-        barred = split.held_out if split.held_out.any() else None
-        given = {} if self._protocol is None else {False: self._protocol.negatives}
-        drawn = {
-            training: NegativeSampler.build(
-                self.negatives if training else self.eval_negatives,
-                store.src,
-                store.dst,
-                store.num_nodes,
-                seed=self.seed,
-                train_events=int(split.val[0]),
-                barred=barred if training else None,
-            )
-            for training in (True, False)
-            if training not in given
-        }
-        return {**drawn, **given}
+        """The samplers of training and of evaluation."""
+        kinds = {True: self.negatives, False: self.eval_negatives}
+        return {training: self.stream.negatives(kind, self.seed, training=training) for training, kind in kinds.items()}
 
     def _loader(
         self,
@@ -308,11 +275,11 @@ class TemporalDataModule(pl.LightningDataModule):
         negatives: bool = True,
         history: tuple[EventLoader, ...] = (),
     ) -> EventLoader:
-        roots = self._roots_to_sample()
+        roots, stream = self._roots_to_sample(), self.stream
         num_negatives = self.num_train_negatives if training else self.num_eval_negatives
         sampler = EventSampler(
-            store=self.store,
-            adjacency=self._train_adjacency if training else self._adjacency,
+            store=stream.store,
+            adjacency=stream.train_adjacency if training else stream.adjacency,
             negatives=self._negative_samplers[training] if negatives else None,
             num_negatives=num_negatives if negatives else 0,
             num_neighbors=self.num_neighbors,
@@ -326,7 +293,7 @@ class TemporalDataModule(pl.LightningDataModule):
             events,
             self.batch_size,
             sampler,
-            BatchOrganizer(self.store, self.split.unseen, roots),
+            BatchOrganizer(stream.store, stream.split.unseen, roots),
             training=training,
             prefetch_batches=self.prefetch_batches,
             num_workers=self.num_workers,

@@ -36,6 +36,11 @@ class Protocol:
     val_events: int
     negatives: GivenNegatives
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Where training and validation part end."""
+        return self.train_events, self.train_events + self.val_events
+
 
 def from_tgb(dataset: Any) -> EventStore:
     """Return the events of a ``tgb.linkproppred.dataset.LinkPropPredDataset``; nodes keep their numbers.

@@ -1,0 +1,79 @@
+"""A stream in its three parts, with what may be known before each event of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.given_negatives import GivenNegatives
+from lightning_tgnn.data.kept_adjacency import adjacency_of
+from lightning_tgnn.data.negatives import NegativeSampler
+from lightning_tgnn.data.splits import Split, chronological_split
+from lightning_tgnn.data.stream_info import stream_info
+from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
+from lightning_tgnn.data.tgb import Protocol
+from lightning_tgnn.types import StreamInfo
+
+
+@dataclass(frozen=True)
+class SplitStream:
+    """A stream in its parts.
+
+    Attributes:
+        store: The stream.
+        split: Training, validation and test part.
+        info: Widths, counts and time scale.
+        adjacency: Past neighbours over all parts.
+        train_adjacency: Those that training may see: without the events of held-out nodes.
+        protocol: What a benchmark fixes; None for other streams.
+    """
+
+    store: EventStore
+    split: Split
+    info: StreamInfo
+    adjacency: TemporalAdjacency
+    train_adjacency: TemporalAdjacency
+    protocol: Protocol | None
+
+    @classmethod
+    def of(cls, store: EventStore, protocol: Protocol | None, **options: Any) -> SplitStream:
+        """Split a stream; ``options`` are those of `chronological_split`, whose shares a protocol overrules.
+
+        Raises:
+            InvalidArgumentError: A part would be empty.
+        """
+        ends = None if protocol is None else protocol.ends
+        split = chronological_split(store, ends=ends, **options)
+        adjacency = train_adjacency = adjacency_of(store)
+        train = split.train
+        if len(train) < int(split.val[0]):
+            train_adjacency = TemporalAdjacency.build(store.src[train], store.dst[train], store.num_nodes, events=train)
+        return cls(store, split, stream_info(store, train), adjacency, train_adjacency, protocol)
+
+    def negatives(self, kind: str, seed: int, *, training: bool) -> NegativeSampler | GivenNegatives:
+        """Return what draws the negatives of training, or of evaluation; held-out nodes are none in training.
+
+        Args:
+            kind: One of `NEGATIVE_SAMPLERS`; in evaluation the negatives of a protocol take its place.
+            seed: Of the draws.
+            training: For which of the two.
+        """
+        if self.protocol is not None and not training:
+            return self.protocol.negatives
+        store, held_out = self.store, self.split.held_out
+        return NegativeSampler.build(
+            kind,
+            store.src,
+            store.dst,
+            store.num_nodes,
+            seed=seed,
+            train_events=int(self.split.val[0]),
+            barred=held_out if training and held_out.any() else None,
+        )
+
+    def __str__(self) -> str:
+        store, split = self.store, self.split
+        parts = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
+        widths = f"{store.edge_feature_dim} edge and {store.node_feature_dim} node features"
+        return f"{len(store):,} events ({parts}), {store.num_nodes:,} nodes, {widths}"
