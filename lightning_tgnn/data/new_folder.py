@@ -71,6 +71,11 @@ def writing_to(path: Path) -> Iterator[None]:
         raise
 
 
+def is_no_place(error: Exception) -> bool:
+    """Whether it is an error for which `writing_to` blames the place that is written to."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM | _NOT_WRITABLE
+
+
 def _not_writable(path: Path, error: OSError) -> InvalidArgumentError:
     cure = "choose another place, or change its permissions"
     return InvalidArgumentError(refusal(str(path), "where files can be written", str(error), cure))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from pathlib import Path
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.new_folder import new_folder
+from lightning_tgnn.data.new_folder import is_no_place, new_folder
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -20,9 +19,14 @@ def unpack(archive: Path, folder: Path) -> None:
     """
     with new_folder(folder) as partial:
         try:
-            with zipfile.ZipFile(archive) as zipped:
+            with archive.open("rb") as file, zipfile.ZipFile(file) as zipped:
+                names = zipped.namelist()
+                if len(set(names)) < len(names):
+                    raise zipfile.BadZipFile("a name twice")
                 zipped.extractall(partial)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except Exception as error:  # what the reader of archives raises on garbage is anything
+            if is_no_place(error):
+                raise
             cure = "delete it, so that it is downloaded again"
             raise DataError(refusal(str(archive), "a complete zip file", str(error), cure)) from error
         held = list(partial.iterdir())

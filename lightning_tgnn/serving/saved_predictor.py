@@ -10,6 +10,7 @@ from uuid import uuid4
 import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.tensor_file import load_tensors
 
 FORMAT = "lightning_tgnn.Predictor"
 VERSION = 1
@@ -22,12 +23,9 @@ def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dic
         CheckpointError: It is no such file.
     """
     try:
-        held = torch.load(path, map_location=device, weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # what torch's reader raises on garbage is anything
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(refusal(str(path), what, reason, "give a file that was written whole")) from None
+        held = load_tensors(path, device=device)
+    except ValueError as error:
+        raise CheckpointError(refusal(str(path), what, str(error), "give a file that was written whole")) from None
     if not isinstance(held, dict):
         raise CheckpointError(refusal(str(path), what, type(held).__name__, "give another file"))
     return held
@@ -46,10 +44,10 @@ def write_tensors(held: dict[str, Any], path: str | Path) -> None:
 
 def is_saved_predictor(path: str | Path) -> bool:
     """Whether a file says of itself that `Predictor.save` wrote it; does not read its tensors."""
+    with Path(path).open("rb"):
+        pass
     try:
         held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except OSError:
-        raise
     except Exception:
         return False  # the reader of checkpoints says what is wrong
     return isinstance(held, dict) and held.get("format") == FORMAT
