@@ -30,7 +30,8 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
         sizes = _sizes_of_records(path) if zipfile.is_zipfile(path) else None
         mapped = mapped and sizes is not None
         held = torch.load(path, map_location=device, weights_only=True, mmap=mapped or None)
-        if mapped and isinstance(held, Tensor) and held.untyped_storage().nbytes() not in (sizes or ()):
+        is_plain = isinstance(held, Tensor) and held.layout == torch.strided
+        if mapped and is_plain and held.untyped_storage().nbytes() not in (sizes or ()):
             raise ValueError("a tensor that is not as long as its record")
         return held
     except Exception as error:  # what the readers of torch and of archives raise on garbage is anything

@@ -94,7 +94,6 @@ def _mask(name: str, values: Any) -> Tensor:
     given = _tensor(name, values)
     mask = given.bool()
     if not torch.equal(mask.to(given.dtype), given):
-        raise DataError(
-            refusal(name, "of truth values, or of 0 and 1", str(given.dtype), "compare with a number first")
-        )
+        wrong = given[mask.to(given.dtype) != given][0].item()
+        raise DataError(refusal(name, "of truth values, or of 0 and 1", wrong, "compare with a number first"))
     return mask

@@ -15,6 +15,7 @@ from lightning_tgnn.checks import CheckpointError, LightningTGNNError, refusal
 from lightning_tgnn.types import StreamInfo
 
 _CURE = "give a file that was written whole"
+_ROUNDING = 1e-6
 
 
 @contextmanager
@@ -63,6 +64,7 @@ def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> No
     clock = held["clock"]
     _require(set(clock) == {"origin", "latest"} and all(type(time) is float for time in clock.values()), "clock")
     _require(math.isfinite(clock["origin"]) and clock["latest"] < math.inf, f"clock {clock}")
+    _require(_is_latest(clock, held), f"clock {clock}, which is not that of the latest event")
     _require(type(held["batch_size"]) is int and held["batch_size"] > 0, f"batch_size {held['batch_size']!r}")
     _check_tensor(held, "is_destination", torch.bool, (num_nodes,))
     if held["node_features"] is not None or info.node_feature_dim:
@@ -70,6 +72,14 @@ def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> No
     _check_recent(held, info)
     if held["open"] is not None:
         _check_open(held["open"], info)
+
+
+def _is_latest(clock: Mapping[str, float], held: Mapping[str, Any]) -> bool:
+    if clock["latest"] == -math.inf:
+        return held["open"] is None and held["state"]["position"] == 0
+    # The latest event waits in the open batch, or else has sent the latest mail.
+    times = held["state"]["mail_time"] if held["open"] is None else held["open"]["time"]
+    return math.isclose(clock["latest"], clock["origin"] + float(times.max()), rel_tol=_ROUNDING, abs_tol=_ROUNDING)
 
 
 def _check_recent(held: Mapping[str, Any], info: StreamInfo) -> None:

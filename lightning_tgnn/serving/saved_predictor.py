@@ -50,7 +50,7 @@ def is_saved_predictor(path: str | Path) -> bool:
         held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception:
         return False  # the reader of checkpoints says what is wrong
-    return isinstance(held, dict) and held.get("format") == FORMAT
+    return isinstance(held, dict) and _says(held.get("format"), FORMAT)
 
 
 def check_format(held: dict[str, Any], path: str | Path) -> None:
@@ -59,7 +59,11 @@ def check_format(held: dict[str, Any], path: str | Path) -> None:
     Raises:
         CheckpointError: It is such a one.
     """
-    if held.get("format") != FORMAT or held.get("version") != VERSION:
+    if not (_says(held.get("format"), FORMAT) and _says(held.get("version"), VERSION)):
         received = f"{held.get('format')}, version {held.get('version')}"
         cure = "give what Predictor.save wrote, or a checkpoint to Predictor.from_checkpoint"
         raise CheckpointError(refusal(str(path), f"{FORMAT}, version {VERSION}", received, cure))
+
+
+def _says(given: Any, expected: str | int) -> bool:
+    return type(given) is type(expected) and bool(given == expected)

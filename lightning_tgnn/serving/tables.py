@@ -110,8 +110,12 @@ def _parquet_pieces(path: str | Path, rows: int) -> Iterator[pd.DataFrame]:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if file.metadata.num_rows == 0:
                 yield file.schema_arrow.empty_table().to_pandas()
+            left = file.metadata.num_rows
             for batch in file.iter_batches(rows):
                 yield batch.to_pandas()
+                left -= len(batch)
+            if left:
+                raise ValueError(f"{left} rows less than the file says")
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
 

@@ -137,6 +137,7 @@ class Questions(Target):
             return
         lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), skipinitialspace=True)
         header, *rows = [row for row in lines if len(row) > 1 or "".join(row).strip()]
+        rows = [row[:-1] if len(row) == len(header) + 1 and not row[-1] else row for row in rows]
         assert {len(row) for row in rows} <= {len(header)}
         assert len(rows) == len(columns["src"])
         header = [column.strip() for column in header]

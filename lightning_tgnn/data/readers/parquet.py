@@ -38,6 +38,8 @@ def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, bipartite: bo
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()
+            if len(table) != file.metadata.num_rows:
+                raise ValueError(f"{len(table)} rows, where it says {file.metadata.num_rows}")
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         cure = "it was cut short or damaged: write, copy or download it again"
         raise DataError(refusal(str(path), "a complete Parquet file", str(error), cure)) from error

@@ -151,7 +151,8 @@ def _checked(path: Path, blocks: Iterator[bytes], blank_comments: bool) -> Itera
         _refuse_no_text(path, block, lines_before)
         lines_before += block.count(b"\n")
         if blank_comments and any(mark.encode() in block for mark in COMMENT_MARKS):
-            block = _COMMENT.sub(rb"\1 ", block)  # not empty: a CR before it and an LF behind would be one end
+            # With the comment gone a CR before it and an LF behind it would be one end of a line.
+            block = _COMMENT.sub(lambda comment: comment[1].replace(b"\r", b"\n"), block)
         if block:
             yield block
 
