@@ -32,7 +32,8 @@ def refusal(argument: str, requirement: str, received: Any, cure: str) -> str:
     >>> refusal("batch_size", "at least 1", 0, "give the events per step, for example 200")
     'batch_size must be at least 1, got 0; give the events per step, for example 200'
     """
-    return f"{argument} must be {requirement}, got {received!r}; {cure}"
+    message = f"{argument} must be {requirement}, got {received!r}; {cure}"
+    return " ".join(message.splitlines())
 
 
 def check_int(argument: str, value: Any, *, minimum: int, cure: str) -> int:

@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 import yaml
+from tensorboard.compat.proto import event_pb2
+from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_tgnn.checks import DataError
@@ -182,7 +184,10 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path):
     assert not [path.name for path in folder.iterdir() if "page" in path.name]
 
 
-@pytest.mark.parametrize("content", [b"a: [1", b"\xff\xfe\x00", b"!!python/object:os.system {}", b"[1, 2]", b""])
+DAMAGED_SETTINGS = [b"a: [1", b"\xff\xfe\x00", b"!!python/object:os.system {}", b"[1, 2]", b"", b"a: 2020-99-99"]
+
+
+@pytest.mark.parametrize("content", [*DAMAGED_SETTINGS, b"a: &a [*a, {}]"])
 def test_damaged_settings_do_not_hide_the_run(tmp_path, capsys, content):
     folder = write_run(tmp_path / "run", config=None)
     (folder / "config.yaml").write_bytes(content)
@@ -214,3 +219,32 @@ def test_help_helps(capsys):
             main(["report", *arguments])
         printed = capsys.readouterr()
         assert expected in printed.out + printed.err
+
+
+def test_values_of_another_form_are_left_out_and_said_to_be(tmp_path, capsys):
+    folder = write_run(tmp_path / "run")
+    with SummaryWriter(folder, filename_suffix="more") as writer:
+        for step, size in ((40, [9]), (41, [])):
+            event = event_pb2.Event(step=step, wall_time=float("nan"))
+            value = event.summary.value.add(tag="train/loss")
+            value.metadata.plugin_data.plugin_name = "scalars"
+            value.tensor.CopyFrom(tensor_util.make_tensor_proto(0.25))
+            for length in size:
+                value.tensor.tensor_shape.dim.add(size=length)
+            writer.file_writer.event_writer.add_event(event)
+    assert "1 value(s) are damaged and left out" in reported(capsys, folder)
+    series = read_run(folder).series["train/loss"]
+    assert series.steps == [10, 20, 30, 41]
+    assert series.values[-1] == 0.25
+    log = read_run(folder)
+    assert log.ended < np.inf
+    log.began, log.ended = 1e300, np.nan
+    assert page_of(log, {}, []).count("not known") == 2
+
+
+def test_a_tag_of_another_kind_hides_no_other(tmp_path, capsys):
+    with SummaryWriter(tmp_path / "run") as writer:
+        writer.add_histogram("system/milliseconds_per_step", np.linspace(0, 1, 20), 1)
+        writer.add_scalar("time/embed", 0.5, 1)
+    reported(capsys, tmp_path / "run")
+    assert stage_seconds(read_run(tmp_path / "run")) == {}

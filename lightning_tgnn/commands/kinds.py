@@ -117,7 +117,7 @@ def _named(name: str, value: str) -> dict[str, Any]:
 
 
 def _of_file(path: str) -> dict[str, Any]:
-    with suppress(OSError, yaml.YAMLError):  # the parser of the options says what is wrong
+    with suppress(OSError, yaml.YAMLError, ValueError, RecursionError):  # the parser of the options says what is wrong
         held = yaml.safe_load(Path(path).read_text())
         return held if isinstance(held, dict) else {}
     return {}

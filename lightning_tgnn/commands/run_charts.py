@@ -68,7 +68,7 @@ def stacked_shares(steps: list[int], shares: Mapping[str, np.ndarray]) -> str:
 
     def draw(axes: Any) -> None:
         axes.stackplot(steps, *shares.values(), labels=list(shares), colors=_colours(len(shares)))
-        axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]) if len(steps) > 1 else None)
+        axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]) if steps[-1] > steps[0] else None)
         axes.yaxis.set_major_formatter(PercentFormatter(1))
 
     return chart(draw, wide=True, ylabel="share of a step")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 from lightning_tgnn.checks import DataError, refusal
 
 _EVENT_FILES = "events.out.tfevents.*"
+_PICTURE = 2  # after width and height
 _CURE = "give the folder that a run prints at its end, such as runs/quickstart/version_0"
 
 
@@ -45,6 +47,7 @@ class RunLog:
         began: Seconds since 1970 of the first value.
         ended: Of the last one.
         notices: What could not be read, one line each.
+        broken: Values that are left out, for they are not of the form of their kind.
     """
 
     folder: Path
@@ -52,6 +55,7 @@ class RunLog:
     began: float = float("inf")
     ended: float = float("-inf")
     notices: list[str] = field(default_factory=list)
+    broken: int = 0
 
     def of_kind(self, kind: str) -> dict[str, Series]:
         """Return the series of a kind, by tag in alphabetical order."""
@@ -89,6 +93,8 @@ def read_run(folder: Path) -> RunLog:
     if not log.series:
         found = "; ".join([str(folder), *log.notices])
         raise DataError(refusal("RUN_DIR", "a run that has logged something", found, _CURE))
+    if log.broken:
+        log.notices.append(f"{log.broken} value(s) are damaged and left out")
     for series in log.series.values():  # a resumed run may have gone over steps once more
         order = sorted(range(len(series.steps)), key=series.steps.__getitem__)
         series.steps = [series.steps[place] for place in order]
@@ -112,16 +118,52 @@ def _read_file(path: Path, log: RunLog) -> None:
 
 
 def _take(record: bytes, metadata: dict[str, Any], log: RunLog) -> None:
+    from google.protobuf.message import DecodeError
     from tensorboard.compat.proto import event_pb2
-    from tensorboard.util import tensor_util
 
-    for event in _migrated(event_pb2.Event.FromString(record), metadata):
+    given = event_pb2.Event.FromString(record)
+    try:
+        events = list(_migrated(given, metadata))
+    except DecodeError:
+        raise
+    except Exception:  # what TensorBoard raises on another form is anything
+        log.broken += len(given.summary.value)
+        return
+    for event in events:
         for value in event.summary.value:
             kind = metadata[value.tag].plugin_data.plugin_name if value.tag in metadata else ""
-            series = log.series.setdefault(value.tag, Series(kind))
+            series = log.series.get(value.tag) or Series(kind)
+            array = _array(value.tensor, series.kind)
+            if array is None:
+                log.broken += 1
+                continue
+            log.series[value.tag] = series
             series.steps.append(event.step)
-            series.values.append(tensor_util.make_ndarray(value.tensor))
-            log.began, log.ended = min(log.began, event.wall_time), max(log.ended, event.wall_time)
+            series.values.append(array)
+            if math.isfinite(event.wall_time):
+                log.began, log.ended = min(log.began, event.wall_time), max(log.ended, event.wall_time)
+
+
+def _array(tensor: Any, kind: str) -> np.ndarray | None:
+    """Return a value, or None where it is not of the form of its kind."""
+    from tensorboard.util import tensor_util
+
+    try:
+        with np.errstate(over="ignore"):
+            array = tensor_util.make_ndarray(tensor)
+    except Exception:  # as above
+        return None
+    if kind == "images":
+        fits = array.ndim == 1 and len(array) > _PICTURE and isinstance(array[_PICTURE], bytes)
+    else:
+        shape = {
+            "scalars": (),
+            "histograms": (len(array), 3) if array.ndim else (),
+            "pr_curves": (6, *array.shape[1:2]),
+        }
+        fits = kind not in shape or (array.dtype.kind in "biuf" and array.shape == shape[kind])
+        fits = fits and (kind != "histograms" or bool(np.isfinite(array).all()))
+    return array if fits else None
 
 
 def _migrated(event: Any, metadata: dict[str, Any]) -> Iterator[Any]:

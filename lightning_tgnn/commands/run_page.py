@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.resources import files
@@ -52,7 +53,7 @@ def stage_seconds(log: RunLog) -> dict[str, float]:
     steps, shares = stage_shares(log)
     if not shares:
         return {}
-    durations = log.series["system/milliseconds_per_step"]
+    durations = log.of_kind("scalars")["system/milliseconds_per_step"]
     lengths = np.diff(steps, prepend=0)
     window = lengths * durations.numbers() / 1e3
     return {stage: float(values @ window) for stage, values in shares.items()}
@@ -60,12 +61,13 @@ def stage_seconds(log: RunLog) -> dict[str, float]:
 
 def stage_shares(log: RunLog) -> tuple[list[int], dict[str, np.ndarray]]:
     """Return the last step of each window, and the share of each stage in it, float64 [windows]."""
-    durations = log.series.get("system/milliseconds_per_step")
+    scalars = log.of_kind("scalars")
+    durations = scalars.get("system/milliseconds_per_step")
     if durations is None:
         return [], {}
     shares = {}
     for stage in STAGES:
-        if (curve := log.series.get(f"time/{stage}")) is not None:
+        if (curve := scalars.get(f"time/{stage}")) is not None:
             at = dict(zip(curve.steps, curve.values, strict=True))
             shares[stage] = np.array([at.get(step, 0.0) for step in durations.steps], dtype=np.float64)
     return durations.steps, shares
@@ -73,11 +75,11 @@ def stage_shares(log: RunLog) -> tuple[list[int], dict[str, np.ndarray]]:
 
 def best_figures(log: RunLog) -> list[tuple[str, str, str, str]]:
     """Return for each figure of validation and test: name, best in validation, its step, and the one of the test."""
-    rows = []
-    names = {tag.split("/", 1)[1] for tag in log.of_kind("scalars") if tag.startswith(("val/", "test/"))}
+    rows, scalars = [], log.of_kind("scalars")
+    names = {tag.split("/", 1)[1] for tag in scalars if tag.startswith(("val/", "test/"))}
     for name in sorted(names):
-        best, step, test = "", "", log.series.get(f"test/{name}")
-        if (curve := log.series.get(f"val/{name}")) is not None and np.isfinite(curve.numbers()).any():
+        best, step, test = "", "", scalars.get(f"test/{name}")
+        if (curve := scalars.get(f"val/{name}")) is not None and np.isfinite(curve.numbers()).any():
             pick = np.nanargmin if name.endswith(_LOWER_IS_BETTER) else np.nanargmax
             place = int(pick(curve.numbers()))
             best, step = f"{curve.numbers()[place]:.4f}", str(curve.steps[place])
@@ -86,18 +88,26 @@ def best_figures(log: RunLog) -> list[tuple[str, str, str, str]]:
 
 
 def _facts(log: RunLog, settings: Mapping[str, str]) -> list[tuple[str, str]]:
-    began = datetime.fromtimestamp(log.began, timezone.utc)
-    facts = [("first value", began.strftime("%Y-%m-%d %H:%M UTC")), ("logged over", _duration(log.ended - log.began))]
+    facts = [("first value", _moment(log.began)), ("logged over", _duration(log.ended - log.began))]
     facts.append(("steps", str(max(max(series.steps) for series in log.series.values()))))
     for title, name in (("model", "model.model"), ("source", "data.source"), ("strategy", "trainer.strategy")):
         if name in settings:
             facts.append((title, settings[name]))
-    if (rate := log.series.get("system/events_per_second")) is not None:
+    if (rate := log.of_kind("scalars").get("system/events_per_second")) is not None:
         facts.append(("events/s, median", f"{np.median(rate.numbers()):,.0f}"))
     return facts
 
 
+def _moment(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    except (OverflowError, ValueError, OSError):  # no time, or none of this calendar
+        return "not known"
+
+
 def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "not known"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 

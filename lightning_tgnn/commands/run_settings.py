@@ -24,10 +24,16 @@ def read_settings(folder: Path) -> tuple[dict[str, str], str | None]:
             continue
         try:
             read = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            settings = dict(_flat(read)) if isinstance(read, dict) else {}
+        except (
+            yaml.YAMLError,
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # no such date; an alias to itself
             notice = f"{name} cannot be read: {' '.join(str(error).split())}"
             continue
-        if isinstance(read, dict) and (settings := dict(_flat(read))):
+        if settings:
             return settings, None
     return {}, notice
 

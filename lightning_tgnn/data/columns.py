@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,13 @@ import numpy as np
 from lightning_tgnn.checks import DataError, refusal
 
 _MAX_ID_PER_EVENT = 1000
+_FORMS = {
+    **dict.fromkeys(("src", "dst"), (("<i8",), (1,))),
+    "time": (("<f8",), (1,)),
+    **dict.fromkeys(("edge_features", "node_features"), (("<f4",), (2,))),
+    "labels": (("b", "i", "u", "f"), (1, 2)),
+    "node_ids": (("i", "u", "U"), (1,)),
+}
 
 
 def node_column(name: str, values: Any) -> np.ndarray:
@@ -32,8 +40,11 @@ def float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarra
     if "complex" in str(getattr(values, "dtype", "")):  # NumPy would drop the imaginary part
         raise DataError(refusal(name, "real numbers", "complex ones", "give both parts as columns, or one of them"))
     try:
-        column: np.ndarray = np.asarray(values, dtype=dtype)
-    except (TypeError, ValueError) as error:
+        given = np.asarray(values)
+        if given.dtype.kind in "mM":  # NumPy would give whatever unit it has
+            raise TypeError(f"{given.dtype}")
+        column: np.ndarray = np.asarray(given, dtype=dtype)
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(refusal(name, "numbers, every row as long", str(error), "check the rows")) from None
     if column.ndim != ndim:
         shape = "[E]" if ndim == 1 else "[rows, width]"
@@ -93,3 +104,19 @@ def count_nodes(src: np.ndarray, dst: np.ndarray, node_features: np.ndarray | No
         cure = "number nodes without gaps: nodes, column = np.unique(ids, return_inverse=True)"
         raise DataError(refusal("src and dst", "numbers close to 0 .. N-1", f"{highest} in {len(src)} events", cure))
     return next(iter(lengths.values()), highest + 1)
+
+
+def check_forms(folder: Path, arrays: Mapping[str, np.ndarray | None], num_nodes: int) -> None:
+    """Refuse columns of a saved stream that are not of its types and lengths; ``src`` has to be there."""
+    there = {name: column for name, column in arrays.items() if column is not None}
+    events = there["src"].size
+    if not any(name.startswith("node_") for name in there) and num_nodes > _MAX_ID_PER_EVENT * max(events, 1000) + 1:
+        raise DataError(refusal(str(folder), "of nodes without gaps", f"{num_nodes} nodes", "save the store again"))
+    for name, column in there.items():
+        kinds, dimensions = _FORMS[name]
+        rows = num_nodes if name.startswith("node_") else events
+        fits = column.dtype.kind in kinds or column.dtype.str in kinds
+        if not fits or column.ndim not in dimensions or len(column) != rows or not rows:
+            form = f"{' or '.join(kinds)} of {' or '.join(map(str, dimensions))} dimension(s) and {max(rows, 1)} row(s)"
+            received = f"{column.dtype.str} of shape {list(column.shape)}"
+            raise DataError(refusal(str(folder / f"{name}.npy"), form, received, "save the store again"))

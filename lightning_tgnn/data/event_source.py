@@ -113,7 +113,7 @@ def _open_named(name: str, options: ReadOptions) -> EventStore:
     if not folder.is_dir():
         cure = "call the DataModule's prepare_data on a process of every machine, or share the folder"
         raise InvalidArgumentError(refusal("source", f"prepared in {folder}", name, cure))
-    return EventStore.open(folder)
+    return EventStore.open(folder).verify()
 
 
 def _read_path(source: str | Path, options: ReadOptions) -> EventStore:

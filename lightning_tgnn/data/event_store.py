@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.columns import count_nodes, float_column, id_column, label_column, node_column
+from lightning_tgnn.data.columns import check_forms, count_nodes, float_column, id_column, label_column, node_column
 from lightning_tgnn.data.new_folder import check_new, new_folder
 from lightning_tgnn.data.npy_file import map_npy
 
@@ -116,7 +116,7 @@ class EventStore:
 
     @classmethod
     def open(cls, folder: str | Path) -> EventStore:
-        """Open a saved store; the columns are mapped, not read.
+        """Open a saved store; the columns are mapped, not read, and so only their forms are looked at: see `verify`.
 
         Raises:
             DataError: The folder holds no store, or one that is damaged or of another version.
@@ -131,6 +131,7 @@ class EventStore:
             raise DataError(
                 refusal(str(folder), "a store with src, dst and time", sorted(manifest["columns"]), "save it again")
             )
+        check_forms(folder, arrays, manifest["num_nodes"])
         return cls(
             src=_tensor(src),
             dst=_tensor(dst),
@@ -143,6 +144,22 @@ class EventStore:
             fingerprint=manifest["fingerprint"],
             folder=folder,
         )
+
+    def verify(self) -> EventStore:
+        """Return the store if its events are those that were saved; reads them, but not their features.
+
+        Raises:
+            DataError: They are not, or a node feature or a label is not finite.
+        """
+        where = "the store" if self.folder is None else str(self.folder)
+        found = _fingerprint(self.src.numpy(), self.dst.numpy(), self.time.numpy(), self.num_nodes)
+        if found != self.fingerprint:
+            cure = "a file of it is damaged: save the store again"
+            raise DataError(refusal(where, f"a store of the events {self.fingerprint}", found, cure))
+        for name, column in (("node_features", self.node_features), ("labels", self.labels)):
+            if column is not None and not bool(torch.isfinite(column).all()):
+                raise DataError(refusal(f"{name} of {where}", "finite", "NaN or infinity", "save the store again"))
+        return self
 
     def save(self, folder: str | Path) -> Path:
         """Write the store to a new ``folder``, which appears only when it is complete.
@@ -243,10 +260,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(refusal(str(folder), f"a folder with {_MANIFEST}", "none there", cure))
     try:
         manifest = json.loads(path.read_text())
-        version, columns = manifest["version"], manifest["columns"]
-        well_formed = isinstance(manifest["num_nodes"], int) and isinstance(manifest["fingerprint"], str)
-        well_formed = well_formed and set(columns) <= set(_COLUMNS)
-    except (ValueError, KeyError, TypeError):
+        version, columns, num_nodes = manifest["version"], manifest["columns"], manifest["num_nodes"]
+        well_formed = type(num_nodes) is int and num_nodes > 0 and isinstance(manifest["fingerprint"], str)
+        well_formed = well_formed and isinstance(columns, dict) and set(columns) <= set(_COLUMNS)
+    except (ValueError, KeyError, TypeError, RecursionError):
         well_formed, version = False, None
     if not well_formed:
         raise DataError(refusal(str(path), "the manifest of an EventStore", "something else", "save the store again"))
@@ -255,13 +272,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _map_column(path: Path, expected: dict[str, Any]) -> np.ndarray:
-    try:
-        # Copy-on-write: torch wants writable memory, and the file must never change.
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(refusal(str(path), "a complete .npy file", str(error), "save the store again")) from None
-    if array.dtype.str != expected["dtype"] or list(array.shape) != expected["shape"]:
-        received = {"dtype": array.dtype.str, "shape": list(array.shape)}
+def _map_column(path: Path, expected: Any) -> np.ndarray:
+    # Copy-on-write: torch wants writable memory, and the file must never change.
+    array = map_npy(path, "c", cure="save the store again")
+    received = {"dtype": array.dtype.str, "shape": list(array.shape)}
+    if received != expected:
         raise DataError(refusal(str(path), f"what the manifest says, {expected}", received, "save the store again"))
     return array

@@ -33,7 +33,8 @@ def open_graph(folder: str | Path) -> Graph:
         received = f"none of the name {', '.join(missing)}"
         raise DataError(refusal(str(folder), f"a folder with {', '.join(files)}", received, "add the missing files"))
     columns = {name: map_npy(folder / f"{file}.npy") for name, file in COLUMNS.items()}
-    if columns["labels"].dtype.kind in "iu":
+    labels = columns["labels"]
+    if labels.dtype.kind == "i" or (labels.dtype.kind == "u" and np.all(labels <= np.iinfo(np.int64).max)):
         columns["labels"] = columns["labels"].astype(np.int64, copy=False)
     for name, column in columns.items():
         if column.dtype.kind not in "iufb" or not column.dtype.isnative:

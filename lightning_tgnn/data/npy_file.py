@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,18 +13,27 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.graph_checks import pieces
+from lightning_tgnn.data.npy_header import read_header
 
 
-def map_npy(path: Path) -> np.ndarray:
-    """Return a file's array, mapped read-only.
+def map_npy(path: Path, mode: Literal["r", "c"] = "r", cure: str = "save it again") -> np.ndarray:
+    """Return a file's array, mapped.
+
+    Args:
+        path: The file.
+        mode: ``"r"`` for read-only, ``"c"`` for writable in memory, while the file stays as it is.
+        cure: What to do about a damaged one.
 
     Raises:
-        DataError: It is no ``.npy`` file, or cut short.
+        DataError: It is no ``.npy`` file, or not as long as it says.
     """
     try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(refusal(str(path), "a complete .npy file", str(error), "save it again")) from error
+        with path.open("rb") as file:
+            header = read_header(file, path.stat().st_size)
+        order: Literal["C", "F"] = "F" if header.fortran_order else "C"
+        return np.memmap(path, header.dtype, mode, header.length, header.shape, order)
+    except (OSError, ValueError) as error:
+        raise DataError(refusal(str(path), "a complete .npy file", str(error), cure)) from error
 
 
 def mapped_tensor(array: np.ndarray) -> Tensor:

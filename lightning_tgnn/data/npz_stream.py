@@ -1,11 +1,11 @@
-"""Arrays of a NumPy archive (``.npz``) read piece by piece, without unpacking it."""
+"""Arrays of a NumPy archive (``.npz``), read whole or piece by piece, without unpacking it."""
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -13,6 +13,13 @@ from typing import IO
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.npy_header import read_header
+
+_VALUES_PER_PIECE = 1 << 22
+
+
+class _DamagedError(Exception):
+    """What an archive holds cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +39,28 @@ class NpzStream:
 
     def values(self, count: int) -> Iterator[np.ndarray]:
         """Yield the values in the order of the file, ``count`` at a time; the last ones may be fewer."""
-        left = int(np.prod(self.shape, dtype=np.int64))
+        left = math.prod(self.shape)
         while left:
             wanted = min(count, left)
-            data = self.file.read(wanted * self.dtype.itemsize)
-            if len(data) < wanted * self.dtype.itemsize:
-                raise EOFError(f"{left} values of {self.file.name} are missing")
+            with _reading():
+                data = self.file.read(wanted * self.dtype.itemsize)
+                if len(data) < wanted * self.dtype.itemsize:
+                    raise EOFError(f"{left} values of {self.file.name} are missing")
             yield np.frombuffer(data, self.dtype)
             left -= wanted
-        if self.file.read(1):  # at the end the checksum is compared
-            raise EOFError(f"{self.file.name} has more values than it says")
+        with _reading():
+            if self.file.read(1):  # at the end the checksum is compared
+                raise EOFError(f"{self.file.name} has more values than it says")
+
+    def whole(self) -> np.ndarray:
+        """Return the array, in this machine's byte order."""
+        with _reading():
+            array = np.empty(math.prod(self.shape), self.dtype.newbyteorder("="))
+        start = 0
+        for values in self.values(_VALUES_PER_PIECE):
+            array[start : start + len(values)] = values
+            start += len(values)
+        return array.reshape(self.shape, order="F" if self.fortran_order else "C")
 
 
 @contextmanager
@@ -53,27 +72,57 @@ def npz_stream(path: Path, name: str) -> Iterator[NpzStream]:
     """
     if not path.is_file():
         raise DataError(refusal(str(path), "an archive", "no such file", "take the folder as OGB ships it"))
+    with _open(path) as archive:
+        if f"{name}.npy" not in archive.namelist():
+            received = ", ".join(member.removesuffix(".npy") for member in archive.namelist())
+            raise DataError(refusal(str(path), f"an archive with {name}", received, "take the folder as OGB ships it"))
+        with _member(archive, f"{name}.npy") as stream:
+            if stream.dtype.kind not in "iuf":
+                raise _DamagedError(f"{name}.npy holds {stream.dtype}, no numbers")
+            yield stream
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an archive by name.
+
+    Raises:
+        DataError: The archive is damaged, or holds something that is no array of plain values.
+    """
+    held = {}
+    with _open(path) as archive:
+        for name in archive.namelist():
+            with _member(archive, name) as stream:
+                held[name.removesuffix(".npy")] = stream.whole()
+    return held
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            if f"{name}.npy" not in archive.namelist():
-                received = ", ".join(member.removesuffix(".npy") for member in archive.namelist())
-                raise DataError(
-                    refusal(str(path), f"an archive with {name}", received, "take the folder as OGB ships it")
-                )
-            with archive.open(f"{name}.npy") as file:
-                yield _opened(file)
-    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+        with ExitStack() as stack:
+            with _reading():
+                archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(path.open("rb"))))
+                if len(set(archive.namelist())) < len(archive.namelist()):
+                    raise ValueError("an archive with a name twice")
+            yield archive
+    except _DamagedError as error:
         cure = "download or save it again"
         raise DataError(refusal(str(path), "a complete archive of numbers", str(error), cure)) from error
 
 
-def _opened(file: IO[bytes]) -> NpzStream:
+@contextmanager
+def _member(archive: zipfile.ZipFile, name: str) -> Iterator[NpzStream]:
+    with ExitStack() as stack:
+        with _reading():
+            file = stack.enter_context(archive.open(name))
+            header = read_header(file, archive.getinfo(name).file_size)
+        yield NpzStream(header.shape, header.dtype, header.fortran_order, file)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Tell damage apart from what goes wrong where values are written to."""
     try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran_order, dtype = read(file)
-    except ValueError as error:
-        raise EOFError(str(error)) from error
-    if dtype.kind not in "iuf":
-        raise EOFError(f"{file.name} holds {dtype}, no numbers")
-    return NpzStream(shape, dtype, fortran_order, file)
+        yield
+    except Exception as error:  # what the readers of archives raise on garbage is anything
+        raise _DamagedError(str(error).partition("\n")[0]) from error

@@ -24,7 +24,8 @@ class Archives:
     def __init__(self, raw: Path) -> None:
         self._raw, self._data = raw, raw / "data.npz"
         with npz_stream(self._data, "node_feat") as features:
-            if len(features.shape) != 2 or (features.fortran_order and min(features.shape) > 1):
+            is_matrix = len(features.shape) == 2 and min(features.shape) > 0
+            if not is_matrix or (features.fortran_order and min(features.shape) > 1):
                 received = f"{list(features.shape)}{', by columns' if features.fortran_order else ''}"
                 raise DataError(refusal(f"node_feat of {self._data}", "[N, F], by rows", received, "save it by rows"))
             self.num_nodes, self._width = features.shape
@@ -57,5 +58,4 @@ class Archives:
         """Return the labels, int64 [N]."""
         path = self._raw / "node-label.npz"
         with npz_stream(path, "node_label") as labels:
-            found = np.concatenate(list(labels.values(_VALUES_PER_PIECE)) or [np.zeros(0)])
-            return classes(path, found.reshape(labels.shape, order="F" if labels.fortran_order else "C"))
+            return classes(path, labels.whole())

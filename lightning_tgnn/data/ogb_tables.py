@@ -73,7 +73,7 @@ def read_table(path: Path, dtype: Any, width: int | None = None) -> Iterator[np.
                 yield rows.to_numpy()
     except DataError:
         raise
-    except (ValueError, OSError, EOFError, zlib.error) as error:
+    except (ValueError, OverflowError, OSError, EOFError, zlib.error) as error:
         form = f"a table of {np.dtype(dtype)}"
         raise DataError(refusal(str(path), form, str(error), "download it again")) from error
 

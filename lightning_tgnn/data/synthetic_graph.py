@@ -119,9 +119,10 @@ def _check_same(folder: Path, about: dict[str, Any]) -> None:
     path = folder / _SETTINGS
     try:
         found = json.loads(path.read_text()) if path.is_file() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         found = {}
-    other = [f"{name}={found[name]}" for name in about if name in found and found[name] != about[name]]
+    held = found if isinstance(found, dict) else {}
+    other = [f"{name}={held[name]}" for name in about if name in held and held[name] != about[name]]
     if found != about:
         received = f"{folder} with {', '.join(other)}" if other else f"{folder} with something else"
         cure = "choose another folder, or remove this one"

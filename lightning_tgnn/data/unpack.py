@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from pathlib import Path
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.new_folder import new_folder
+from lightning_tgnn.files import refusal_to_write
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -20,13 +20,19 @@ def unpack(archive: Path, folder: Path) -> None:
     """
     with new_folder(folder) as partial:
         try:
-            with zipfile.ZipFile(archive) as zipped:
+            with archive.open("rb") as file, zipfile.ZipFile(file) as zipped:
+                names = zipped.namelist()
+                if len(set(names)) < len(names):
+                    raise zipfile.BadZipFile("a name twice")
                 zipped.extractall(partial)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except Exception as error:  # what the reader of archives raises on garbage is anything
+            if isinstance(error, OSError) and refusal_to_write(folder, error) is not None:
+                raise
             cure = "delete it, so that it is downloaded again"
             raise DataError(refusal(str(archive), "a complete zip file", str(error), cure)) from error
         held = list(partial.iterdir())
         if len(held) == 1 and held[0].is_dir():
-            for child in held[0].iterdir():
+            around = held[0].rename(held[0].with_name(f".{held[0].name}"))  # what is in it may have its name
+            for child in around.iterdir():
                 child.rename(partial / child.name)
-            held[0].rmdir()
+            around.rmdir()

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 import lightning_tgnn.tasks as tasks
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data import EventStore, TemporalDataModule
 from lightning_tgnn.serving.clock import Clock
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.live_state import Events, LiveState
 from lightning_tgnn.serving.node_numbers import NodeNumbers
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
+from lightning_tgnn.serving.saved_checks import check_numbers, check_saved, content_of
 from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
 from lightning_tgnn.tasks import MemoryTask
 from lightning_tgnn.tasks.requirements import check_same_graph
@@ -80,21 +81,29 @@ def from_checkpoint(
         CheckpointError: It is no checkpoint of a task on event streams, or one of another stream.
         InvalidArgumentError: The DataModule cannot be made again, or its neighbours are not the most recent ones.
     """
-    checkpoint = read_tensors(path, "a checkpoint of a lightning_tgnn task", device)
+    what = "a checkpoint of a lightning_tgnn task"
+    checkpoint = read_tensors(path, what, device)
     saved = checkpoint.get(_KEY, {})
-    if "state" not in saved:
+    if not isinstance(saved, dict) or "state" not in saved:
         cure = "give a checkpoint of a task on event streams, such as LinkPrediction"
         raise CheckpointError(refusal(str(path), "a checkpoint with node state", sorted(map(str, checkpoint)), cure))
     if not isinstance(data, TemporalDataModule):
-        data = _data_again(path, saved, data)
-    module = _task(task, saved.get("task", "LinkPrediction"), checkpoint.get("hyper_parameters", {}))
-    module.on_load_checkpoint(checkpoint)
-    check_same_graph(module.info, data.info)
-    if module.sampled_roots != "none":
-        _check_neighbors(data)
-    module = _ready(module, checkpoint["state_dict"], device)
-    batch_size = saved.get("global_batch_size") or data.batch_size
-    store, position = data.store, saved["state"]["position"]
+        with content_of(path, what):
+            data = _data_again(path, saved, data)
+    data.setup()
+    with content_of(path, what):
+        module = _task(task, saved.get("task", "LinkPrediction"), checkpoint.get("hyper_parameters", {}))
+        module.on_load_checkpoint(checkpoint)
+        check_same_graph(module.info, data.info)
+        if module.sampled_roots != "none":
+            _check_neighbors(data)
+        module = _ready(module, checkpoint["state_dict"], device)
+        check_numbers(module, module.state_store.state_dict(), path)
+        batch_size = saved.get("global_batch_size") or data.batch_size
+        check_int("batch_size", batch_size, minimum=1, cure="give a file that was written whole")
+        store, position = data.store, saved["state"]["position"]
+        if not 0 <= position <= len(store):
+            raise ValueError(f"the state after {position} of {len(store)} events")
     live = _live_after(data, module, position, batch_size)
     latest = float(store.time[position - 1]) if position else -math.inf
     is_destination = torch.zeros(store.num_nodes, dtype=torch.bool)
@@ -123,15 +132,20 @@ def from_saved(path: str | Path, task: type[MemoryTask] | None, device: torch.de
     Raises:
         CheckpointError: The file is something else.
     """
-    held = read_tensors(path, "a saved Predictor", "cpu")
+    what = "a saved Predictor"
+    held = read_tensors(path, what, "cpu")
     check_format(held, path)
-    info = StreamInfo(**held["stream"])
-    module = _task(task, held["task"], held["hyper_parameters"])
-    module.build(info)
-    module = _ready(module, held["weights"], device)
-    ids = held["ids"].numpy() if isinstance(held["ids"], Tensor) else np.array(held["ids"], dtype=np.str_)
-    numbers = NodeNumbers(ids, held["first_destination"])
-    return Parts(LiveState.from_state_dict(module, held), numbers, Clock(**held["clock"]), info, held["is_destination"])
+    with content_of(path, what):
+        info = StreamInfo(**held["stream"])
+        ids = held["ids"].numpy() if isinstance(held["ids"], Tensor) else np.array(held["ids"], dtype=np.str_)
+        check_saved(held, info, len(ids))
+        module = _task(task, held["task"], held["hyper_parameters"])
+        module.build(info)
+        module = _ready(module, held["weights"], device)
+        numbers = NodeNumbers(ids, held["first_destination"])
+        live = LiveState.from_state_dict(module, held)
+        check_numbers(module, module.state_store.state_dict(), path)
+        return Parts(live, numbers, Clock(**held["clock"]), info, held["is_destination"])
 
 
 def _data_again(path: str | Path, saved: dict[str, Any], source: str | Path | None) -> TemporalDataModule:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.data.readers.parse import exact_numbers
+from lightning_tgnn.data.readers.table import iterate
 from lightning_tgnn.files import new_file
 
 if TYPE_CHECKING:
@@ -73,17 +76,48 @@ def _csv_pieces(path: str | Path, ids: tuple[str, ...], text_ids: bool, rows: in
     header = [str(name).strip() for name in pd.read_csv(path, nrows=1, header=None, dtype=str).iloc[0]]
     if len(set(header)) < len(header):
         raise ValueError(f"a column twice in {header}")  # pandas would rename the second
-    yield from pd.read_csv(path, chunksize=rows, index_col=False, **options)
+    with pd.read_csv(path, chunksize=rows, index_col=False, **exact_numbers(), **options) as pieces:
+        while (piece := _next(pieces)) is not None:
+            # pandas fills short rows up, which shows in the last column.
+            if piece.iloc[:, -1].isna().any():
+                _refuse_short_rows(Path(path), len(header))
+            yield piece
+
+
+def _next(pieces: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
+    """Return the next piece; a row that is too long, of which pandas would cut off what is too much, is refused."""
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            return next(pieces, None)
+        except pd.errors.ParserWarning as warning:
+            raise ValueError("a row that is longer than the header") from warning
+
+
+def _refuse_short_rows(path: Path, width: int) -> None:
+    for line, fields in iterate(path, ",", 1):
+        if len(fields) != width:
+            raise ValueError(f"line {line} has {len(fields)} of {width} columns")
 
 
 def _parquet_pieces(path: str | Path, rows: int) -> Iterator[pd.DataFrame]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
-        if file.metadata.num_rows == 0:
-            yield file.schema_arrow.empty_table().to_pandas()
-        for batch in file.iter_batches(rows):
-            yield batch.to_pandas()
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            if file.metadata.num_rows == 0:
+                yield file.schema_arrow.empty_table().to_pandas()
+            left = file.metadata.num_rows
+            for batch in file.iter_batches(rows):
+                yield batch.to_pandas()
+                left -= len(batch)
+            if left:
+                raise ValueError(f"{left} rows less than the file says")
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from error
 
 
 def _check_piece(argument: str, path: str | Path, piece: pd.DataFrame, ids: tuple[str, ...]) -> None:

@@ -103,6 +103,12 @@ class LocalStateStore:
             CheckpointError: It is of another graph or another model.
         """
         check_same_spec(state, self.spec)
+        for name, table in self._tables().items():
+            given = state.get(name)
+            if not isinstance(given, Tensor) or given.shape != table.shape or given.dtype != table.dtype:
+                received = f"{given.dtype} {list(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+                cure = "give a file that was written whole"
+                raise CheckpointError(refusal(name, f"{table.dtype} {list(table.shape)}", received, cure))
         self.restore(state)
 
     def _tables(self) -> dict[str, Tensor]:

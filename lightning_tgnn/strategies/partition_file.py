@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files import write_tensors
+from lightning_tgnn.tensor_file import load_tensors
 
 
 def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerprint: str) -> None:
@@ -55,11 +56,13 @@ def given_partition(
         if not owner.is_file():
             raise refused(f"one of {', '.join(methods)}, or a file", owner)
         try:
-            saved = torch.load(owner, weights_only=True)
+            saved = load_tensors(owner)
             owner, saved_ranks, fingerprint = saved["owner"], saved["ranks"], saved["fingerprint"]
-        except Exception as error:
+        except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
             raise refused(f"a file of a partition of {things}", partition) from error
-        if saved_ranks != ranks:
+        if not isinstance(owner, Tensor) or owner.layout != torch.strided:
+            raise refused("a file with a vector of ranks", type(owner).__name__)
+        if type(saved_ranks) is not int or saved_ranks != ranks:
             raise refused(f"for {ranks} ranks", f"{saved_ranks} ranks in {partition}")
         if datamodule is not None and datamodule.info.fingerprint != fingerprint:
             raise refused("of this graph", f"that of another in {partition}")

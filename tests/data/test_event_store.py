@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_tgnn import EventStore
+from lightning_tgnn import EventStore, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 
 
@@ -117,6 +117,21 @@ def damage_manifest(folder, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+def replace_column(folder, name, column):
+    """Another column, and a manifest that says so."""
+    np.save(folder / f"{name}.npy", column)
+    columns = json.loads((folder / "manifest.json").read_text())["columns"]
+    columns[name] = {"dtype": column.dtype.str, "shape": list(column.shape)}
+    damage_manifest(folder, columns=columns)
+
+
+def claim_rows(path):
+    array = np.load(path)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (10**15,)})
+        file.write(array.tobytes())
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -125,6 +140,24 @@ def damage_manifest(folder, **changes):
         (lambda folder: damage_manifest(folder, version=99), "version in .* must be 1, got 99"),
         (lambda folder: damage_manifest(folder, columns={"../evil": {}}), "must be the manifest of an EventStore"),
         (lambda folder: damage_manifest(folder, columns={}), "with src, dst and time"),
+        (lambda folder: damage_manifest(folder, columns=["src"]), "must be the manifest of an EventStore"),
+        (lambda folder: damage_manifest(folder, num_nodes=True), "must be the manifest of an EventStore"),
+        (
+            lambda folder: damage_manifest(folder, num_nodes=10**15),
+            r"must be of nodes without gaps, got '10{15} nodes",
+        ),
+        (
+            lambda folder: replace_column(folder, "time", np.arange(3)),
+            "time.npy must be <f8 of 1 dim",
+        ),
+        (
+            lambda folder: replace_column(folder, "dst", np.arange(2)),
+            r"dst.npy must be <i8 .* 3 row\(s\), got",
+        ),
+        (
+            lambda folder: claim_rows(folder / "src.npy"),
+            r"src.npy must be a .*, got '80{15} bytes",
+        ),
         (lambda folder: (folder / "time.npy").unlink(), r"time.npy must be a complete .npy file"),
         (lambda folder: (folder / "dst.npy").write_bytes(b""), r"dst.npy must be a complete .npy file"),
         (lambda folder: np.save(folder / "src.npy", np.arange(2)), r"src.npy must be what the manifest says"),
@@ -147,3 +180,31 @@ def test_ids_of_a_pandas_column_are_saved(tmp_path):
     assert EventStore.open(store.save(tmp_path / "store")).node_ids.tolist() == ["a", "b", "c"]
     with pytest.raises(DataError, match="node_ids must be integers or strings"):
         EventStore.from_arrays([0, 1], [1, 2], [0.0, 1.0], node_ids=np.array(["a", 2, None], dtype=object))
+
+
+def test_a_run_does_not_start_on_other_events_than_were_saved(tmp_path):
+    store = EventStore.from_arrays([0, 1, 2], [1, 2, 0], [0.0, 1.0, 2.0], None, np.ones((3, 2)), [0.5, 1.0, 1.5])
+    folder = store.save(tmp_path / "store")
+    assert TemporalDataModule(folder).read().fingerprint == store.fingerprint
+    for name, column, message in (
+        ("src", np.array([0, 1, 1]), f"must be a store of the events {store.fingerprint}, got .*; a file of it is"),
+        ("time", np.array([0.0, 2.0, 1.0]), "must be a store of the events"),
+        ("node_features", np.full((3, 2), np.nan, np.float32), "node_features of .* must be finite"),
+        ("labels", np.array([0.5, np.inf, 1.5]), "labels of .* must be finite"),
+    ):
+        before = (folder / f"{name}.npy").read_bytes()
+        np.save(folder / f"{name}.npy", column)
+        with pytest.raises(DataError, match=message):
+            TemporalDataModule(folder).read()
+        (folder / f"{name}.npy").write_bytes(before)
+
+
+def test_labels_and_times_of_other_kinds():
+    store = EventStore.from_arrays([0, 1], [1, 0], [0.0, 1.0], labels=np.array([1, 2], np.uint32))
+    assert store.labels.dtype == torch.int64
+    for labels in ([0.0, np.nan], np.array([0, 2**63], np.uint64), [[[1]], [[2]]], ["a", "b"]):
+        with pytest.raises(DataError, match="labels must be"):
+            EventStore.from_arrays([0, 1], [1, 0], [0.0, 1.0], labels=labels)
+    for time in (np.array(["2020-01-01", "2020-01-02"], "M8[ns]"), np.array([1j, 2j]), [10**400, 1]):
+        with pytest.raises(DataError, match="time must be numbers"):
+            EventStore.from_arrays([0, 1], [1, 0], time)

@@ -1,6 +1,8 @@
 """Static graphs: what is refused, what options add, every form of source."""
 
 import os
+import warnings
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,13 +109,13 @@ def test_other_sources_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"source must be an .npz file.*got 'dict'"):
         read_graph({})
     (tmp_path / "text.npz").write_text("no archive")
-    with pytest.raises(DataError, match="source must be a NumPy archive"):
+    with pytest.raises(DataError, match="must be a complete archive of numbers"):
         read_graph(tmp_path / "text.npz")
     np.savez(tmp_path / "part.npz", edge_index=np.zeros((2, 1), int))
     with pytest.raises(DataError, match="source must be with attr_indptr, got 'edge_index'"):
         read_graph(tmp_path / "part.npz")
     np.savez(tmp_path / "pickled.npz", edge_index=np.array([{}], dtype=object))
-    with pytest.raises(DataError, match="source must be a NumPy archive"):
+    with pytest.raises(DataError, match="must be a complete archive of numbers"):
         read_graph(tmp_path / "pickled.npz")
 
 
@@ -124,8 +126,25 @@ def test_other_sources_are_refused(tmp_path):
         ({"edge_index": np.array([[0.0], [0.7]])}, r"dst must be of whole numbers, got 0\.7"),
         ({"labels": np.array([0, 1.9, 1])}, r"labels must be of whole numbers, got 1\.9"),
         ({"labels": np.array([0, np.nan, 1])}, "labels must be of whole numbers, got nan"),
+        (
+            {"labels": np.array([0, 2**64 - 1, 1], np.uint64)},
+            "labels must be of whole numbers, got 18446744073709551615",
+        ),
+        ({"labels": np.array(["a", "b", "c"])}, "labels must be of numbers, got '<U1'"),
+        ({"train_mask": np.array([17, 0, 0])}, "train_mask must be of truth values, or of 0 and 1, got 17"),
+        (
+            {"feat_indptr": np.array([0, 2, 1, 2])},
+            "feat_indptr must be ascending from 0 to the num",
+        ),
+        ({"feat_indptr": np.array(3)}, r"feat_indptr must be a vector of integers, got 'int64 \[\]'"),
+        ({"feat_data": np.ones(1)}, r"feat_indptr must be of 3 rows and all indices, got .* 2 indices, values"),
+        ({"feat_shape": np.array([3, 2**60])}, "feat_shape must be of a matrix that memory holds, got"),
+        ({"feat_shape": np.array([3, -1])}, "feat_shape must be two lengths, rows and columns, got"),
         ({"feat_indices": np.array([0, 5])}, r"feat_indices must be columns 0 \.\. 1, got 5"),
-        ({"feat_indptr": np.array([0, 1])}, "feat_indptr must be of 3 rows and all indices, got '2 starts, 2 indices'"),
+        (
+            {"feat_indptr": np.array([0, 1])},
+            "feat_indptr must be ascending from 0 to the number of indices",
+        ),
     ],
 )
 def test_archives_that_do_not_fit_are_refused(tmp_path, change, message):
@@ -145,7 +164,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
     data = bytearray((tmp_path / "bad.npz").read_bytes())
     data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
     (tmp_path / "bad.npz").write_bytes(data)
-    with pytest.raises(DataError, match="source must be a NumPy archive"):
+    with pytest.raises(DataError, match="must be a complete archive of numbers"):
         read_graph(tmp_path / "bad.npz")
 
 
@@ -169,3 +188,30 @@ def test_what_epochs_and_splits_share_is_moved_once():
 def test_cora_is_read():
     info = FullGraphDataModule(DATA / "cora.npz", undirected=False, self_loops=False).info
     assert (info.num_nodes, info.num_edges, info.feature_dim, info.num_classes) == (2708, 10556, 1433, 7)
+
+
+def test_values_of_one_place_add_up(tmp_path):
+    held = {"edge_index": np.array([[0], [1]]), "labels": np.array([0, 1, 1]), "feat_shape": np.array([3, 2])}
+    held |= {"feat_indptr": np.array([0, 2, 2, 2]), "feat_indices": np.array([1, 1]), "feat_data": np.array([1, 2])}
+    held |= {f"{name}_mask": np.arange(3) == place for place, name in enumerate(("train", "val", "test"))}
+    np.savez(tmp_path / "graph.npz", **held)
+    assert read_graph(tmp_path / "graph.npz").features.tolist() == [[0, 3], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("shape", [(10**15,), (2, 1), (2, 3), (-1,), (True, 2), "x"])
+def test_a_header_that_claims_another_size_is_refused_before_anything_is_allocated(tmp_path, shape):
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(32)
+    with zipfile.ZipFile(tmp_path / "bad.npz", "w") as archive:
+        archive.writestr("edge_index.npy", content)
+    with pytest.raises(DataError, match="must be a complete archive of numbers, got '"):
+        read_graph(tmp_path / "bad.npz")
+
+
+def test_an_archive_with_a_name_twice_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bad.npz", "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            archive.writestr("edge_index.npy", b"")
+    with pytest.raises(DataError, match="must be a complete archive of numbers, got 'an archive with a name twice'"):
+        read_graph(tmp_path / "bad.npz")

@@ -178,10 +178,17 @@ def test_small_integers_are_labels(tmp_path):
     same(open_graph(folder), Graph(**parts()))
 
 
+def test_labels_beyond_int64_are_refused(tmp_path):
+    folder = write_folder(tmp_path / "graph", labels=np.array([0, 1, 1, 2**64 - 1], np.uint64))
+    with pytest.raises(DataError, match="labels must be int64, got 'uint64'"):
+        open_graph(folder)
+
+
 def test_damaged_files_are_refused(tmp_path):
     folder = write_folder(tmp_path / "graph")
     whole = (folder / "src.npy").read_bytes()
-    for content in (whole[:-8], whole[:20], b"", b"PK\x03\x04 no array"):
+    foreign = (whole.replace(b"shape", b"shap("), whole.replace(b"}", b" "), whole.replace(b"\x01\x00", b"\x09\x00", 1))
+    for content in (whole[:-8], whole + b"\0", whole[:20], b"", b"PK\x03\x04 no array", *foreign):
         (folder / "src.npy").write_bytes(content)
         with pytest.raises(DataError, match=r"src.npy must be a complete .npy file, got .*; save it again"):
             open_graph(folder)

@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 import time
+import warnings
 import zipfile
 from collections import defaultdict
 from functools import partial
@@ -18,6 +19,7 @@ from lightning_tgnn import FullGraphDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import generate_graph, graph_names, save_graph
 from lightning_tgnn.data.download import download
+from lightning_tgnn.data.unpack import unpack
 from tests.data.graphs import same, write_ogb
 from tests.multiprocess.ranks import free_port
 
@@ -114,6 +116,41 @@ def test_a_corrupt_zip_is_refused(tmp_path, served, monkeypatch):
             FullGraphDataModule("ogbn-products", root=tmp_path / "root").prepare_data()
         assert [path.name for path in (tmp_path / "root").iterdir()] == ["products.zip"]
         (tmp_path / "root" / "products.zip").unlink()
+
+
+def packed(path, *members, kind=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", kind) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in members:
+            archive.writestr(name, b"content")
+    return path
+
+
+def test_an_archive_writes_nothing_outside(tmp_path):
+    archive = packed(tmp_path / "a.zip", "../outside", "/outside", "x/../../outside2", "set/inside")
+    unpack(archive, tmp_path / "made" / "set")
+    held = [path for path in tmp_path.rglob("*") if path.is_file() and path != archive]
+    assert sorted(path.relative_to(tmp_path / "made" / "set").parts[-1] for path in held) == [
+        "inside",
+        "outside",
+        "outside2",
+    ]
+
+
+@pytest.mark.parametrize("names", [("..",), ("a", "a")])
+def test_an_archive_of_names_that_are_none_is_refused(tmp_path, names):
+    with pytest.raises(DataError, match="must be a complete zip file"):
+        unpack(packed(tmp_path / "a.zip", *names), tmp_path / "made")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]
+
+
+def test_an_archive_that_is_packed_in_an_unknown_way_is_refused(tmp_path):
+    path = packed(tmp_path / "a.zip", "name")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 10] = content[8] = 77
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"must be a complete zip file, got .*not supported"):
+        unpack(path, tmp_path / "made")
 
 
 def test_a_download_replaces_what_was_there(tmp_path, served):

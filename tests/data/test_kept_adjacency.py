@@ -80,6 +80,7 @@ def change_manifest(path, **changes):
         lambda folder: cut(folder / "keys.npy"),
         lambda folder: (folder / "neighbors.npy").unlink(),
         lambda folder: np.save(folder / "indptr.npy", np.zeros(3, np.int64)),
+        lambda folder: np.save(folder / "neighbors.npy", np.load(folder / "neighbors.npy")[::-1]),
         lambda folder: (folder / "fits.json").write_bytes(b"\xff"),
         lambda folder: change_manifest(folder / "fits.json", version=0),
         lambda folder: change_manifest(folder / "fits.json", fingerprint="another"),

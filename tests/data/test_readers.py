@@ -422,6 +422,20 @@ def test_a_quote_that_is_never_closed(write):
     refused(write('src,dst,time\na,b,1\n"a,b,2\n' + long), "events, line 3", "close the quotes")
 
 
+def test_a_quote_that_is_never_closed_in_the_header(write):
+    refused(write('src,dst,"time\n1,2,3\n'), "line 1 must be a whole header", "close the quotes")
+
+
+def test_a_carriage_return_before_a_comment_costs_no_event(write):
+    assert edges(read_events(write("\r% comment\n1 2 3\n4 5 6\n"))) == [(1, 2, 3.0), (4, 5, 6.0)]
+
+
+def test_labels_that_float64_does_not_tell_apart_are_no_classes(write):
+    labels = [read_events(write(JODIE_HEADER + f"1,2,3,{2**53 + more},1\n")).labels for more in (-1, 0, 1)]
+    assert [label.dtype for label in labels] == [torch.int64, torch.float64, torch.float64]
+    assert labels[0].item() == 2**53 - 1
+
+
 @pytest.mark.parametrize(("cut", "flip"), [(50, None), (-4, None), (9, None), (None, 200), (None, -6)])
 def test_a_damaged_gzip_file(write, cut, flip):
     text = "".join(f"{random.Random(i).random()} {i} {i}\n" for i in range(200))
@@ -437,6 +451,7 @@ def test_a_damaged_gzip_file(write, cut, flip):
         (b"PK\x03\x04abc", ("a zip archive", "unpack")),
         (b"PAR1abc", ("a complete Parquet file", "cut short")),
         ("1 2 3".encode("utf-16"), ("UTF-16 text", "UTF-8")),
+        (b"\xef\xbb\xbf1 2 3\n\xef\xbb\xbf1 2 4\n", ("line 2 must be text without a byte order mark", "take it out")),
         (gzip.compress(b"1 2 3\n\n\0\0\x01"), ("line 3 must be text", "binary data", "give a text file")),
         ("1 2 3\n1 2 4\nü b 5\n".encode("latin1"), ("line 3 must be UTF-8 text", r"b'\xfc'", "iconv")),
     ],
@@ -469,6 +484,11 @@ def test_columns_that_are_shared_or_twice(write):
     twice = {"src": "a", "dst": "b", "time": "c"}
     refused(path, "columns['time']", "occurs once", "'c'", "positions [2, 3]", columns=twice)
     assert edges(read_events(path, columns={**twice, "time": 3})) == [(1, 2, 4.0)]
+
+
+def test_a_label_that_is_a_feature_too(write):
+    header = JODIE_HEADER.replace("comma_separated_list_of_features", "state_label")
+    refused(write(header + "1,2,3,0,0\n"), "state_label once each", "['state_label'] twice", "leave out the column")
 
 
 def test_no_header(write):

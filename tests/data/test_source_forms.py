@@ -16,6 +16,7 @@ import torch
 
 from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.data.readers.frame import read_frame
 
 EVENTS = 120
 dgl = pytest.importorskip("dgl")
@@ -318,12 +319,14 @@ def test_tgl_folders_that_disagree_are_refused(table, tmp_path, monkeypatch):
         (whole.to_sparse(), "edge_features.pt must be a matrix of numbers"),
         ({"x": whole}, "edge_features.pt must be a matrix of numbers, .*got 'dict'; save it as a dense matrix"),
         (whole * np.nan, r"edge_features\[0\] must be finite"),
+        (torch.zeros(1, 1).expand(10**12, 1), "edge_features.pt must be a matrix of numbers, .*1000000000000, 1"),
         (Evil(), "edge_features.pt must be a file with one tensor, got 'Weights only load failed"),
     ):
         torch.save(content, edge)
         with pytest.raises(DataError, match=message):
             TemporalDataModule(folder).setup()
-    for content in (good[:100], good[:-100], b"", pickle.dumps(Evil()), b"no tensor"):
+    flipped = good.replace(whole.numpy().tobytes()[:4], bytes(4), 1)
+    for content in (good[:100], good[:-100], flipped, b"", pickle.dumps(Evil()), b"no tensor"):
         edge.write_bytes(content)
         with pytest.raises(
             DataError, match=r"edge_features.pt must be a file with one tensor, got .*; save the matrix it"
@@ -393,3 +396,17 @@ def test_graphs_without_times_are_refused(table):
 def test_a_tgl_folder_heeds_no_columns(table, tmp_path):
     with pytest.raises(InvalidArgumentError, match="columns must be left out for the TGL folder"):
         TemporalDataModule(tgl(table, tmp_path / "tgl"), columns={"src": 0, "dst": 1, "time": 2}).setup()
+
+
+def test_dates_are_as_fine_as_they_are_given():
+    nanoseconds = pd.to_datetime([36, 1_500, 1_700_000_000_123_456_000]).astype("datetime64[ns]")
+    store = read_frame(pd.DataFrame({"src": [1, 2, 3], "dst": [2, 3, 1], "time": nanoseconds}))
+    np.testing.assert_allclose(store.time, [36e-9, 1.5e-6, 1_700_000_000.123456], rtol=1e-15)
+    microseconds = pd.DataFrame({"src": [1], "dst": [2], "time": nanoseconds[2:].astype("datetime64[us]")})
+    assert read_frame(microseconds).time[0] == store.time[2]
+
+
+def test_a_frame_in_which_a_label_is_a_feature_too_is_refused():
+    names = ["user_id", "item_id", "timestamp", "state_label", "state_label"]
+    with pytest.raises(DataError, match=r"the DataFrame must be a header with .* once each, got .*'state_label'"):
+        read_frame(pd.DataFrame([[1, 2, 3.0, 0, 0]], columns=names))

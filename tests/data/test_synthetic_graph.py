@@ -79,6 +79,10 @@ def test_a_folder_of_another_graph_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidArgumentError, match=r"folder must be new, .*file with something else'; choose"):
         generate_graph(50, 100, folder=tmp_path / "file")
+    (settings,) = (tmp_path / "graph").glob("*.json")
+    settings.write_text("5")
+    with pytest.raises(InvalidArgumentError, match=r"folder must be new, .*graph with something else'; choose"):
+        generate_graph(50, 100, folder=tmp_path / "graph")
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ def test_no_questions_give_an_empty_table(run, tmp_path):
         ("src,dst,time\nu1,03,soon", ["--score=Q", "--output=O"], "time must be numbers"),
         ("src,dst,time\nu1,03,17", ["--score=Q", "--output=O"], "must be at least 299.0, got 17.0"),
         ("", ["--score=Q", "--output=O"], "score must be a csv table, got"),
+        ("src,dst,note\nu1,03,a\nu1,03", ["--score=Q", "--output=O"], "line 3 has 2 of 3 columns"),
+        ("src,dst\nu1,03,7", ["--score=Q", "--output=O"], "a row that is longer than the header"),
         ("src,dst\nu1,03", ["--score=none.csv", "--output=O"], "score must be a file, got 'none.csv'"),
         ("src,dst\nu1,03", ["--score=Q", "--events=Q", "--output=O"], "events must be a table with time"),
         ("src\nu1", ["--top_k=Q", "--k=0", "--output=O"], "k must be an integer of at least 1, got 0"),

@@ -375,3 +375,60 @@ def test_a_store_in_memory_of_isolated_nodes(tmp_path):
     predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", TemporalDataModule(store, batch_size=8))
     assert set(predictor.top_k([0], k=2).destinations[0]) == {30, 40}
     assert np.isfinite(predictor.embed([490, 480, 0])).all()
+
+
+def changed(path, held, *keys, to):
+    """A file with one place of it changed."""
+    held = dict(held)
+    inner = held
+    for key in keys[:-1]:
+        inner[key] = inner = dict(inner[key])
+    inner[keys[-1]] = to
+    torch.save(held, path)
+    return path
+
+
+def test_saved_states_that_do_not_fit_together_are_refused(tmp_path):
+    store = random_store(300, num_nodes=25, edge_dim=2)
+    data = data_module(store)
+    fitted(tmp_path / "a.ckpt", data)
+    Predictor.from_checkpoint(tmp_path / "a.ckpt", data).save(tmp_path / "live.pt")
+    held, path = torch.load(tmp_path / "live.pt"), tmp_path / "bad.pt"
+    neighbor, weights = held["recent"]["neighbor"], held["weights"]
+    for keys, value, message in (
+        (("version",), torch.ones(2), "must be lightning_tgnn.Predictor, version 1"),
+        (("clock", "latest"), 1e308, "got .ValueError: what does not fit is clock .*not that of the latest event"),
+        (("recent", "neighbor"), neighbor + 25, "what does not fit is neighbor outside of -1 .. 24"),
+        (("recent", "neighbor"), neighbor[:1], "what does not fit is neighbor"),
+        (("features",), held["features"][:1], "what does not fit is row outside of -1 .. 0"),
+        (("is_destination",), torch.ones(24, dtype=torch.bool), "what does not fit is is_destination"),
+        (("batch_size",), 0, "what does not fit is batch_size 0"),
+        (("stream", "num_nodes"), 10**15, "what does not fit is 25 ids of 1000000000000000 nodes"),
+        (("stream",), {}, "got .TypeError: .*missing 7 required"),
+        (("state", "memory"), held["state"]["memory"][:1], r"memory must be torch.float32 \[25, 8\], got .*\[1, 8\]"),
+        (("weights",), dict(list(weights.items())[1:]), "must be a saved Predictor, got .RuntimeError: Error"),
+        (("weights", "predictor.out.bias"), torch.tensor([np.nan]), "a model of finite numbers, got 'NaN .*out.bias'"),
+    ):
+        with pytest.raises(CheckpointError, match=message) as refused:
+            Predictor.load(changed(path, held, *keys, to=value))
+        assert "\n" not in str(refused.value)
+    assert Predictor.load(changed(path, held, "batch_size", to=20)).score([1], [2]).shape == (1,)
+
+
+def test_checkpoints_that_do_not_fit_together_are_refused(tmp_path):
+    data = data_module(random_store(300, num_nodes=25))
+    fitted(tmp_path / "a.ckpt", data)
+    held, path = torch.load(tmp_path / "a.ckpt", weights_only=True), tmp_path / "bad.ckpt"
+    for keys, value, message in (
+        (("lightning_tgnn",), 3, "must be a checkpoint with node state"),
+        (("lightning_tgnn", "state", "position"), 301, "got 'ValueError: the state after 301 of 300 events"),
+        (("lightning_tgnn", "stream"), {}, "a checkpoint of a lightning_tgnn task, got .TypeError"),
+        (("state_dict",), {}, "a checkpoint of a lightning_tgnn task, got .RuntimeError"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            Predictor.from_checkpoint(changed(path, held, *keys, to=value), data)
+    content = bytearray((tmp_path / "a.ckpt").read_bytes())
+    content[bytes(content).index(held["state_dict"]["predictor.out.weight"].numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"must be a checkpoint .*, got .the checksum of .* is wrong"):
+        Predictor.from_checkpoint(path, data)

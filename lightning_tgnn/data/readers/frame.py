@@ -42,7 +42,10 @@ def read_frame(
         raise DataError(refusal(name, "a table with a row per event", "no row", "check how it was made"))
     rows = Rows(Path(name), ",", 0, names, 1, tuple(map(str, frame.row(0))))
     is_jodie = columns is None and has_jodie_names(names)
-    roles = jodie_roles(rows.width) if is_jodie else roles_of(usual_columns(rows) if columns is None else columns, rows)
+    if is_jodie:
+        roles = jodie_roles(names, rows.width, name)
+    else:
+        roles = roles_of(usual_columns(rows) if columns is None else columns, rows)
     return _store(frame, rows, roles, apart=is_jodie if bipartite is None else bipartite)
 
 

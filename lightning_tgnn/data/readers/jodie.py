@@ -22,8 +22,16 @@ def has_jodie_names(names: Sequence[str]) -> bool:
     return [name.strip().lower() for name in names[:4]] == _NAMES
 
 
-def jodie_roles(width: int) -> Roles:
-    """Return the roles of ``width`` columns in JODIE's order."""
+def jodie_roles(names: Sequence[str], width: int, where: str) -> Roles:
+    """Return the roles of ``width`` columns in JODIE's order.
+
+    Raises:
+        DataError: One of JODIE's four names comes again: as a feature it would tell what is to be predicted.
+    """
+    again = [name for name in names[4:] if name.strip().lower() in _NAMES]
+    if again:
+        cure = "leave out the column that is there twice"
+        raise DataError(refusal(where, f"a header with {', '.join(_NAMES)} once each", f"{again} twice", cure))
     return Roles(src=0, dst=1, time=2, label=3, edge_features=tuple(range(4, width)))
 
 
@@ -44,4 +52,4 @@ def jodie_table(head: Head) -> Table:
         where = f"{rows.path}, line {rows.first_line}"
         cure = f"each needs {', '.join(_NAMES)} and the features of the header"
         raise DataError(refusal(where, f"a row of at least {least} columns", f"{rows.width} columns", cure))
-    return Table(rows, jodie_roles(rows.width), apart=True)
+    return Table(rows, jodie_roles(rows.names, rows.width, str(rows.path)), apart=True)

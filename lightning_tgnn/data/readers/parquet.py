@@ -36,9 +36,11 @@ def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, bipartite: bo
         cure = "pip install 'lightning-tgnn[parquet]', or write the table as CSV"
         raise InvalidArgumentError(refusal(str(path), "no Parquet file without pyarrow", path.name, cure)) from error
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()
-    except (pa.ArrowException, OSError, EOFError) as error:
+            if len(table) != file.metadata.num_rows:
+                raise ValueError(f"{len(table)} rows, where it says {file.metadata.num_rows}")
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         cure = "it was cut short or damaged: write, copy or download it again"
         raise DataError(refusal(str(path), "a complete Parquet file", str(error), cure)) from error
     return read_frame(table, columns=columns, bipartite=bipartite, name=str(path))

@@ -21,6 +21,7 @@ _CELLS_PER_CHUNK = 1 << 22
 _BYTES = "S40"  # holds what most use as ids, UUIDs among them; the last byte stays empty
 IdKind = Literal["integers", "bytes", "objects"]
 """As what ids are read: int64 or uint64, UTF-8 of a fixed width, or str objects, which are several times slower."""
+_FIRST_DOUBTFUL = 2.0**53
 _Read = TypeVar("_Read")
 
 
@@ -142,10 +143,9 @@ def _options(rows: Rows) -> dict[str, Any]:
     options: dict[str, Any] = {"sep": rows.delimiter, "skipinitialspace": True}
     if rows.delimiter is None:
         options = {"sep": r"\s+", "quoting": 3}
-    if _pandas_version() < (3, 1):  # From 3.1 on every number is read so, and the option is deprecated.
-        options["float_precision"] = "round_trip"
     return {
         **options,
+        **exact_numbers(),
         "engine": "c",
         "header": None,
         "names": range(rows.width),
@@ -153,6 +153,11 @@ def _options(rows: Rows) -> dict[str, Any]:
         "na_filter": False,
         "low_memory": False,
     }
+
+
+def exact_numbers() -> dict[str, Any]:
+    """Return the option that lets pandas read every number as Python does: from 3.1 on it does, and deprecates it."""
+    return {"float_precision": "round_trip"} if _pandas_version() < (3, 1) else {}
 
 
 def _pandas_version() -> tuple[int, ...]:
@@ -210,9 +215,8 @@ def whole_numbers(labels: np.ndarray) -> np.ndarray:
 
 
 def are_whole(labels: np.ndarray) -> bool:
-    """Whether int64 holds all labels as they are."""
-    with np.errstate(invalid="ignore"):
-        return np.array_equal(labels.astype(np.int64), labels)
+    """Whether int64 holds all labels as they are; from 2^53 on float64 does not tell a number from the next."""
+    return bool((np.abs(labels) < _FIRST_DOUBTFUL).all()) and np.array_equal(labels.astype(np.int64), labels)
 
 
 def _unexplained(table: Table, error: ValueError) -> DataError:

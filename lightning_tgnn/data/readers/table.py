@@ -79,12 +79,19 @@ def find_rows(head: Head, delimiter: str | None, *, has_header: bool) -> Rows:
         DataError: There is no row.
     """
     skipped = head.number if has_header else head.number - 1
-    names = tuple(name.strip() for name in split(head.text, delimiter)) if has_header else ()
+    names = tuple(name.strip() for name in _header(head, delimiter)) if has_header else ()
     first_line, first = next(iterate(head.path, delimiter, skipped), (0, []))
     if not first:
         cure = "check how it was written"
         raise DataError(refusal(str(head.path), "a file with a row per event", "a header only", cure))
     return Rows(head.path, delimiter, skipped, names, first_line, tuple(first))
+
+
+def _header(head: Head, delimiter: str | None) -> list[str]:
+    if delimiter is not None and len(list(csv.reader([f"{head.text}\n", ""], delimiter=delimiter))) == 1:
+        cure = "close the quotes that open there"
+        raise DataError(refusal(f"{head.path}, line {head.number}", "a whole header", head.text[:80], cure))
+    return split(head.text, delimiter)
 
 
 def iterate(path: Path, delimiter: str | None, skipped: int) -> Iterator[tuple[int, list[str]]]:

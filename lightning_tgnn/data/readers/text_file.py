@@ -146,12 +146,13 @@ def _checked(path: Path, blocks: Iterator[bytes], blank_comments: bool) -> Itera
     for index, block in enumerate(blocks):
         if index == 0:
             _refuse_known_binary(path, block)
-        _refuse_no_text(path, block, lines_before)
-        lines_before += block.count(b"\n")
         if index == 0:
             block = block.removeprefix(_UTF8_MARK)
+        _refuse_no_text(path, block, lines_before)
+        lines_before += block.count(b"\n")
         if blank_comments and any(mark.encode() in block for mark in COMMENT_MARKS):
-            block = _COMMENT.sub(rb"\1", block)
+            # With the comment gone a CR before it and an LF behind it would be one end of a line.
+            block = _COMMENT.sub(lambda comment: comment[1].replace(b"\r", b"\n"), block)
         if block:
             yield block
 
@@ -166,6 +167,10 @@ def _refuse_no_text(path: Path, block: bytes, lines_before: int) -> None:
     if b"\0" in block:
         where = f"{path}, line {lines_before + _line_in_block(block, block.index(0))}"
         raise DataError(refusal(where, "text", "binary data", "give a text file, plain or gzipped"))
+    if _UTF8_MARK in block:
+        where = f"{path}, line {lines_before + _line_in_block(block, block.index(_UTF8_MARK))}"
+        cure = "take it out: files that were put together have one each"
+        raise DataError(refusal(where, "text without a byte order mark", "one inside the file", cure))
     try:
         block.decode()
     except UnicodeDecodeError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from lightning_tgnn.data.readers.csv_columns import csv_table
 from lightning_tgnn.data.readers.node_ids import texts
 from lightning_tgnn.data.readers.parse import Columns, parse
 from lightning_tgnn.data.readers.text_file import read_head
+from lightning_tgnn.tensor_file import load_tensors
 
 EDGES, EDGE_FEATURES, NODE_FEATURES = "edges.csv", "edge_features.pt", "node_features.pt"
 _COLUMNS = {"src": "src", "dst": "dst", "time": "time"}
@@ -97,13 +96,13 @@ def _features(path: Path) -> Tensor | None:
     if not path.is_file():
         return None
     try:
-        # Weights only: anything else in the file could run code.
-        values = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path) or None)
-    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError) as error:
+        values = load_tensors(path, mapped=True)
+    except (OSError, ValueError) as error:
         cure = "save the matrix itself, torch.save(matrix, path), or copy the file again if it is cut short"
-        received = str(error).split("\n", 1)[0]
-        raise DataError(refusal(str(path), "a file with one tensor", received, cure)) from error
+        raise DataError(refusal(str(path), "a file with one tensor", str(error), cure)) from error
     is_matrix = isinstance(values, Tensor) and values.layout == torch.strided and values.dim() == 2
+    # A matrix that repeats itself in memory could claim more rows than its file has.
+    is_matrix = is_matrix and values.numel() * values.element_size() <= values.untyped_storage().nbytes()
     if not is_matrix or values.is_complex() or values.is_quantized:
         shape = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise DataError(refusal(str(path), "a matrix of numbers, [rows, width]", shape, "save it as a dense matrix"))

@@ -1,0 +1,123 @@
+"""What has to fit together in a file that a predictor is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_tgnn.checks import CheckpointError, LightningTGNNError, refusal
+from lightning_tgnn.types import StreamInfo
+
+_CURE = "give a file that was written whole"
+_ROUNDING = 1e-6
+
+
+@contextmanager
+def content_of(path: str | Path, what: str) -> Iterator[None]:
+    """Say of a file whose parts do not make a model that it is no such file.
+
+    Raises:
+        CheckpointError: In the place of what goes wrong with such parts.
+    """
+    try:
+        yield
+    except LightningTGNNError:
+        raise
+    except (AttributeError, LookupError, ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise CheckpointError(refusal(str(path), what, reason, _CURE)) from error
+
+
+def check_numbers(module: nn.Module, state: Mapping[str, Any], path: str | Path) -> None:
+    """Refuse weights or node state that would answer NaN.
+
+    Raises:
+        CheckpointError: They would.
+    """
+    tensors = {name: held for name, held in {**module.state_dict(), **state}.items() if isinstance(held, Tensor)}
+    broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
+    if broken:
+        cure = "take an earlier checkpoint, or train again with a smaller learning rate"
+        raise CheckpointError(refusal(str(path), "a model of finite numbers", f"NaN or infinity in {broken[0]}", cure))
+
+
+def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> None:
+    """Refuse tables of a saved predictor that do not fit each other or the stream.
+
+    Args:
+        held: What `Predictor.save` wrote.
+        info: Of the stream, as the file has it.
+        num_nodes: How many ids there are.
+
+    Raises:
+        ValueError: They do not.
+    """
+    _require(info.num_nodes == num_nodes, f"{num_nodes} ids of {info.num_nodes} nodes")
+    first = held["first_destination"]
+    _require(first is None or (type(first) is int and 0 < first < num_nodes), f"first_destination {first!r}")
+    clock = held["clock"]
+    _require(set(clock) == {"origin", "latest"} and all(type(time) is float for time in clock.values()), "clock")
+    _require(math.isfinite(clock["origin"]) and clock["latest"] < math.inf, f"clock {clock}")
+    _require(_is_latest(clock, held), f"clock {clock}, which is not that of the latest event")
+    _require(type(held["batch_size"]) is int and held["batch_size"] > 0, f"batch_size {held['batch_size']!r}")
+    _check_tensor(held, "is_destination", torch.bool, (num_nodes,))
+    if held["node_features"] is not None or info.node_feature_dim:
+        _check_tensor(held, "node_features", torch.float32, (num_nodes, info.node_feature_dim))
+    _check_recent(held, info)
+    if held["open"] is not None:
+        _check_open(held["open"], info)
+
+
+def _is_latest(clock: Mapping[str, float], held: Mapping[str, Any]) -> bool:
+    if clock["latest"] == -math.inf:
+        return held["open"] is None and held["state"]["position"] == 0
+    # The latest event waits in the open batch, or else has sent the latest mail.
+    times = held["state"]["mail_time"] if held["open"] is None else held["open"]["time"]
+    return math.isclose(clock["latest"], clock["origin"] + float(times.max()), rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+
+
+def _check_recent(held: Mapping[str, Any], info: StreamInfo) -> None:
+    recent = held["recent"]
+    shape = recent["neighbor"].shape
+    _require(set(recent) == {"neighbor", "row", "time"} and len(shape) == 2, f"recent {sorted(recent)}")
+    for name, dtype in (("neighbor", torch.int64), ("row", torch.int64), ("time", torch.float64)):
+        _check_tensor(recent, name, dtype, (info.num_nodes, shape[1]))
+    features = held["features"]
+    width = info.edge_feature_dim if features.shape[1:] != (0,) else 0
+    _check_tensor(held, "features", torch.float32, (len(features), width))
+    rows = len(features) if width else torch.iinfo(torch.int64).max
+    _check_range("neighbor", recent["neighbor"], -1, info.num_nodes)
+    _check_range("row", recent["row"], -1, rows)
+    _require(torch.equal(recent["neighbor"] < 0, recent["row"] < 0), "neighbours without a row")
+
+
+def _check_open(events: Mapping[str, Any], info: StreamInfo) -> None:
+    _require(set(events) == {"src", "dst", "time", "features"}, f"open {sorted(events)}")
+    count = len(events["src"])
+    for name in ("src", "dst"):
+        _check_tensor(events, name, torch.int64, (count,))
+        _check_range(name, events[name], 0, info.num_nodes)
+    _check_tensor(events, "time", torch.float64, (count,))
+    _check_tensor(events, "features", torch.float32, (count, info.edge_feature_dim))
+
+
+def _check_tensor(held: Mapping[str, Any], name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = held[name]
+    fits = isinstance(tensor, Tensor) and tensor.dtype == dtype and tensor.shape == shape
+    _require(fits and tensor.layout == torch.strided and bool(torch.isfinite(tensor).all()), name)
+
+
+def _check_range(name: str, numbers: Tensor, lowest: int, end: int) -> None:
+    fits = not numbers.numel() or lowest <= int(numbers.min()) <= int(numbers.max()) < end
+    _require(fits, f"{name} outside of {lowest} .. {end - 1}")
+
+
+def _require(condition: bool, wrong: str) -> None:
+    if not condition:
+        raise ValueError(f"what does not fit is {wrong}")

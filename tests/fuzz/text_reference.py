@@ -1,0 +1,115 @@
+"""What a text file of events says, read in the slowest and plainest way."""
+
+import csv
+import gzip
+import io
+import re
+from itertools import pairwise
+
+import numpy as np
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INTEGERS = ((-(2**63), 2**63), (0, 2**64))
+_BLANKS = " \t\r\n\x0b\x0c"
+
+
+class NotRightError(Exception):
+    """The file says nothing that may be accepted."""
+
+
+def text_of(data):
+    if data[:2] == b"\x1f\x8b":
+        data = gzip.decompress(data)
+    assert b"\0" not in data
+    return data.decode("utf-8").removeprefix("\ufeff")
+
+
+def rows_between_blanks(text):
+    """SNAP: rows of fields; lines that are blank or comments go."""
+    lines = [line.strip(" \t") for line in re.split(r"\r\n|\n|\r", text)]
+    return [re.split(r"[ \t]+", line) for line in lines if line and line[0] not in "#%"]
+
+
+def rows_between(text, delimiters=",;\t"):
+    """CSV: the header, then rows; comments and blank lines may come before the header only."""
+    lines = re.split(r"\r\n|\n|\r", text)
+    head = next(number for number, line in enumerate(lines) if line.strip() and line.strip()[0] not in "#%")
+    first = lines[head]
+    widths = {mark: len(_csv_rows(first, mark)[0]) for mark in delimiters}
+    delimiter = max(delimiters, key=lambda mark: widths[mark])
+    rows = _csv_rows("\n".join(lines[head:]), delimiter)
+    return [row for row in rows if len(row) > 1 or (row and row[0].strip())]
+
+
+def _csv_rows(text, delimiter):
+    return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True))
+
+
+def check_events(store, rows, roles, *, apart, warned):
+    """Assert that a store has the events of rows of text.
+
+    Args:
+        store: What the reader returned.
+        rows: Fields of each row.
+        roles: Positions of ``src``, ``dst``, ``time``, maybe ``label``, and a list ``edge_features``.
+        apart: Whether sources and destinations are numbered apart.
+        warned: Warnings that came.
+    """
+    assert len({len(row) for row in rows}) == 1, "rows of several lengths"
+    times = [number(row[roles["time"]]) for row in rows]
+    assert bool(warned) == any(late < early for early, late in pairwise(times)), "the notice of sorting"
+    order = sorted(range(len(rows)), key=times.__getitem__)
+    assert len(store) == len(rows)
+    assert store.time.tolist() == [times[place] for place in order]
+    for role, column in (("src", store.src), ("dst", store.dst)):
+        _check_ids(store.node_ids[column.numpy()], [rows[place][roles[role]] for place in order])
+    cells = [row[roles[role]] for row in rows for role in ("src", "dst")]
+    whole = all(_INTEGER.fullmatch(cell.strip(_BLANKS)) for cell in cells)
+    fits = whole and (
+        all(-(2**63) <= int(cell) < 2**63 for cell in cells) or all(0 <= int(cell) < 2**64 for cell in cells)
+    )
+    assert (store.node_ids.dtype.kind in "iu") == fits, "integers are integers, and nothing else is"
+    _check_numbering(store, apart)
+    if roles.get("label") is None:
+        assert store.labels is None
+    else:
+        labels = [rows[place][roles["label"]] for place in order]
+        kept = store.labels.tolist()
+        assert [
+            exact(cell) if isinstance(label, int) else number(cell) for cell, label in zip(labels, kept, strict=True)
+        ] == kept
+    if roles["edge_features"]:
+        expected = [[number(rows[place][position]) for position in roles["edge_features"]] for place in order]
+        np.testing.assert_array_max_ulp(
+            store.edge_features.numpy(), np.array(expected, np.float64).astype(np.float32), 1
+        )
+    else:
+        assert store.edge_features is None
+
+
+def _check_ids(found, cells):
+    if found.dtype.kind in "iu":
+        assert found.tolist() == [int(cell) for cell in cells]
+    else:
+        assert found.tolist() == [cell.strip() for cell in cells]
+
+
+def _check_numbering(store, apart):
+    ids, first = store.node_ids.tolist(), int(store.dst.min()) if apart else 0
+    parts = [ids[:first], ids[first:]] if apart else [ids]
+    assert all(part == sorted(set(part)) for part in parts), "numbered by their ids, each once"
+    assert not apart or int(store.src.max()) < first
+    assert len(ids) == store.num_nodes == len(np.unique(np.concatenate([store.src, store.dst])))
+
+
+def number(cell):
+    assert _NUMBER.fullmatch(cell.strip(_BLANKS)), f"no number: {cell!r}"
+    value = float(cell)
+    assert np.isfinite(value)
+    return value
+
+
+def exact(cell):
+    """Return a whole number of any length as it is written."""
+    return int(cell) if _INTEGER.fullmatch(cell.strip(_BLANKS)) else number(cell)
