@@ -203,8 +203,8 @@ def test_labels_and_times_of_other_kinds():
     store = EventStore.from_arrays([0, 1], [1, 0], [0.0, 1.0], labels=np.array([1, 2], np.uint32))
     assert store.labels.dtype == torch.int64
     for labels in ([0.0, np.nan], np.array([0, 2**63], np.uint64), [[[1]], [[2]]], ["a", "b"]):
-        with pytest.raises(DataError, match="labels must be"):
+        with pytest.raises(DataError, match=r"labels(\[1\])? must be"):
             EventStore.from_arrays([0, 1], [1, 0], [0.0, 1.0], labels=labels)
     for time in (np.array(["2020-01-01", "2020-01-02"], "M8[ns]"), np.array([1j, 2j]), [10**400, 1]):
-        with pytest.raises(DataError, match="time must be numbers"):
+        with pytest.raises(DataError, match="time must be (real )?numbers"):
             EventStore.from_arrays([0, 1], [1, 0], time)
