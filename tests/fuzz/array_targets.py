@@ -267,7 +267,11 @@ def _rows(data):
 
 
 def _whole(cell):
-    return int(cell.strip())
+    try:
+        return int(cell)
+    except ValueError:
+        assert float(cell).is_integer()
+        return int(float(cell))
 
 
 def _float(cell):

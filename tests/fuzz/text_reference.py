@@ -33,12 +33,13 @@ def rows_between_blanks(text):
 
 def rows_between(text, delimiters=",;\t"):
     """CSV: the header, then rows; comments and blank lines may come before the header only."""
-    lines = re.split(r"\r\n|\n|\r", text)
+    parts = re.split(r"(\r\n|\n|\r)", text)  # lines and their ends in turns
+    lines = parts[::2]
     head = next(number for number, line in enumerate(lines) if line.strip() and line.strip()[0] not in "#%")
     first = lines[head]
     widths = {mark: len(_csv_rows(first, mark)[0]) for mark in delimiters}
     delimiter = max(delimiters, key=lambda mark: widths[mark])
-    rows = _csv_rows("\n".join(lines[head:]), delimiter)
+    rows = _csv_rows("".join(parts[2 * head :]), delimiter)
     return [row for row in rows if len(row) > 1 or (row and row[0].strip())]
 
 
