@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import zipfile
 from pathlib import Path
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.new_folder import new_folder
 from lightning_tgnn.files import refusal_to_write
+
+_OF_NAMES = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}  # errors that names in an archive make
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -26,7 +29,8 @@ def unpack(archive: Path, folder: Path) -> None:
                     raise zipfile.BadZipFile("a name twice")
                 zipped.extractall(partial)
         except Exception as error:  # what the reader of archives raises on garbage is anything
-            if isinstance(error, OSError) and refusal_to_write(folder, error) is not None:
+            of_a_name = isinstance(error, OSError) and error.errno in _OF_NAMES
+            if isinstance(error, OSError) and not of_a_name and refusal_to_write(folder, error) is not None:
                 raise
             cure = "delete it, so that it is downloaded again"
             raise DataError(refusal(str(archive), "a complete zip file", str(error), cure)) from error

@@ -206,5 +206,5 @@ def test_labels_and_times_of_other_kinds():
         with pytest.raises(DataError, match=r"labels(\[1\])? must be"):
             EventStore.from_arrays([0, 1], [1, 0], [0.0, 1.0], labels=labels)
     for time in (np.array(["2020-01-01", "2020-01-02"], "M8[ns]"), np.array([1j, 2j]), [10**400, 1]):
-        with pytest.raises(DataError, match="time must be (real )?numbers"):
+        with pytest.raises(DataError, match=r"time must be (real )?numbers"):
             EventStore.from_arrays([0, 1], [1, 0], time)

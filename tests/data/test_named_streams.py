@@ -189,7 +189,7 @@ def test_options_that_a_name_does_not_heed_are_refused(tmp_path, publish):
 
 
 def test_a_misspelt_name_is_told_the_others():
-    names = "wikipedia, reddit, mooc, lastfm, collegemsg, bitcoinotc, gdelt"
+    names = "wikipedia, reddit, mooc, lastfm, collegemsg, bitcoinotc, gdelt, tgbl-wiki, .*"
     with pytest.raises(
         DataError, match=f"source must be an existing file or folder, or one of {names}, got 'wikpedia'"
     ):
