@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning_tgnn import FullGraphDataModule, NodeClassification, SystemMonitor
 from lightning_tgnn.callbacks.progress_bar import shortened
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.commands.run_figures import stage_seconds
 from lightning_tgnn.commands.run_log import read_run
 from tests.multiprocess.training import build, fit
 
@@ -130,11 +131,24 @@ def test_a_resumed_run_and_a_second_fit_are_monitored_anew(tmp_path):
     resumed, _, _, folder = monitored(tmp_path / "resumed", epochs=2, ckpt_path=str(checkpoint))
     log = read_run(folder)
     assert log.series["system/milliseconds_per_step"].steps == [10, 12]
+    assert stage_seconds(log) == pytest.approx(stages_of(resumed), rel=1e-4)
     assert set(resumed.seconds) == {*STAGES, "validation"}
     outcome["trainer"].fit_loop.max_epochs = 2
     outcome["trainer"].fit(task, datamodule=outcome["trainer"].datamodule)
     assert monitor.seconds != first
     assert monitor.latest["redundancy/eta_1"] == pytest.approx(resumed.latest["redundancy/eta_1"])
+
+
+def stages_of(monitor):
+    return {stage: spent for stage, spent in monitor.seconds.items() if stage != "validation"}
+
+
+@pytest.mark.parametrize("batches", [3, 6])
+def test_seconds_logged_are_those_measured_where_gradients_are_accumulated(tmp_path, batches):
+    monitor, _, _, folder = monitored(tmp_path, accumulate_grad_batches=batches)
+    log = read_run(folder)
+    assert log.series["system/window_seconds"].steps == {3: [1, 2, 3, 4], 6: [0, 1, 1, 2]}[batches]
+    assert stage_seconds(log) == pytest.approx(stages_of(monitor), rel=1e-4)
 
 
 def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
