@@ -19,6 +19,8 @@ from rich.console import Console
 
 from lightning_tgnn import EventProgressBar, EventStore, NodeClassification, SystemMonitor
 from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.commands.run_figures import figure_rows, stage_seconds, validation_in_training
+from lightning_tgnn.commands.run_log import read_run
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.report import Best, print_report
 from tests.data.streams import random_store
@@ -132,17 +134,30 @@ def check_what_fit_left(printed, figures=4):
     assert (Path(logs) / "config.yaml").exists()
 
 
-def test_curves_are_in_tensorboard(tmp_path):
+def test_curves_are_in_tensorboard_and_the_page_says_what_the_terminal_does(tmp_path, capsys):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     source = wikipedia_like(tmp_path / "stream.txt")
-    main(["fit", f"--data.source={source}", "--trainer.max_epochs=2", "--trainer.log_every_n_steps=1", *QUIET, *TINY])
+    # The checkpoint that is tested is not the one with the best AP.
+    saved = "--trainer.callbacks+={class_path: ModelCheckpoint, init_args: {monitor: val/ap, mode: min}}"
+    limits = ["--trainer.max_epochs=3", "--trainer.log_every_n_steps=1", "--trainer.accumulate_grad_batches=2"]
+    main(["fit", f"--data.source={source}", saved, *limits, *QUIET, *TINY])
+    printed = capsys.readouterr().out
     (folder,) = (tmp_path / "runs" / "tgnn").iterdir()
     logged = EventAccumulator(str(folder)).Reload()
     keys = {"train/loss", "train/events_per_second", "val/ap", "val/auc", "val/mrr", "val/hits@10", "test/ap"}
     keys |= {"time/embed", "redundancy/eta_1", "system/events_per_second"}
     assert keys <= set(logged.Tags()["scalars"])
-    assert [event.step for event in logged.Scalars("val/ap")][:2] == [1, 3]
+    log = read_run(folder)
+    during = validation_in_training(log)["val/ap"]
+    assert during.steps == [0, 1, 2]
+    rows = {row[0]: row[1:] for row in figure_rows(log)}
+    best, _, validation, test = zip(*(rows[name] for name in ("ap", "auc", "mrr", "hits@10")), strict=True)
+    for title, figures in (("validation", validation), ("test", test)):
+        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:4] == list(figures)
+    assert best[0] == f"{max(during.values):.4f}" != validation[0] == f"{min(during.values):.4f}"
+    seconds = float(re.search(r"training steps (\d+\.\d) s", printed).group(1))
+    assert sum(stage_seconds(log).values()) == pytest.approx(seconds, abs=0.06)
 
 
 def test_a_checkpoint_goes_through_all_subcommands(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """``lightning-tgnn data``: figures and files of each action, and what it says where it cannot."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -70,16 +71,43 @@ def test_convert_takes_the_columns_of_a_csv(tmp_path):
     assert store.edge_features.tolist() == [[0.5], [0.25]]
 
 
+def test_a_name_comes_before_a_file_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("Synthetic").write_text("1 2 5\n2 3 6\n")
+    main(["data", "convert", "--source=Synthetic", "--synthetic.num_events=70", "--output=named"])
+    main(["data", "convert", "--source=./Synthetic", "--output=filed"])
+    assert [len(EventStore.open(folder)) for folder in ("named", "filed")] == [70, 2]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:5],
+        lambda data: data[:11],
+        lambda data: data[:2] + b"\7" + data[3:],
+        lambda data: data[:10] + b"\7",
+    ],
+)
+def test_a_damaged_gzip_file_is_refused(tmp_path, damage):
+    source = tmp_path / "events.txt.gz"
+    source.write_bytes(damage(gzip.compress(b"1 2 3\n" * 1000, mtime=0)))
+    with pytest.raises(SystemExit, match=r"lightning-tgnn: \S+ must be a complete gzip file, got .*; it was cut short"):
+        main(["data", "convert", f"--source={source}", f"--output={tmp_path / 'out'}"])
+    assert list(tmp_path.iterdir()) == [source]
+
+
 def test_generate_draws_the_same_to_a_store_and_to_a_csv(tmp_path):
     settings = ["--num_events=300", "--num_sources=20", "--num_destinations=30", "--seed=3"]
     expected = generate_stream(num_events=300, num_sources=20, num_destinations=30, seed=3)
     main(["data", "generate", f"--output={tmp_path / 'stream'}", *settings, "--edge_feature_dim=2"])
     store = EventStore.open(tmp_path / "stream")
     assert (store.fingerprint, store.edge_feature_dim) == (expected.fingerprint, 2)
-    main(["data", "generate", f"--output={tmp_path / 'stream.csv'}", *settings])
-    read = read_events(tmp_path / "stream.csv")
-    assert torch.equal(read.time, expected.time)
-    assert np.array_equal(read.node_ids[read.dst], expected.dst.numpy())
+    for name in ("stream.csv", "other.CSV"):
+        main(["data", "generate", f"--output={tmp_path / name}", *settings])
+        assert (tmp_path / name).is_file()
+        read = read_events(tmp_path / name)
+        assert torch.equal(read.time, expected.time)
+        assert np.array_equal(read.node_ids[read.dst], expected.dst.numpy())
 
 
 def test_download_calls_what_its_name_stands_for(tmp_path, monkeypatch, capsys):

@@ -12,8 +12,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lightning_tgnn.checks import DataError
 from lightning_tgnn.cli import main
+from lightning_tgnn.commands.run_figures import figure_rows, stage_seconds, validation_in_training
 from lightning_tgnn.commands.run_log import find_run, read_run
-from lightning_tgnn.commands.run_page import best_figures, page_of, stage_seconds
+from lightning_tgnn.commands.run_page import page_of
 from lightning_tgnn.commands.run_settings import read_settings
 from tests.data.disks import files_below
 
@@ -36,6 +37,7 @@ def write_run(folder, losses=(0.9, 0.7, 0.5), config=CONFIG):
             writer.add_scalar("train/loss", loss, step)
             writer.add_scalar("val/ap", [0.8, 0.95, 0.9][number % 3], step)
             writer.add_scalar("system/milliseconds_per_step", [20, 10, 30][number % 3], step)
+            writer.add_scalar("system/window_seconds", [0.2, 0.1, 0.3][number % 3], step)
             writer.add_scalar("system/events_per_second", 1000, step)
             writer.add_scalar("time/embed", 0.25, step)
             writer.add_scalar("time/backward", 0.75, step)
@@ -45,9 +47,11 @@ def write_run(folder, losses=(0.9, 0.7, 0.5), config=CONFIG):
             writer.add_histogram("memory/norm", np.linspace(0, 3, 50), step)
             writer.add_pr_curve("scores/val_curve", np.array([0, 1, 1]), np.array([0.1, 0.6, 0.9]), step)
         writer.add_image("exchange/residual", np.zeros((1, 4, 4)), 30)
-        writer.add_scalar("test/ap", 0.875, 30)
-        writer.add_scalar("val/loss", 0.5, 10)
-        writer.add_scalar("val/loss", 0.25, 20)
+        writer.add_scalar("test/ap", 0.875, 31)
+        for step, loss, error in ((10, 0.5, 4), (20, 0.25, 2), (30, 0.75, 3)):
+            writer.add_scalar("val/loss", loss, step)
+            writer.add_scalar("val/node_rmse", error, step)
+        writer.add_scalar("val/ap", 0.85, 31)  # of the checkpoint that is tested
     if config is not None:
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return folder
@@ -90,10 +94,25 @@ def test_the_page_holds_the_run_and_nothing_from_elsewhere(tmp_path, capsys):
 
 def test_figures_and_seconds_by_hand(tmp_path):
     log = read_run(write_run(tmp_path / "run"))
-    assert best_figures(log) == [("ap", "0.9500", "20", "0.8750"), ("loss", "0.2500", "20", "")]
+    assert figure_rows(log) == [
+        ("ap", "0.9500", "20", "0.8500", "0.8750"),
+        ("loss", "0.2500", "20", "", ""),
+        ("node_rmse", "2.0000", "20", "", ""),
+    ]
+    assert validation_in_training(log)["val/ap"].steps == [10, 20, 30]
     assert stage_seconds(log) == pytest.approx({"embed": 0.6 / 4, "backward": 1.8 / 4}, rel=1e-5)
     assert log.series["train/loss"].steps == [10, 20, 30]
     assert log.series["train/loss"].numbers() == pytest.approx([0.9, 0.7, 0.5])
+
+
+@pytest.mark.parametrize("name", ["val_loss", "mae", "RMSE", "MeanSquaredError", "mse@10", "nll"])
+def test_errors_are_best_where_they_are_lowest(tmp_path, name):
+    with SummaryWriter(tmp_path) as writer:
+        for step, value in ((1, 3), (2, 1), (3, 2)):
+            writer.add_scalar(f"val/{name}", value, step)
+            writer.add_scalar("val/mrr", value, step)
+    rows = {row[0]: row[1:3] for row in figure_rows(read_run(tmp_path))}
+    assert rows == {name: ("1.0000", "2"), "mrr": ("3.0000", "1")}
 
 
 def test_a_run_with_nothing_but_a_loss_has_a_page(tmp_path):

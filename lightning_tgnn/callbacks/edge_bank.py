@@ -37,6 +37,18 @@ class EdgeBankBaseline(pl.Callback):
         self._bank: EdgeBank | None = None
         self._metrics: dict[str, LinkMetrics] = {}
 
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Refuse what has no links to score before anything is trained.
+
+        Raises:
+            InvalidArgumentError: The task draws no negatives, or the data is no stream of events.
+        """
+        data: Any = getattr(trainer, "datamodule", None)
+        if getattr(data, "store", None) is None or not getattr(pl_module, "draws_negatives", True):
+            cure = "leave EdgeBank out, or predict links on a TemporalDataModule"
+            received = f"{type(pl_module).__name__} on {type(data).__name__}"
+            raise InvalidArgumentError(refusal("EdgeBank", "beside a link predictor", received, cure))
+
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin with nothing measured."""
         self._begin(trainer, pl_module)
@@ -66,12 +78,8 @@ class EdgeBankBaseline(pl.Callback):
         self._log("test", trainer, pl_module)
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        data: Any = getattr(trainer, "datamodule", None)
-        store = getattr(data, "store", None)
-        if store is None or not getattr(pl_module, "draws_negatives", True):
-            cure = "leave EdgeBank out, or predict links on a TemporalDataModule"
-            received = f"{type(pl_module).__name__} on {type(data).__name__}"
-            raise InvalidArgumentError(refusal("EdgeBank", "beside a link predictor", received, cure))
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        store = data.store
         if self._store is not store:  # of an earlier run on other data
             self._store = store
             self._bank = EdgeBank.build(store.src, store.dst, store.time, store.num_nodes)

@@ -68,6 +68,7 @@ def system_figures(summed: Tensor, ranks: int, steps: int) -> dict[str, float]:
     stages = stage_totals(summed, ranks)
     seconds = sum(stages.values())
     figures = {f"time/{stage}": spent / seconds for stage, spent in stages.items()}
+    figures["system/window_seconds"] = seconds
     figures["system/milliseconds_per_step"] = 1e3 * seconds / steps
     if events:
         figures["system/events_per_second"] = events / seconds

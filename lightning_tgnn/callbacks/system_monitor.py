@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
+from lightning_tgnn.algorithms.stage_times import STAGES
 from lightning_tgnn.callbacks.distributions import log_memory, log_scores, over_ranks
 from lightning_tgnn.callbacks.latest_embeddings import LatestEmbeddings, keeping
 from lightning_tgnn.callbacks.replaced_methods import ReplacedMethods
@@ -39,7 +40,8 @@ class SystemMonitor(Callback):
     - ``time/<stage>``: shares of the time of a step: ``sample`` (until its batch was there), ``wait`` (for other
       ranks), ``fetch`` (rows of node state), ``update`` (mails taken in), ``embed``, ``score``, ``write`` (mails made
       and delivered), ``backward``, ``step`` (of the optimizer), ``other``. Static graphs have no node state.
-    - ``system/milliseconds_per_step``, ``system/events_per_second`` (of all ranks, without what lies between steps).
+    - ``system/milliseconds_per_step`` (of a batch), ``system/events_per_second`` (of all ranks), both without what lies
+      between steps, and ``system/window_seconds``, what all steps of the window took.
     - ``redundancy/eta_1``, ``redundancy/eta_2``: share of the entries of the sampled series (roots and neighbours) and
       of the original one (sources and destinations) that repeat a node (Sven, Algorithm 2).
 
@@ -138,7 +140,9 @@ class SystemMonitor(Callback):
         steps, ranks = self._recorder.steps, trainer.world_size
         summed = over_ranks(trainer, self._counts.packed(self._recorder.take()), "sum")
         self._counts = BatchCounts()
-        self.latest = system_figures(summed, ranks, steps)
+        # A stage that had its time before is logged in every window: a reader can tell which share is of which window.
+        idle = {f"time/{stage}": 0.0 for stage in STAGES if stage in self.seconds}
+        self.latest = idle | system_figures(summed, ranks, steps)
         self.seconds.update(stage_totals(summed, ranks))
         if trainer.is_global_zero:
             for logger in trainer.loggers:

@@ -14,13 +14,14 @@ from lightning_tgnn.commands.event_source import SOURCE
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.data import EventStore, TemporalDataModule
 from lightning_tgnn.data.convert import convert_text, is_text_file
+from lightning_tgnn.data.event_source import name_of
 from lightning_tgnn.data.kept_adjacency import save_with_adjacency
 
 _DESCRIPTION = """Write a stream to a folder that opens at once and is mapped, with its adjacency.
 
-  lightning-tgnn data convert --source wikipedia.txt.gz --output wikipedia
+  lightning-tgnn data convert --source wikipedia.txt.gz --output wikipedia_store
   lightning-tgnn data convert --source ratings.csv --columns '{src: 0, dst: 1, time: 3}' --output ratings
-  lightning-tgnn fit --config RECIPE --data.source wikipedia
+  lightning-tgnn fit --config RECIPE --data.source wikipedia_store
 
 Text files are read piece by piece, in memory that does not grow with the number of events; rows that are not in order
 of time are sorted on disk. The folder appears only when it is complete.
@@ -66,7 +67,7 @@ def convert_source(of_data: dict[str, Any], folder: Path, console: Console) -> E
         DataError: The source holds something that must not be trained on.
     """
     module, source = TemporalDataModule(**of_data), of_data["source"]
-    if not is_text_file(Path(source)):
+    if name_of(source) or not is_text_file(Path(source)):  # a name comes before a file of that name
         return save_with_adjacency(module.read(), folder)
     reading = {name: of_data[name] for name in ("format", "columns", "bipartite")}
     with console.status("reading") as status:

@@ -39,5 +39,5 @@ def generate(arguments: Sequence[str]) -> None:
     own, settings = options.parse(arguments)
     output = Path(own["output"])
     store = generate_stream(**settings)
-    (write_csv if output.suffix == ".csv" else save_with_adjacency)(store, output)
+    (write_csv if output.suffix.lower() == ".csv" else save_with_adjacency)(store, output)
     print(f"{output}: {len(store):,} events, {store.num_nodes:,} nodes")

@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from lightning_tgnn.algorithms.stage_times import STAGES
 from lightning_tgnn.commands import run_charts
+from lightning_tgnn.commands.run_figures import figure_rows, stage_seconds, stage_shares, validation_in_training
 from lightning_tgnn.commands.run_log import RunLog, Series
 
-_LOWER_IS_BETTER = ("loss", "error")
 _SHOWN = ("train/loss", "train/accuracy", "system/events_per_second", "system/milliseconds_per_step")
 _MEMORY = {"memory/norm": "norm", "memory/age": "age, in the stream's unit"}
 # Shown elsewhere, or of no interest as a curve.
-_NO_CURVE = ("epoch", "hp_metric", "train/events_per_second", "memory/broken_rows")
+_NO_CURVE = ("epoch", "hp_metric", "train/events_per_second", "memory/broken_rows", "system/window_seconds")
 
 
 def page_of(log: RunLog, settings: Mapping[str, str], notices: list[str]) -> str:
@@ -40,51 +39,12 @@ def page_of(log: RunLog, settings: Mapping[str, str], notices: list[str]) -> str
         folder=str(log.folder),
         facts=_facts(log, settings),
         notices=notices,
-        figures=best_figures(log),
+        figures=figure_rows(log),
         stages=_stage_rows(stages),
         charts=_sections(log, stages),
         settings=settings,
         table=_all_scalars(log),
     )
-
-
-def stage_seconds(log: RunLog) -> dict[str, float]:
-    """Return the seconds of training steps by stage, in the order of `STAGES`; nothing without a `SystemMonitor`."""
-    steps, shares = stage_shares(log)
-    if not shares:
-        return {}
-    durations = log.of_kind("scalars")["system/milliseconds_per_step"]
-    lengths = np.diff(steps, prepend=0)
-    window = lengths * durations.numbers() / 1e3
-    return {stage: float(values @ window) for stage, values in shares.items()}
-
-
-def stage_shares(log: RunLog) -> tuple[list[int], dict[str, np.ndarray]]:
-    """Return the last step of each window, and the share of each stage in it, float64 [windows]."""
-    scalars = log.of_kind("scalars")
-    durations = scalars.get("system/milliseconds_per_step")
-    if durations is None:
-        return [], {}
-    shares = {}
-    for stage in STAGES:
-        if (curve := scalars.get(f"time/{stage}")) is not None:
-            at = dict(zip(curve.steps, curve.values, strict=True))
-            shares[stage] = np.array([at.get(step, 0.0) for step in durations.steps], dtype=np.float64)
-    return durations.steps, shares
-
-
-def best_figures(log: RunLog) -> list[tuple[str, str, str, str]]:
-    """Return for each figure of validation and test: name, best in validation, its step, and the one of the test."""
-    rows, scalars = [], log.of_kind("scalars")
-    names = {tag.split("/", 1)[1] for tag in scalars if tag.startswith(("val/", "test/"))}
-    for name in sorted(names):
-        best, step, test = "", "", scalars.get(f"test/{name}")
-        if (curve := scalars.get(f"val/{name}")) is not None and np.isfinite(curve.numbers()).any():
-            pick = np.nanargmin if name.endswith(_LOWER_IS_BETTER) else np.nanargmax
-            place = int(pick(curve.numbers()))
-            best, step = f"{curve.numbers()[place]:.4f}", str(curve.steps[place])
-        rows.append((name, best, step, "" if test is None else f"{test.numbers()[-1]:.4f}"))
-    return rows
 
 
 def _facts(log: RunLog, settings: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -135,8 +95,7 @@ def _sections(log: RunLog, stages: Mapping[str, float]) -> dict[str, list[str]]:
 def _curves(log: RunLog) -> list[str]:
     scalars = log.of_kind("scalars")
     charts = [run_charts.lines({tag: scalars[tag]}, title=tag) for tag in _SHOWN if tag in scalars]
-    validation = {tag: series for tag, series in scalars.items() if tag.startswith("val/")}
-    if validation:
+    if validation := validation_in_training(log):
         charts.insert(1, run_charts.lines(validation, title="validation"))
     return charts
 

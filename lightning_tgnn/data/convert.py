@@ -21,7 +21,7 @@ from lightning_tgnn.data.readers.node_ids import NodeNumbering
 from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, read_chunks
 from lightning_tgnn.data.readers.read import check_arguments, open_table
 from lightning_tgnn.data.readers.table import Table
-from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes
+from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes, read_block
 
 _ORDERED_AT_ONCE = 1 << 22
 Report = Callable[[int], None]
@@ -144,9 +144,9 @@ def is_text_file(path: Path) -> bool:
     """Whether ``path`` is a file that, unpacked, does not begin as one of the binary forms.
 
     Raises:
-        DataError: It may not be read.
+        DataError: It may not be read, or is gzipped and damaged.
     """
     if not path.is_file():
         return False
     with open_bytes(path) as file:
-        return not file.read(8).startswith(tuple(KNOWN_BINARIES))
+        return not read_block(file, path).startswith(tuple(KNOWN_BINARIES))

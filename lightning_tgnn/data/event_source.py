@@ -56,7 +56,7 @@ def prepare_events(source: Any, root: Path) -> None:
         DataError: Something cannot be reached, or is not what was published.
         InvalidArgumentError: Nothing can be written under ``root``.
     """
-    name = _name_of(source)
+    name = name_of(source)
     if name in STREAMS:
         prepare_stream(name, root)
     if name in TGB_NAMES:
@@ -70,7 +70,7 @@ def opened(source: Any, root: Path) -> Any:
         DataError: A file of it is missing or damaged.
         InvalidArgumentError: It has not been prepared, or its library is missing.
     """
-    name = _name_of(source)
+    name = name_of(source)
     return open_tgb(name, root) if name in TGB_NAMES else source
 
 
@@ -81,7 +81,7 @@ def open_events(source: Any, options: ReadOptions) -> EventStore:
         DataError: The source holds something that must not be trained on.
         InvalidArgumentError: It is of no form that is read, or an option does not go with it.
     """
-    name = _name_of(source)
+    name = name_of(source)
     if name == SYNTHETIC:
         return generate_stream(**options.synthetic)
     if name in STREAMS:
@@ -102,7 +102,8 @@ def fixed_protocol(source: Any, store: EventStore) -> Protocol | None:
     return protocol_of(source, store.num_nodes) if _is_instance(source, *_TGB) else None
 
 
-def _name_of(source: Any) -> str | None:
+def name_of(source: Any) -> str | None:
+    """Return the name that a source is, in lower case; None of a path or an object."""
     name = str(source).lower() if isinstance(source, (str, Path)) else None
     return name if name in (*_NAMES, SYNTHETIC) else None
 

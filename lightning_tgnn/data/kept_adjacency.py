@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +16,7 @@ from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.graph_checks import check_ends
 from lightning_tgnn.data.new_folder import check_new, new_folder
 from lightning_tgnn.data.npy_file import allocate_npy, map_npy, mapped_tensor
+from lightning_tgnn.data.one_at_a_time import one_at_a_time
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 
 _FOLDER = "adjacency"
@@ -79,7 +77,9 @@ def keep_adjacency(store: EventStore, folder: Path) -> TemporalAdjacency:
         InvalidArgumentError: The folder cannot be written.
     """
     place = folder / _FOLDER
-    with _one_at_a_time(folder):
+    with suppress(DataError, FileNotFoundError):  # not there, damaged, or just being replaced
+        return _open(place, store)  # without the lock, which takes a folder that can be written
+    with one_at_a_time(place):
         with suppress(DataError):
             return _open(place, store)
         with new_folder(place) as partial:
@@ -129,15 +129,3 @@ def _checksum(path: Path) -> int:
         while block := file.read(_BLOCK_BYTES):
             checksum = zlib.crc32(block, checksum)
     return checksum
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Let one process after the other in; a file system without locks lets all, and the first that is done counts."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning_tgnn import FullGraphDataModule, NodeClassification, SystemMonitor
 from lightning_tgnn.callbacks.progress_bar import shortened
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.commands.run_figures import stage_seconds
 from lightning_tgnn.commands.run_log import read_run
 from tests.multiprocess.training import build, fit
 
@@ -19,16 +20,29 @@ STAGES = {"sample", "fetch", "update", "embed", "score", "write", "backward", "s
 
 
 class Seen(Callback):
-    """Counts entries by itself, and keeps the scores of the latest validation."""
+    """Counts entries by itself, and keeps the scores and the embeddings of the latest validation."""
 
     def __init__(self):
-        self.rates, self.scores, self.memory = [], None, []
+        self.rates, self.scores, self.memory, self.embedded = [], None, [], {}
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         series = torch.cat([batch.src, batch.dst, batch.negatives.flatten()])
         neighbors = batch.nodes[batch.neighbor_index[batch.neighbor_mask]] if len(batch.neighbor_mask) else series[:0]
         sampled, original = torch.cat([series, neighbors]), torch.cat([batch.src, batch.dst])
         self.rates.append([len(sampled), len(sampled.unique()), len(original), len(original.unique())])
+
+    def on_validation_epoch_start(self, trainer, module):
+        self.embedded = {}
+
+    def on_validation_batch_start(self, trainer, module, batch, batch_idx):
+        updated = module.apply_mail(module.fetch(batch.nodes).wait())
+        vectors = type(module).embed(module, updated, batch)  # the task's own, which the monitor does not see
+        sides = [batch.src.tolist(), batch.dst.tolist()]
+        for node in {*sides[0], *sides[1]}:
+            self.embedded[node] = {}  # of a batch before
+        for side, nodes in enumerate(sides):
+            for event, node in enumerate(nodes):
+                self.embedded[node][side] = vectors[side * len(batch) + event].numpy()
 
     def on_validation_epoch_end(self, trainer, module):
         kept = module.val_metrics.against_first["ap"]
@@ -117,9 +131,12 @@ def test_embeddings_are_of_the_nodes_seen_last(run):
     points = np.loadtxt(folder / "tensors.tsv")
     labels = [line.split("\t") for line in (folder / "metadata.tsv").read_text().splitlines()]
     assert labels[0] == ["node", "side"]
-    assert len(points) == len(labels) - 1 == len({node for node, _ in labels[1:]})
-    assert points.shape[1] == 6
-    assert {side for _, side in labels[1:]} <= {"0", "1"}
+    seen = run["seen"].embedded
+    assert sorted(int(node) for node, _ in labels[1:]) == sorted(seen)
+    assert {side for _, side in labels[1:]} == {"0", "1"}
+    assert points.shape == (len(seen), 6)
+    for point, (node, side) in zip(points, labels[1:], strict=True):
+        np.testing.assert_allclose(point, seen[int(node)][int(side)], atol=1e-5, err_msg=f"{node}, {side}")
 
 
 def test_a_resumed_run_and_a_second_fit_are_monitored_anew(tmp_path):
@@ -130,11 +147,24 @@ def test_a_resumed_run_and_a_second_fit_are_monitored_anew(tmp_path):
     resumed, _, _, folder = monitored(tmp_path / "resumed", epochs=2, ckpt_path=str(checkpoint))
     log = read_run(folder)
     assert log.series["system/milliseconds_per_step"].steps == [10, 12]
+    assert stage_seconds(log) == pytest.approx(stages_of(resumed), rel=1e-4)
     assert set(resumed.seconds) == {*STAGES, "validation"}
     outcome["trainer"].fit_loop.max_epochs = 2
     outcome["trainer"].fit(task, datamodule=outcome["trainer"].datamodule)
     assert monitor.seconds != first
     assert monitor.latest["redundancy/eta_1"] == pytest.approx(resumed.latest["redundancy/eta_1"])
+
+
+def stages_of(monitor):
+    return {stage: spent for stage, spent in monitor.seconds.items() if stage != "validation"}
+
+
+@pytest.mark.parametrize("batches", [3, 6])
+def test_seconds_logged_are_those_measured_where_gradients_are_accumulated(tmp_path, batches):
+    monitor, _, _, folder = monitored(tmp_path, accumulate_grad_batches=batches)
+    log = read_run(folder)
+    assert log.series["system/window_seconds"].steps == {3: [1, 2, 3, 4], 6: [0, 1, 1, 2]}[batches]
+    assert stage_seconds(log) == pytest.approx(stages_of(monitor), rel=1e-4)
 
 
 def test_a_run_that_fails_leaves_nothing_behind(tmp_path):

@@ -112,6 +112,18 @@ def test_where_it_cannot_be_kept_it_is_built_in_memory(read_only, builds):
     assert builds == []
 
 
+def test_where_nothing_can_be_written_it_is_mapped_if_it_is_there(read_only, builds):
+    folder = random_store(50).save(read_only / "s")
+    adjacency_of(EventStore.open(folder))
+    folder.chmod(0o555)
+    with nobody(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adjacency = adjacency_of(store := EventStore.open(folder))
+    assert_right(adjacency, store)
+    folder.chmod(0o755)
+    assert len(builds) == 1
+
+
 def test_where_it_does_not_fit_the_store_is_left_as_it_was(opened):
     before = sorted(opened.folder.iterdir())
     with pytest.warns(UserWarning, match=r"built in memory: .*must be where it fits"), files_below(3000):

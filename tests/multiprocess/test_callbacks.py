@@ -10,7 +10,14 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lightning_tgnn import AdaptiveMicroBatch, DepCacheStrategy, DepCommStrategy, ExchangeMonitor, SvenStrategy
+from lightning_tgnn import (
+    AdaptiveMicroBatch,
+    DepCacheStrategy,
+    DepCommStrategy,
+    EdgeBankBaseline,
+    ExchangeMonitor,
+    SvenStrategy,
+)
 from lightning_tgnn.callbacks import exchange_monitor
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
@@ -110,6 +117,14 @@ def monitored(name, folder):
     return {"steps": counted.steps, "latest": monitor.latest, "drawn": drawn}
 
 
+def edge_bank(strategy, ranks):
+    """Return the figures of the baseline in validation and test, with one global batch for any number of ranks."""
+    data, task = build("jodie", 24 // ranks)
+    outcome = fit(data, task, strategy, ranks, callbacks=[EdgeBankBaseline()], epochs=1)
+    (tested,) = outcome["trainer"].test(task, datamodule=data, verbose=False)
+    return {name: value for name, value in (outcome["val"] | tested).items() if "/edgebank" in name}
+
+
 def on_rank(rank, ranks, folder):
     as_torchrun(rank, ranks)
     answers = {
@@ -122,6 +137,7 @@ def on_rank(rank, ranks, folder):
     checkpoint = str(Path(folder) / "tuned.ckpt")
     trainer.save_checkpoint(checkpoint)
     _, answers["resumed"] = tuned(GivenTimes(rank), epochs=EPOCHS + 1, ckpt_path=checkpoint)
+    answers["edge bank"] = {name: edge_bank(make(), ranks) for name, make in MONITORED.items()}
     return answers | {name: monitored(name, folder) for name in MONITORED}
 
 
@@ -179,6 +195,19 @@ def test_a_resumed_run_keeps_what_was_found(ranks):
 def test_n_is_logged_where_it_changes(ranks, folder):
     logged = [row["sven/micro_batches"] for row in rows(folder, "tuned") if "sven/micro_batches" in row]
     assert logged == [3, 2, 4, 2, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def edge_bank_alone():
+    return edge_bank("auto", 1)
+
+
+@pytest.mark.parametrize("name", MONITORED)
+def test_edge_bank_measures_what_one_process_does(ranks, edge_bank_alone, name):
+    parts = [f"{part}/{bank}/ap" for part in ("val", "test") for bank in ("edgebank", "edgebank_window")]
+    assert all(0.4 < edge_bank_alone[part] < 1 for part in parts)
+    for answer in ranks:
+        assert answer["edge bank"][name] == pytest.approx(edge_bank_alone, abs=1e-6, nan_ok=True)
 
 
 def windows():

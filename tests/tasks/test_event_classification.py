@@ -159,10 +159,15 @@ def test_checkpoints_bring_back_task_and_answers(tmp_path):
         predictor.score([1], [2])
 
 
-def test_edge_bank_goes_with_link_predictors_only():
+def test_edge_bank_goes_with_link_predictors_only_and_says_so_before_training():
+    class Trains(pl.Callback):
+        def on_train_batch_start(self, *_):
+            raise AssertionError("a batch was trained on")
+
     store = labelled(binary(np.random.default_rng(0)))
+    options = {"callbacks": [EdgeBankBaseline(), Trains()], "num_sanity_val_steps": 0}
     with pytest.raises(InvalidArgumentError, match=r"EdgeBank must be beside a link predictor, got 'DynamicNodeClass"):
-        fitted(DynamicNodeClassification("jodie", **SMALL), store, callbacks=[EdgeBankBaseline()])
+        fitted(DynamicNodeClassification("jodie", **SMALL), store, **options)
 
 
 def test_jodie_files_carry_state_labels(tmp_path):

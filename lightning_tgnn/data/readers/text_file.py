@@ -101,7 +101,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
     """Yield the unpacked bytes in blocks that end where a line does."""
     rest = b""
     with open_bytes(path) as file:
-        while block := _read_block(file, path):
+        while block := read_block(file, path):
             end = block.rfind(b"\n") + 1
             if not end:
                 rest += block
@@ -133,7 +133,12 @@ def open_bytes(path: Path) -> IO[bytes]:
         ) from None
 
 
-def _read_block(file: IO[bytes], path: Path) -> bytes:
+def read_block(file: IO[bytes], path: Path) -> bytes:
+    """Return the next bytes of a file from `open_bytes`, empty at its end.
+
+    Raises:
+        DataError: It is gzipped and cut short or damaged.
+    """
     try:
         return file.read(_BLOCK_BYTES)
     except (EOFError, OSError, zlib.error) as error:
