@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError, RowError, refusal
 
 _MAX_ID_PER_EVENT = 1000
 
@@ -40,7 +40,7 @@ def float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarra
     if not finite.all():
         where = int(np.argmin(finite))
         received = column[where] if ndim == 1 else "NaN or infinity"
-        raise DataError(refusal(f"{name}[{where}]", "finite", str(received), "drop or repair that row"))
+        raise RowError(name, where, "finite", str(received), "drop or repair that row")
     return column
 
 
