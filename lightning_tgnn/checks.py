@@ -22,6 +22,31 @@ class DataError(LightningTGNNError, ValueError):
     """A file or an array holds something that must not be trained on."""
 
 
+class RowError(DataError):
+    """A row of a column holds something that must not be used.
+
+    Args:
+        column: What the column is called.
+        row: Counted from 0.
+        requirement: As in `refusal`, and so the rest.
+        received: The value.
+        cure: What to do about it.
+    """
+
+    def __init__(self, column: str, row: int, requirement: str, received: Any, cure: str) -> None:
+        super().__init__(column, row, requirement, received, cure)
+        self.column = column
+        self._row = row
+        self._rest = requirement, received, cure
+
+    def __str__(self) -> str:
+        return refusal(f"{self.column}[{self._row}]", *self._rest)
+
+    def in_file(self, path: Any, start: int) -> DataError:
+        """Return the same of a file whose row ``start`` is row 0 here."""
+        return DataError(refusal(f"{self.column} in row {start + self._row} of {path}, counted from 0,", *self._rest))
+
+
 class CheckpointError(LightningTGNNError, RuntimeError):
     """A checkpoint does not belong to the graph or the model at hand."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, RowError, check_choice, check_int, refusal
 from lightning_tgnn.commands.options import Options
+from lightning_tgnn.commands.place import check_place
+from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.serving import Predictor
 from lightning_tgnn.serving.node_numbers import SIDES
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
@@ -26,8 +29,9 @@ _DESCRIPTION = """Answer questions with a trained model, in the ids of its strea
   lightning-tgnn predict --ckpt_path CKPT --top_k users.csv --k 10 --output top.parquet src,time: the best destinations
   lightning-tgnn predict --ckpt_path CKPT --embed nodes.parquet --output vectors.csv    node,time: a vector each
 
-Without a column time a question is about the time of the latest event; no question can be about an earlier one. The
-model first takes in the whole stream that it was trained on, which the checkpoint names, then the events of --events.
+Without a column time a question is about the time of the latest event; no question can be about an earlier one. Dates
+(Parquet) are taken as seconds since 1970, and answers tell these. The model first takes in the whole stream that it was
+trained on, which the checkpoint names, then the events of --events.
 """
 
 
@@ -45,10 +49,11 @@ class PredictOptions:
         embed: Table of nodes, columns node and time: the embedding of each.
         output: Where the answers go; the ending, .csv or .parquet, says how.
         k: Destinations per source.
-        candidates: Table with the column dst: destinations to choose from; all of the stream if None.
+        candidates: Table with the column dst: destinations to choose from, each once; all so far if None.
         side: Whether the nodes of --embed are "source" or "destination", where both share ids.
-        events: Table of events that came after those of the stream, columns src, dst and time and then the edge
-            features: taken in before the first answer.
+        events: Table of events that came after those of the stream, columns src, dst and time: taken in before the
+            first answer. The other columns are the edge features, in the order of training, whatever their names: the
+            model does not keep these.
         source: The stream of training, where it is no longer at the place that the checkpoint names.
         save: Where to keep the state with those events, for the next --ckpt_path; nowhere if None.
         batch_size: Questions answered at once.
@@ -95,16 +100,21 @@ def predict(arguments: Sequence[str]) -> None:
     """
     (chosen,) = Options("predict", _DESCRIPTION, {PredictOptions: set()}).parse(arguments)
     options = PredictOptions(**chosen)
+    for argument in ("output", "save"):
+        if getattr(options, argument) is not None:
+            check_place(argument, getattr(options, argument))
     predictor = _predictor(options)
     if options.events is not None:
         for piece in _pieces(predictor, options, "events", ("src", "dst")):
-            _observe(predictor, piece)
+            with _rows_of_file(options, "events", piece):
+                _observe(predictor, piece)
     columns, make_answer = _QUESTIONS[options.question]
     answer = make_answer(predictor, options)
     count = 0
     with answer_table(options.output) as add:
         for piece in _pieces(predictor, options, options.question, columns):
-            add(answer(piece))
+            with _rows_of_file(options, options.question, piece):
+                add(answer(piece))
             count += len(piece)
     if options.save is not None:
         predictor.save(options.save)
@@ -125,8 +135,19 @@ def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple
     return read_pieces(name, path, ids, text_ids=not predictor.ids_are_integers, rows=options.batch_size)
 
 
+@contextmanager
+def _rows_of_file(options: PredictOptions, name: str, piece: pd.DataFrame) -> Iterator[None]:
+    """Say of a row that is refused where it is in its file, not in the piece."""
+    try:
+        yield
+    except RowError as error:
+        if error.column == "candidates":  # asked about with every piece, as a whole
+            raise error.in_file(options.candidates, 0) from None
+        raise error.in_file(getattr(options, name), piece.index[0]) from None
+
+
 def _time(piece: pd.DataFrame) -> Any:
-    return piece["time"].to_numpy() if "time" in piece.columns else None
+    return piece["time"] if "time" in piece.columns else None
 
 
 def _observe(predictor: Predictor, piece: pd.DataFrame) -> None:
@@ -135,7 +156,7 @@ def _observe(predictor: Predictor, piece: pd.DataFrame) -> None:
         cure = "give every event its time"
         raise InvalidArgumentError(refusal("events", "a table with time", list(piece.columns), cure))
     given = None if features.shape[1] == 0 else features.to_numpy()
-    predictor.observe(piece["src"].to_numpy(), piece["dst"].to_numpy(), piece["time"].to_numpy(), given)
+    predictor.observe(piece["src"].to_numpy(), piece["dst"].to_numpy(), piece["time"], given)
 
 
 def _score(predictor: Predictor, options: PredictOptions) -> Answer:
@@ -175,7 +196,7 @@ def _embed(predictor: Predictor, options: PredictOptions) -> Answer:
 
 def _asked(predictor: Predictor, piece: pd.DataFrame, ids: list[str]) -> pd.DataFrame:
     """Return the question as it stands ahead of its answer."""
-    times = predictor.latest_time if "time" not in piece.columns else piece["time"].astype(float)
+    times = predictor.latest_time if "time" not in piece.columns else time_column("time", piece["time"])
     return piece[ids].assign(time=times).reset_index(drop=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError, RowError, refusal
 
 _MAX_ID_PER_EVENT = 1000
 _FORMS = {
@@ -74,7 +74,7 @@ def _check_finite(name: str, column: np.ndarray, cure: str) -> None:
     if not finite.all():
         where = int(np.argmin(finite))
         received = column[where] if column.ndim == 1 else "NaN or infinity"
-        raise DataError(refusal(f"{name}[{where}]", "finite", str(received), cure))
+        raise RowError(name, where, "finite", str(received), cure)
 
 
 def id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:

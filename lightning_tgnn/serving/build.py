@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class Parts:
         numbers: Ids of the nodes.
         clock: First and latest time.
         info: The stream that the model was trained on.
-        is_destination: bool [N], nodes that have been a destination.
+        is_destination: bool [N], nodes that have been a destination of an event taken in.
         data: The stream, where it is at hand.
     """
 
@@ -56,7 +57,7 @@ class Parts:
             "hyper_parameters": dict(self.live.task.hparams),
             "weights": self.live.task.state_dict(),
             "stream": asdict(self.info),
-            "ids": torch.from_numpy(ids.astype(np.int64)) if self.numbers.are_integers else ids.tolist(),
+            "ids": torch.from_numpy(np.array(ids)) if self.numbers.are_integers else ids.tolist(),
             "first_destination": self.numbers.first_destination,
             "clock": {"origin": self.clock.origin, "latest": self.clock.latest},
             "is_destination": self.is_destination,
@@ -66,6 +67,7 @@ class Parts:
     def reset(self) -> None:
         """Return to the state before the first event."""
         self.live.reset()
+        self.is_destination.zero_()
         self.clock.latest = -math.inf
 
 
@@ -107,7 +109,7 @@ def from_checkpoint(
     live = _live_after(data, module, position, batch_size)
     latest = float(store.time[position - 1]) if position else -math.inf
     is_destination = torch.zeros(store.num_nodes, dtype=torch.bool)
-    is_destination[store.dst] = True
+    is_destination[store.dst[:position]] = True
     clock = Clock(float(store.time[0]), latest)
     assert module.info is not None
     return Parts(live, NodeNumbers.of_stream(store), clock, module.info, is_destination, data)
@@ -123,6 +125,7 @@ def catch_up(parts: Parts) -> None:
             with torch.no_grad():
                 parts.live.append(_events(store, events))
                 parts.live.close_batch()
+            parts.is_destination[store.dst[events]] = True
             parts.clock.latest = float(store.time[events[-1]])
 
 
@@ -169,8 +172,11 @@ def _task(task: type[MemoryTask] | None, name: str, arguments: dict[str, Any]) -
     if kind is None:
         cure = "pass the class of your own task as task=..."
         raise InvalidArgumentError(refusal("task", "given, for it is none of this package", name, cure))
-    # Lightning's command adds how it made the task, under names of its own.
-    return kind(**{key: value for key, value in arguments.items() if not key.startswith("_")})
+    # As `load_from_checkpoint` does: a subclass keeps its parents' arguments too, and Lightning's command its own.
+    known = inspect.signature(kind).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
+        return kind(**{key: value for key, value in arguments.items() if not key.startswith("_")})
+    return kind(**{key: value for key, value in arguments.items() if key in known})
 
 
 def _ready(module: MemoryTask, weights: dict[str, Any], device: torch.device) -> MemoryTask:

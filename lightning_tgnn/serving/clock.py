@@ -1,4 +1,4 @@
-"""Times of events and questions, in the unit of the stream, and since its first event."""
+"""Times of events and questions, in the unit of the stream or as dates, and since its first event."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
-from lightning_tgnn.data.columns import float_column
+from lightning_tgnn.checks import InvalidArgumentError, RowError, refusal
+from lightning_tgnn.data.readers.frame_columns import time_column
 
 
 class Clock:
@@ -56,7 +56,7 @@ class Clock:
             self.latest = float(times[-1]) + self.origin
 
     def _times(self, time: Any, count: int) -> np.ndarray:
-        times = float_column("time", np.atleast_1d(np.asarray(time)), np.float64, ndim=1)
+        times = time_column("time", time)
         if len(times) == 1:
             times = times.repeat(count)
         if len(times) != count:
@@ -67,4 +67,4 @@ class Clock:
         early = times < least
         if early.any():
             where = int(np.argmax(early))
-            raise DataError(refusal(f"time[{where}]", f"at least {least[where]}", float(times[where]), cure))
+            raise RowError("time", where, f"at least {least[where]}", float(times[where]), cure)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
 from lightning_tgnn.data import EventStore
 
 SIDES = ("source", "destination")
@@ -65,9 +65,10 @@ class NodeNumbers:
         column = self._column(argument, ids)
         numbers, is_known = self._tables[side if self.first_destination is not None else "source"].find(column)
         if not is_known.all():
-            unknown = column[int(np.argmin(is_known))].item()
+            row = int(np.argmin(is_known))
+            requirement = "a node of the stream that the model was trained on"
             cure = "node state has a row per node of the stream: leave it out, or train on a stream that has it"
-            raise DataError(refusal(argument, "nodes of the stream that the model was trained on", unknown, cure))
+            raise RowError(argument, row, requirement, column[row].item(), cure)
         return torch.from_numpy(numbers)
 
     def _parts(self, cut: int) -> list[tuple[str | None, np.ndarray, int]]:
@@ -99,5 +100,6 @@ class _Table:
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers, and where there is one."""
-        place = np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)
+        # In one type: int64 and uint64 together would be compared as floats, which do not tell large ids apart.
+        place = np.searchsorted(self._ids, ids.astype(self._ids.dtype, copy=False)).clip(max=len(self._ids) - 1)
         return self._numbers[place], self._ids[place] == ids

@@ -15,6 +15,7 @@ from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.columns import float_column
 from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.build import Parts, catch_up, from_checkpoint, from_saved
+from lightning_tgnn.serving.device import usable_device
 from lightning_tgnn.serving.live_state import Events
 from lightning_tgnn.serving.ranking import Ranking, embed
 from lightning_tgnn.serving.saved_predictor import write_predictor
@@ -25,7 +26,7 @@ class TopK(NamedTuple):
     """The best candidates of S sources.
 
     Attributes:
-        destinations: [S, K], the users' ids, the best first.
+        destinations: [S, K], the users' ids, the best first, of equals the one that is first among the candidates.
         probabilities: float32 [S, K].
     """
 
@@ -40,8 +41,9 @@ class Predictor:
     is that of an epoch over them in batches of the size that the model was trained with, the last batch ending with the
     latest event; it does not depend on how many events each call of `observe` brings, nor on questions in between.
 
-    Times are in the unit of the stream. Where sources and destinations are numbered apart (``bipartite``), an id is
-    looked up on its own side. A checkpoint computes in float32, whatever precision it was trained in.
+    Times are numbers in the unit of the stream, or dates, which are taken as the seconds since 1970 (UTC where they
+    name no zone), as in a DataFrame to train on. Where sources and destinations are numbered apart (``bipartite``), an
+    id is looked up on its own side. A checkpoint computes in float32, whatever precision it was trained in.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -72,9 +74,10 @@ class Predictor:
 
         Raises:
             CheckpointError: It is no checkpoint of a task on event streams, or one of another stream.
-            InvalidArgumentError: The DataModule cannot be made again, or its neighbours are not the most recent ones.
+            InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or
+                there is no such device.
         """
-        predictor = cls(from_checkpoint(path, data, task, torch.device(device)))
+        predictor = cls(from_checkpoint(path, data, task, usable_device(device)))
         if catch_up_stream:
             catch_up(predictor._parts)
         return predictor
@@ -87,8 +90,9 @@ class Predictor:
 
         Raises:
             CheckpointError: The file is something else.
+            InvalidArgumentError: There is no such device.
         """
-        return cls(from_saved(path, task, torch.device(device)))
+        return cls(from_saved(path, task, usable_device(device)))
 
     def save(self, path: str | Path) -> None:
         """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete."""
@@ -116,7 +120,7 @@ class Predictor:
         Args:
             src: Ids [B] of the sources, or one.
             dst: Ids [B] of the destinations.
-            time: Numbers [B], ascending, none before `latest_time`.
+            time: Numbers or dates [B], ascending, none before `latest_time`.
             edge_features: Numbers [B, d_edge], where the model was trained with edge features.
 
         Raises:
@@ -149,7 +153,7 @@ class Predictor:
         Args:
             src: Ids [B] of the sources, or one.
             dst: Ids [B] of the destinations.
-            time: Numbers [B], or one for all, none before `latest_time`; None is `latest_time`.
+            time: Numbers or dates [B], or one for all, none before `latest_time`; None is `latest_time`.
 
         Raises:
             InvalidArgumentError: The model predicts no links, or columns differ in length.
@@ -174,9 +178,10 @@ class Predictor:
 
         Args:
             src: Ids [S], or one.
-            time: Numbers [S], or one for all, none before `latest_time`; None is `latest_time`.
+            time: Numbers or dates [S], or one for all, none before `latest_time`; None is `latest_time`.
             k: Destinations per source.
-            candidates: Ids of distinct destinations to choose from; None takes all that have been one so far.
+            candidates: Ids of destinations to choose from, of which one that is repeated counts once; None takes all
+                that have been one so far, in the order of the stream's ids.
 
         Raises:
             InvalidArgumentError: The model predicts no links, or there are fewer candidates than ``k``.
@@ -188,7 +193,7 @@ class Predictor:
         if candidates is None:
             choice = self._parts.is_destination.nonzero().squeeze(1)
         else:
-            choice = self._numbers.find("candidates", candidates, "destination")
+            choice = _distinct(self._numbers.find("candidates", candidates, "destination"))
         check_int("k", k, minimum=1, cure="10 is usual")
         if len(choice) < k:
             raise InvalidArgumentError(refusal("k", f"at most the {len(choice)} candidates", k, "ask for fewer"))
@@ -201,7 +206,7 @@ class Predictor:
 
         Args:
             nodes: Ids [R], or one.
-            time: Numbers [R], or one for all, none before `latest_time`; None is `latest_time`.
+            time: Numbers or dates [R], or one for all, none before `latest_time`; None is `latest_time`.
             side: ``"source"`` or ``"destination"``, where these are numbered apart and share ids.
 
         Raises:
@@ -234,6 +239,13 @@ class Predictor:
         if column.shape != (count, width):
             raise DataError(refusal("edge_features", f"of shape {[count, width]}", list(column.shape), cure))
         return torch.from_numpy(column)
+
+
+def _distinct(nodes: Tensor) -> Tensor:
+    """Return each node once, in the order in which they come."""
+    import pandas as pd
+
+    return torch.from_numpy(pd.unique(nodes.numpy()))
 
 
 def _check_length(name: str, length: int, expected: int) -> None:

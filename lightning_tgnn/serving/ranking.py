@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.highest import highest
 from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.live_state import LiveState
 
@@ -88,6 +89,6 @@ class Ranking:
             start = number * _CANDIDATES_PER_PIECE
             logits = self._predictor.every_pair(sources, piece)
             own = torch.arange(start, start + len(piece), device=logits.device).expand(logits.shape)
-            best, chosen = torch.cat([best, logits], dim=1).topk(min(k, start + len(piece)), dim=1)
+            best, chosen = highest(torch.cat([best, logits], dim=1), min(k, start + len(piece)))
             places = torch.cat([places, own], dim=1).gather(1, chosen)
         return places.cpu(), best.cpu()

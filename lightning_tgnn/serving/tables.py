@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
 from lightning_tgnn.data.readers.parse import exact_numbers
 from lightning_tgnn.data.readers.table import iterate
 from lightning_tgnn.files import new_file
@@ -39,7 +39,7 @@ def check_suffix(argument: str, path: str | Path) -> str:
 def read_pieces(
     argument: str, path: str | Path, ids: tuple[str, ...], *, text_ids: bool, rows: int
 ) -> Iterator[pd.DataFrame]:
-    """Yield the rows of a table, ``rows`` at a time, at least one piece.
+    """Yield the rows of a table, ``rows`` at a time, at least one piece; the index counts the rows of the table.
 
     Args:
         argument: What the table is called in a refusal.
@@ -49,7 +49,7 @@ def read_pieces(
         rows: Per piece.
 
     Raises:
-        DataError: The file is missing or damaged, lacks a column or has it twice, or holds a gap.
+        DataError: The file is missing or damaged, lacks a column or has it twice, or holds a gap or a time in words.
     """
     suffix = check_suffix(argument, path)
     if not Path(path).is_file():
@@ -73,7 +73,8 @@ def _csv_pieces(path: str | Path, ids: tuple[str, ...], text_ids: bool, rows: in
 
     kinds: Any = dict.fromkeys(ids, str) if text_ids else None
     options: dict[str, Any] = {"dtype": kinds, "keep_default_na": False, "na_values": [""], "skipinitialspace": True}
-    header = [str(name).strip() for name in pd.read_csv(path, nrows=1, header=None, dtype=str).iloc[0]]
+    # With a row below it, for pandas refuses a row of more fields than all those above, but not than the header.
+    header = [str(name).strip() for name in pd.read_csv(path, nrows=2, header=None, dtype=str).iloc[0]]
     if len(set(header)) < len(header):
         raise ValueError(f"a column twice in {header}")  # pandas would rename the second
     with pd.read_csv(path, chunksize=rows, index_col=False, **exact_numbers(), **options) as pieces:
@@ -81,6 +82,7 @@ def _csv_pieces(path: str | Path, ids: tuple[str, ...], text_ids: bool, rows: in
             # pandas fills short rows up, which shows in the last column.
             if piece.iloc[:, -1].isna().any():
                 _refuse_short_rows(Path(path), len(header))
+            _check_numbers(path, piece)
             yield piece
 
 
@@ -102,7 +104,20 @@ def _refuse_short_rows(path: Path, width: int) -> None:
             raise ValueError(f"line {line} has {len(fields)} of {width} columns")
 
 
+def _check_numbers(path: str | Path, piece: pd.DataFrame) -> None:
+    import pandas as pd
+
+    if "time" not in piece.columns or pd.api.types.is_numeric_dtype(piece["time"]):
+        return
+    words = piece["time"].notna() & pd.to_numeric(piece["time"], errors="coerce").isna()
+    if words.any():
+        row = int(words.to_numpy().argmax())
+        cure = "repair that row; CSV has no dates, use seconds since 1970 or Parquet"
+        raise RowError("time", row, "a number", piece["time"].iloc[row], cure).in_file(path, piece.index[0])
+
+
 def _parquet_pieces(path: str | Path, rows: int) -> Iterator[pd.DataFrame]:
+    import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -110,12 +125,14 @@ def _parquet_pieces(path: str | Path, rows: int) -> Iterator[pd.DataFrame]:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if file.metadata.num_rows == 0:
                 yield file.schema_arrow.empty_table().to_pandas()
-            left = file.metadata.num_rows
+            start = 0
             for batch in file.iter_batches(rows):
-                yield batch.to_pandas()
-                left -= len(batch)
-            if left:
-                raise ValueError(f"{left} rows less than the file says")
+                piece = batch.to_pandas()
+                piece.index = pd.RangeIndex(start, start + len(piece))
+                start += len(piece)
+                yield piece
+            if start < file.metadata.num_rows:
+                raise ValueError(f"{start} rows of the {file.metadata.num_rows} that the file says")
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
 
@@ -128,9 +145,8 @@ def _check_piece(argument: str, path: str | Path, piece: pd.DataFrame, ids: tupl
     for name in [name for name in (*ids, "time") if name in piece.columns]:
         gaps = piece[name].isna()
         if gaps.any():
-            row = int(gaps.to_numpy().argmax()) + int(piece.index[0])
-            cure = "drop or repair that row"
-            raise DataError(refusal(f"{name} in row {row} of {path}", "there", "nothing", cure))
+            row = int(gaps.to_numpy().argmax())
+            raise RowError(name, row, "there", "nothing", "drop or repair that row").in_file(path, piece.index[0])
 
 
 @contextmanager

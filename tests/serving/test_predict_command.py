@@ -88,6 +88,23 @@ def test_no_questions_give_an_empty_table(run, tmp_path):
         assert list(read(tmp_path / f"out{kind}")) == ["src", "dst", "time", "probability"]
 
 
+def test_rows_of_parquet_are_those_of_the_file(run, tmp_path):
+    # An index of its own that pandas would restore.
+    pairs = pd.DataFrame({"src": ["u1"] * 5, "dst": ["03"] * 4 + ["99"]}, index=np.arange(5) * 10)
+    questions = write(pairs, tmp_path / "pairs.parquet")
+    with pytest.raises(SystemExit, match=r"dst in row 4 of .*pairs.parquet, counted from 0, must be a node"):
+        ask(run, f"--score={questions}", "--batch_size=2", f"--output={tmp_path / 'out.csv'}")
+
+
+def test_what_cannot_be_kept_is_refused_before_the_first_answer(run, tmp_path, monkeypatch):
+    questions = write(pd.DataFrame({"src": ["u1"], "dst": ["03"]}), tmp_path / "pairs.csv")
+    monkeypatch.setattr(Predictor, "from_checkpoint", lambda *arguments, **options: pytest.fail("made a predictor"))
+    for place in (f"--output={questions}/out.csv", f"--output={tmp_path / 'out.csv'}"):
+        with pytest.raises(SystemExit, match=r"(output|save) must be where files can be written, got"):
+            ask(run, f"--score={questions}", place, f"--save={questions}/live.pt")
+    assert [file.name for file in tmp_path.iterdir()] == ["pairs.csv"]
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
@@ -97,9 +114,25 @@ def test_no_questions_give_an_empty_table(run, tmp_path):
         ("src,time\nu1,300", ["--score=Q", "--output=O"], "score must be a table with dst, got"),
         ("src,dst,src\nu1,03,4", ["--score=Q", "--output=O"], "a column twice in ['src', 'dst', 'src']"),
         ("src,dst\nu1,03\nu2,", ["--score=Q", "--output=O"], "dst in row 1 of"),
+        ("src,dst\nu1,03,4\nu2,03,5", ["--score=Q", "--output=O"], "Expected 2 fields in line 2, saw 3"),
+        ("src,dst\nu1,03\nu99,03", ["--score=Q", "--output=O"], "src in row 1 of Q, counted from 0, must be a node"),
         ("src,dst\nu1,03\nu99,03", ["--score=Q", "--output=O"], "got 'u99'"),
-        ("src,dst,time\nu1,03,soon", ["--score=Q", "--output=O"], "time must be numbers"),
+        (
+            "src,dst,time\nu1,03,300\nu1,03,soon",
+            ["--score=Q", "--output=O"],
+            "time in row 1 of Q, counted from 0, must",
+        ),
+        ("src,dst,time\nu1,03,soon", ["--score=Q", "--output=O"], "must be a number, got 'soon'; repair that row"),
+        ("src,dst,time\nu1,03,300\nu1,03,17", ["--score=Q", "--output=O"], "time in row 1 of Q, counted from 0, must"),
         ("src,dst,time\nu1,03,17", ["--score=Q", "--output=O"], "must be at least 299.0, got 17.0"),
+        ("src,dst\nu1,03\nu1,99", ["--top_k=Q", "--candidates=Q", "--k=1", "--output=O"], "candidates in row 1 of Q"),
+        (
+            "src,dst,time,weight\nu1,03,300,1\nu1,03,301,",
+            ["--events=Q", "--score=Q", "--output=O"],
+            "edge_features in row 1 of Q, counted from 0, must be finite",
+        ),
+        ("src,dst\nu1,03", ["--score=Q", "--output=O", "--device=foo"], "device must be one that torch finds here"),
+        ("src,dst\nu1,03", ["--score=Q", "--output=O", "--save=."], "save must be where files can be written, got"),
         ("", ["--score=Q", "--output=O"], "score must be a csv table, got"),
         ("src,dst,note\nu1,03,a\nu1,03", ["--score=Q", "--output=O"], "line 3 has 2 of 3 columns"),
         ("src,dst\nu1,03,7", ["--score=Q", "--output=O"], "a row that is longer than the header"),
@@ -117,6 +150,6 @@ def test_bad_tables_are_one_clear_line_and_what_was_there_stays(run, tmp_path, m
     arguments = [argument.replace("=Q", "=questions.csv").replace("=O", "=out.csv") for argument in arguments]
     with pytest.raises(SystemExit) as stopped:
         ask(run, "--batch_size=1", *arguments)
-    assert message in str(stopped.value)
+    assert message.replace(" Q", " questions.csv") in str(stopped.value)
     assert (tmp_path / "out.csv").read_text() == "before"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out.csv", "questions.csv"]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lightning_tgnn import EventStore, LinkPrediction, Predictor, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, DataError, InvalidArgumentError
 from lightning_tgnn.data import generate_stream
+from lightning_tgnn.tasks import LayerLinkPrediction
 from tests.data.streams import random_store
 from tests.serving.runs import SMALL, data_module, fitted, trainer
 
@@ -94,7 +95,7 @@ def test_neither_chunks_nor_questions_change_the_state(tmp_path_factory, model, 
     asks = data.draw(st.booleans())
     predictor = Predictor.from_checkpoint(path, module, catch_up_stream=False)
     predictor.reset()
-    ask = (lambda: predictor.top_k(store.node_ids[store.src[:2]], None, k=3)) if asks else None
+    ask = (lambda: predictor.top_k(store.node_ids[store.src[:2]], None, 3, store.node_ids[:9])) if asks else None
     observe_in_chunks(predictor, store, torch.arange(count), iter(sizes + [1] * 300), ask)
     assert_same_state(state_of(predictor), replayed(path, module, torch.arange(count)))
     if asks:
@@ -265,8 +266,8 @@ def test_ids_are_the_users_own(tmp_path):
     assert {text[0] for text in best.destinations.ravel()} == {"i"}
     predictor.observe(["u3"], ["i7"], [305])
     assert predictor.latest_time == 305
-    with pytest.raises(DataError, match=r"src must be nodes of the stream .*, got 'u77'; node state"):
-        predictor.score(["u77"], ["i1"], 400)
+    with pytest.raises(DataError, match=r"src\[1\] must be a node of the stream .*, got 'u77'; node state"):
+        predictor.score(["u1", "u77"], ["i1", "i1"], 400)
     with pytest.raises(InvalidArgumentError, match=r"src must be strings of shape .*, got 'int64 of shape"):
         predictor.score([1], ["i1"], 400)
     with pytest.raises(DataError, match=r"time\[0\] must be at least 305.0, got 5.0; the state has moved on"):
@@ -296,11 +297,12 @@ def test_the_same_id_on_both_sides_is_two_nodes(tmp_path):
         (lambda p: p.observe([1], [2], [np.nan], [[1, 2]]), DataError, r"time\[0\] must be finite"),
         (lambda p: p.observe([1, 2], [2], [2000.0], [[1, 2]]), InvalidArgumentError, "dst must be as long as src, 2"),
         (lambda p: p.observe([1], [2], [2e3, 3e3], [[1, 2]]), InvalidArgumentError, "time must be one, or 1, got 2"),
-        (lambda p: p.observe([1], [99], [2000.0], [[1, 2]]), DataError, "dst must be nodes of the stream .* got 99"),
+        (lambda p: p.observe([1], [99], [2000.0], [[1, 2]]), DataError, r"dst\[0\] must be a node of the stream .* 99"),
         (lambda p: p.observe([1], [2], [2000.0], [[1, np.inf]]), DataError, r"edge_features\[0\] must be finite"),
         (lambda p: p.score([1.5], [2]), InvalidArgumentError, "src must be integers"),
         (lambda p: p.top_k([1], k=0), InvalidArgumentError, "k must be an integer of at least 1, got 0"),
         (lambda p: p.top_k([1], k=3, candidates=[1]), InvalidArgumentError, "k must be at most the 1 candidates"),
+        (lambda p: p.top_k([1], k=3, candidates=[1, 2, 1]), InvalidArgumentError, "k must be at most the 2 candidates"),
         (lambda p: p.embed([1], side="left"), InvalidArgumentError, "side must be one of"),
     ],
 )
@@ -353,6 +355,65 @@ def test_a_task_of_the_users_own(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"task must be given, for it is none of this package, got 'Own'"):
         Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store))
     assert 0 < Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store), task=Own).score([1], [2])[0] < 1
+
+
+class _WithOwnArguments(LinkPrediction):
+    def __init__(self, margin=1.0, memory_dim=8):
+        super().__init__("jodie", memory_dim, embedding_dim=8, time_dim=4)
+        self.margin = margin
+
+
+class _WithAnyArguments(LinkPrediction):
+    def __init__(self, margin=1.0, **options):
+        super().__init__(**options)
+        self.margin = margin
+
+
+WIDTHS = {"in_channels": 8, "out_channels": 8, "edge_dim": 4}
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        (lambda: LayerLinkPrediction("torch_geometric.nn.TransformerConv", WIDTHS, 8, 8, 4), None),
+        (lambda: _WithOwnArguments(margin=2.0), _WithOwnArguments),
+        (lambda: _WithAnyArguments(margin=2.0, **SMALL), _WithAnyArguments),
+    ],
+    ids=["layer", "own arguments", "any arguments"],
+)
+def test_a_task_gets_the_arguments_that_it_takes(tmp_path, task, kind):
+    if kind is None:
+        pytest.importorskip("torch_geometric")
+    data = data_module(random_store(100, num_nodes=10))
+    fitted(tmp_path / "a.ckpt", data, task=task())
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data, task=kind)
+    predictor.save(tmp_path / "live.pt")
+    loaded = Predictor.load(tmp_path / "live.pt", task=kind)
+    np.testing.assert_allclose(loaded.embed(np.arange(10)), predictor.embed(np.arange(10)), atol=1e-6)
+    assert getattr(loaded._live.task, "margin", 2.0) == 2.0
+
+
+@pytest.mark.parametrize("first", [2**53, 2**63])
+def test_ids_beyond_float64_and_int64(tmp_path, first):
+    ids = np.arange(10, dtype=np.uint64) + np.uint64(first)
+    store = random_store(100, num_nodes=10)
+    store = EventStore.from_arrays(store.src, store.dst, store.time, node_ids=ids)
+    fitted(tmp_path / "a.ckpt", data_module(store))
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store))
+    predictor.save(tmp_path / "live.pt")
+    for one in (predictor, Predictor.load(tmp_path / "live.pt")):
+        assert one._numbers.ids.dtype == np.uint64
+        asked = ids if first == 2**63 else ids.astype(np.int64)
+        assert one._numbers.find("src", asked).tolist() == list(range(10))
+        with pytest.raises(DataError, match=r"src\[0\] must be a node .*, got -1;"):
+            one.score([-1], ids[:1])
+
+
+@pytest.mark.parametrize("device", ["foo", "meta", "cuda:99"])
+def test_devices_that_are_not_there_are_refused_before_files_are_read(device):
+    for make in (Predictor.from_checkpoint, Predictor.load):
+        with pytest.raises(InvalidArgumentError, match=f"device must be one that torch finds here, got '{device}'"):
+            make("none.ckpt", device=device)
 
 
 def test_feature_rows_that_nobody_refers_to_go(tmp_path):

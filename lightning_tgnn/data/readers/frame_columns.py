@@ -9,10 +9,27 @@ import narwhals as nw
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.columns import float_column
 from lightning_tgnn.data.readers.parse import whole_numbers
 
 _MICROSECONDS = 1e6
 _NANOSECONDS = 1e9
+
+
+def time_column(name: str, values: Any) -> np.ndarray:
+    """Return times in an array, list or column, or a single one, as `Column.times` does, float64 [E].
+
+    Raises:
+        DataError: They are neither numbers nor dates, or one is missing or not finite.
+    """
+    column = np.atleast_1d(np.asarray(values))
+    if column.ndim == 1 and column.size and column.dtype.kind not in "iuf":
+        import pandas as pd
+
+        # A list: pandas takes an array of objects as it is, without a look for dates in it.
+        series = pd.Series(column.tolist() if column.dtype == object else column)
+        column = Column(nw.from_native(series, series_only=True), name).times()
+    return float_column(name, column, np.float64, ndim=1)
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,10 @@ class Column:
     def times(self) -> np.ndarray:
         """Return times, float64 [E]; of dates the seconds since 1970."""
         series = self._whole()
+        native = series.to_native()
+        if series.dtype == nw.Unknown and hasattr(getattr(native, "dtype", None), "tz"):
+            # Narwhals does not see the date in pandas' types of zones with an underscore, such as America/New_York.
+            series = nw.from_native(native.dt.tz_convert("UTC"), series_only=True)
         if series.dtype == nw.Date:
             series = series.cast(nw.Datetime("us"))
         if isinstance(series.dtype, nw.Datetime):
