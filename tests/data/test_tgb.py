@@ -61,6 +61,17 @@ class Recorded(LinkPrediction):
         return positive, negatives
 
 
+def tested(data):
+    """Return test/mrr and, of the test part, events, negatives, scores of the true destinations and of negatives."""
+    torch.manual_seed(1)
+    task = Recorded("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
+    trainer.fit(task, datamodule=data)
+    task.scores = []
+    figures = trainer.test(task, datamodule=data, verbose=False)[0]
+    return figures["test/mrr"], *(torch.cat(column).detach() for column in zip(*task.scores, strict=True))
+
+
 def test_splits_negatives_and_evaluator_are_those_of_tgb(make):
     dataset = make()
     data = TemporalDataModule(dataset, batch_size=16, num_neighbors=3, val_ratio=0.4)
@@ -68,13 +79,7 @@ def test_splits_negatives_and_evaluator_are_those_of_tgb(make):
     assert data.store.edge_features[:, 0].tolist() == [i + 0.5 for i in range(EVENTS)]
     for part in ("train", "val", "test"):
         assert getattr(data.split, part).tolist() == np.flatnonzero(getattr(dataset, f"{part}_mask")).tolist()
-    torch.manual_seed(1)
-    task = Recorded("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
-    trainer.fit(task, datamodule=data)
-    task.scores = []
-    figures = trainer.test(task, datamodule=data, verbose=False)[0]
-    events, negatives, positive, scores = (torch.cat(column).detach() for column in zip(*task.scores, strict=True))
+    mrr, events, negatives, positive, scores = tested(data)
     dataset.load_test_ns()
     columns = (dataset.full_data[name][events.numpy()] for name in ("sources", "destinations", "timestamps"))
     given = dataset.negative_sampler.query_batch(*columns, split_mode="test")
@@ -86,7 +91,7 @@ def test_splits_negatives_and_evaluator_are_those_of_tgb(make):
         for one, others in zip(positive.view(-1, 1), scores.view(-1, NEGATIVES), strict=True)
     ]
     assert events.tolist() == data.split.test.tolist()
-    assert figures["test/mrr"] == pytest.approx(np.mean(theirs), abs=1e-6)
+    assert mrr == pytest.approx(np.mean(theirs), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +113,7 @@ def test_events_may_have_fewer_negatives_than_others(make):
     """As four events of tgbl-wiki, whose true destination was among those drawn."""
     dataset = make(lambda event: [item for item in range(10, 18) if item != 10 + event % ITEMS][: 3 + event % 5])
     data = TemporalDataModule(dataset, batch_size=16, num_neighbors=3)
-    torch.manual_seed(1)
-    task = Recorded("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
-    trainer.fit(task, datamodule=data)
-    task.scores = []
-    figures = trainer.test(task, datamodule=data, verbose=False)[0]
-    events, negatives, positive, scores = (torch.cat(column).detach() for column in zip(*task.scores, strict=True))
+    mrr, events, negatives, positive, scores = tested(data)
     evaluator = evaluate.Evaluator("tgbl-wiki")
     src, dst = (torch.from_numpy(dataset.full_data[name])[events] for name in ("sources", "destinations"))
     theirs = []
@@ -124,7 +123,7 @@ def test_events_may_have_fewer_negatives_than_others(make):
         assert (row[count:] == source).all()
         answers = {"y_pred_pos": one.numpy().reshape(1), "y_pred_neg": others[:count].numpy(), "eval_metric": ["mrr"]}
         theirs.append(evaluator.eval(answers)["mrr"])
-    assert figures["test/mrr"] == pytest.approx(np.mean(theirs), abs=1e-6)
+    assert mrr == pytest.approx(np.mean(theirs), abs=1e-6)
 
 
 def test_missing_negatives_are_refused(make):
