@@ -61,7 +61,7 @@ class Recorded(LinkPrediction):
         return positive, negatives
 
 
-def tested(data):
+def outcome_on(data):
     """Return test/mrr and, of the test part, events, negatives, scores of the true destinations and of negatives."""
     torch.manual_seed(1)
     task = Recorded("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
@@ -79,7 +79,7 @@ def test_splits_negatives_and_evaluator_are_those_of_tgb(make):
     assert data.store.edge_features[:, 0].tolist() == [i + 0.5 for i in range(EVENTS)]
     for part in ("train", "val", "test"):
         assert getattr(data.split, part).tolist() == np.flatnonzero(getattr(dataset, f"{part}_mask")).tolist()
-    mrr, events, negatives, positive, scores = tested(data)
+    mrr, events, negatives, positive, scores = outcome_on(data)
     dataset.load_test_ns()
     columns = (dataset.full_data[name][events.numpy()] for name in ("sources", "destinations", "timestamps"))
     given = dataset.negative_sampler.query_batch(*columns, split_mode="test")
@@ -113,7 +113,7 @@ def test_events_may_have_fewer_negatives_than_others(make):
     """As four events of tgbl-wiki, whose true destination was among those drawn."""
     dataset = make(lambda event: [item for item in range(10, 18) if item != 10 + event % ITEMS][: 3 + event % 5])
     data = TemporalDataModule(dataset, batch_size=16, num_neighbors=3)
-    mrr, events, negatives, positive, scores = tested(data)
+    mrr, events, negatives, positive, scores = outcome_on(data)
     evaluator = evaluate.Evaluator("tgbl-wiki")
     src, dst = (torch.from_numpy(dataset.full_data[name])[events] for name in ("sources", "destinations"))
     theirs = []
