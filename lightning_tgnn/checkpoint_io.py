@@ -10,6 +10,7 @@ from lightning.pytorch.strategies import Strategy
 from typing_extensions import override
 
 from lightning_tgnn.files import reading_tensors, write_tensors
+from lightning_tgnn.tensor_file import check_records
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
@@ -24,11 +25,12 @@ class WholeCheckpointIO(TorchCheckpointIO):
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
         else:
-            write_tensors(Path(path), checkpoint)
+            write_tensors(Path(path).expanduser(), checkpoint)
 
     @override
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
         with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
+            check_records(path)
             return super().load_checkpoint(path, *args, **options)
 
 

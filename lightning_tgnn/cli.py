@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
-from lightning_tgnn.checks import LightningTGNNError
+from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
 from lightning_tgnn.commands import COMMANDS
 from lightning_tgnn.files import reading_tensors, refusal_to_write
 from lightning_tgnn.report import Best, print_report
@@ -185,6 +185,9 @@ def main(args: ArgsType = None) -> None:
 
 def _refusal(error: BaseException | None) -> LightningTGNNError | None:
     """Return the refusal behind an error: jsonargparse wraps what a constructor raises in an error of its own."""
+    if isinstance(error, IsADirectoryError):
+        cure = "give the file in it"
+        return InvalidArgumentError(refusal("path", "a file", f"the folder {error.filename}", cure))
     if isinstance(error, OSError):  # of a logger, say
         return refusal_to_write(Path(error.filename or "the folder of the run"), error)
     while error is not None and not isinstance(error, LightningTGNNError):

@@ -40,6 +40,10 @@ def new_file(path: Path) -> Iterator[Path]:
     Raises:
         InvalidArgumentError: Nothing can be written there, or not all of it.
     """
+    path = path.resolve()  # a link stays one, and its file is replaced
+    if path.exists() and not path.is_file():
+        cure = "choose another place"
+        raise InvalidArgumentError(refusal(str(path), "a new file, or one to replace", "something else there", cure))
     partial = hidden_name(path)
     try:
         with writing_to(path):
@@ -82,11 +86,18 @@ def reading_tensors(path: Any, what: str) -> Iterator[None]:
         yield
     except LightningTGNNError:
         raise
+    except MemoryError:
+        raise
     except Exception as error:  # what torch's reader raises on garbage is anything, EINVAL where a file is cut short
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+        if (isinstance(error, OSError) and error.errno != errno.EINVAL) or "can't allocate memory" in str(error):
             raise
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(refusal(str(path), what, reason, "give a file that was written whole")) from error
+        reason, cure = str(error).partition("\n")[0], "give a file that was written whole"
+        if "Unsupported global" in str(error):  # whole, but with objects of a class
+            reason, cure = (
+                "objects of other classes",
+                "if you trust it, pass weights_only=False to the Trainer's method",
+            )
+        raise CheckpointError(refusal(str(path), what, reason, cure)) from error
 
 
 @contextmanager
@@ -99,10 +110,17 @@ def writing_to(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        refused = refusal_to_write(path, error)
+        is_elsewhere = error.filename is not None and not _lies_at(Path(error.filename), path)
+        refused = None if is_elsewhere else refusal_to_write(path, error)
         if refused is None:
             raise
         raise refused from error
+
+
+def _lies_at(place: Path, path: Path) -> bool:
+    """Whether an error of ``place`` is one of ``path``: of it or what it lies in, or of a hidden name beside it."""
+    place, folder = place.absolute(), path.absolute().parent
+    return place.is_relative_to(folder) or folder.is_relative_to(place)
 
 
 def refusal_to_write(path: Path, error: OSError) -> InvalidArgumentError | None:

@@ -38,6 +38,17 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
         raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from error
 
 
+def check_records(path: str | Path) -> None:
+    """Refuse a file of `torch.save` whose checksums are wrong; what is no such file on a disk is left to its reader.
+
+    Raises:
+        ValueError: They are.
+    """
+    place = Path(path).expanduser()
+    if place.is_file() and zipfile.is_zipfile(place):
+        _sizes_of_records(place)
+
+
 def _sizes_of_records(path: str | Path) -> list[int]:
     with Path(path).open("rb") as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()

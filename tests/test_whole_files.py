@@ -1,6 +1,7 @@
 """A full disk in the middle of a file: what was there stays, nothing half made is left, and the user is told."""
 
 import itertools
+import os
 
 import lightning.pytorch as pl
 import numpy as np
@@ -12,7 +13,8 @@ from lightning.pytorch.plugins import AsyncCheckpointIO, TorchCheckpointIO
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, Predictor
 from lightning_tgnn import TemporalDataModule as Events
-from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.checkpoint_io import WholeCheckpointIO
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.commands.heat_map import save_heat_map
 from lightning_tgnn.commands.stream_figure import save_stream_figure
 from lightning_tgnn.data import generate_stream
@@ -142,9 +144,52 @@ def test_results(tmp_path, name):
 def test_what_is_in_the_way(tmp_path):
     (tmp_path / "file").write_text("years of work")
     for path in (tmp_path / "file" / "a.json", tmp_path):
-        with pytest.raises(InvalidArgumentError, match=f"{path} must be where files can be written"):
+        with pytest.raises(InvalidArgumentError, match=f"{path} must be (where files can be written|a new file)"):
             write_text(path, "a")
     assert held(tmp_path) == {"file": b"years of work"}
+
+
+def test_what_is_no_file_is_not_replaced_and_a_link_stays_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidArgumentError, match="must be a new file, or one to replace, got 'something else there'"):
+        write_text(tmp_path / "pipe", "a")
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_text(tmp_path / "link", "a")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "a"
+
+
+def test_what_cannot_be_read_is_not_blamed_on_what_is_written(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in").mkdir()
+    with pytest.raises(IsADirectoryError), new_file(tmp_path / "out" / "a"):
+        (tmp_path / "in").open()
+    assert held(tmp_path / "out") == {}
+
+
+def test_checkpoints_know_a_home_and_a_wrong_byte(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    WholeCheckpointIO().save_checkpoint({"weights": torch.arange(1000)}, "~/a.ckpt")
+    path = tmp_path / "a.ckpt"
+    assert torch.equal(WholeCheckpointIO().load_checkpoint(str(path))["weights"], torch.arange(1000))
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.arange(500, 504).numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=r"a complete checkpoint .*, got 'the checksum of .* is wrong'; give a file"
+    ):
+        WholeCheckpointIO().load_checkpoint(str(path))
+
+
+def test_checkpoints_with_objects_say_how_they_are_read(tmp_path):
+    WholeCheckpointIO().save_checkpoint({"path": Event()}, tmp_path / "a.ckpt")
+    with pytest.raises(CheckpointError, match="got 'objects of other classes'; if you trust it, pass weights_only=Fal"):
+        WholeCheckpointIO().load_checkpoint(tmp_path / "a.ckpt", weights_only=True)
+
+
+class Event:
+    """Something of a user's own in a checkpoint."""
 
 
 def test_other_errors_come_through_and_leave_nothing(tmp_path):

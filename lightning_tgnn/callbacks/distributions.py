@@ -51,7 +51,7 @@ def log_scores(trainer: pl.Trainer, part: str, metrics: Any) -> None:
         part: ``"val"`` or ``"test"``.
         metrics: Of the task; those that keep no scores are left alone.
     """
-    if not hasattr(metrics, "scores"):
+    if not callable(getattr(metrics, "scores", None)):
         return
     counts = torch.stack([bin_counts(logits.sigmoid(), 0, 1, 2 * BINS) for logits in metrics.scores()])
     positives, negatives = over_ranks(trainer, counts, "sum")

@@ -259,7 +259,7 @@ class TemporalDataModule(pl.LightningDataModule):
         return (self._replayed(self.split.train, training=True), self._replayed(self.split.val))
 
     def _replayed(self, events: Tensor, training: bool = False) -> EventLoader:
-        return self._loader(events, training=training, negatives=False)
+        return self._loader(events, training=training, negatives=False, replayed=True)
 
     @cached_property
     def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives]:
@@ -273,6 +273,7 @@ class TemporalDataModule(pl.LightningDataModule):
         *,
         training: bool = False,
         negatives: bool = True,
+        replayed: bool = False,
         history: tuple[EventLoader, ...] = (),
     ) -> EventLoader:
         roots, stream = self._roots_to_sample(), self.stream
@@ -287,7 +288,8 @@ class TemporalDataModule(pl.LightningDataModule):
             sampled_roots=roots,
             seed=self.seed,
         )
-        check_batch_fits(sampler, min(self.batch_size, len(events)))
+        if not replayed:  # nobody looks at neighbours then
+            check_batch_fits(sampler, min(self.batch_size, len(events)))
         presampled = self.presample == "epoch" and negatives == self._draws_negatives
         return EventLoader(
             events,

@@ -81,6 +81,11 @@ def open_events(source: Any, options: ReadOptions) -> EventStore:
         DataError: The source holds something that must not be trained on.
         InvalidArgumentError: It is of no form that is read, or an option does not go with it.
     """
+    store = _opened_events(source, options)
+    return store if store.folder is None else store.verify()
+
+
+def _opened_events(source: Any, options: ReadOptions) -> EventStore:
     name = name_of(source)
     if name == SYNTHETIC:
         return generate_stream(**options.synthetic)
@@ -114,7 +119,7 @@ def _open_named(name: str, options: ReadOptions) -> EventStore:
     if not folder.is_dir():
         cure = "call the DataModule's prepare_data on a process of every machine, or share the folder"
         raise InvalidArgumentError(refusal("source", f"prepared in {folder}", name, cure))
-    return EventStore.open(folder).verify()
+    return EventStore.open(folder)
 
 
 def _read_path(source: str | Path, options: ReadOptions) -> EventStore:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.columns import check_forms, count_nodes, float_column, id_column, label_column, node_column
+from lightning_tgnn.data.graph_checks import pieces
 from lightning_tgnn.data.new_folder import check_new, new_folder
 from lightning_tgnn.data.npy_file import map_npy
 
@@ -156,9 +157,12 @@ class EventStore:
         if found != self.fingerprint:
             cure = "a file of it is damaged: save the store again"
             raise DataError(refusal(where, f"a store of the events {self.fingerprint}", found, cure))
-        for name, column in (("node_features", self.node_features), ("labels", self.labels)):
-            if column is not None and not bool(torch.isfinite(column).all()):
-                raise DataError(refusal(f"{name} of {where}", "finite", "NaN or infinity", "save the store again"))
+        cures = {"node_features": "repair them and save the store again", "labels": "-1 stands for no label"}
+        for name, cure in cures.items():
+            column = getattr(self, name)
+            rows = () if column is None else pieces(len(column), column[:1].numel())
+            if not all(bool(torch.isfinite(column[some]).all()) for some in rows):
+                raise DataError(refusal(f"{name} of {where}", "finite", "NaN or infinity", cure))
         return self
 
     def save(self, folder: str | Path) -> Path:

@@ -35,7 +35,7 @@ def prepare_graph(source: Any, root: Path, synthetic: Mapping[str, Any]) -> None
     name = _name_of(source)
     if name == SYNTHETIC and synthetic.get("folder") is not None:
         generate_graph(**synthetic)
-    elif name in GRAPH_NAMES:
+    elif name in GRAPH_NAMES and not is_graph_folder(folder_of(name, root) / CONVERTED):
         with one_at_a_time(folder_of(name, root)):
             fetch = _fetch_from_dgl if name in DGL_CLASSES else _fetch_from_ogb
             fetch(name, root)

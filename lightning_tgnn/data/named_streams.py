@@ -29,6 +29,8 @@ def prepare_stream(name: str, root: Path) -> None:
         InvalidArgumentError: Nothing can be written under ``root``.
     """
     folder, stream = stream_folder(name, root), STREAMS[name]
+    if is_event_store(folder):  # also where nothing can be written
+        return
     with one_at_a_time(folder):
         if is_event_store(folder):
             return

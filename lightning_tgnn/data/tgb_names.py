@@ -35,6 +35,8 @@ def prepare_tgb(name: str, root: Path) -> None:
     """
     urls = _info(name).DATA_URL_DICT
     folder = tgb_folder(name, root)
+    if folder.is_dir():  # also where nothing can be written
+        return
     with one_at_a_time(folder):
         if folder.is_dir():
             return

@@ -109,7 +109,7 @@ def _check_numbers(path: str | Path, piece: pd.DataFrame) -> None:
 
     if "time" not in piece.columns or pd.api.types.is_numeric_dtype(piece["time"]):
         return
-    words = piece["time"].notna() & pd.to_numeric(piece["time"], errors="coerce").isna()
+    words = piece["time"].notna() & pd.to_numeric(piece["time"].astype(str), errors="coerce").isna()
     if words.any():
         row = int(words.to_numpy().argmax())
         cure = "repair that row; CSV has no dates, use seconds since 1970 or Parquet"

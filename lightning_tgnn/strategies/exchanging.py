@@ -96,12 +96,14 @@ class ExchangingStrategy(DDPStrategy):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         checkpoint[_CHECKPOINT_KEY] = self.strategy_state()
-        refused = None
+        failed: Exception | None = None
         try:
             super().save_checkpoint(checkpoint, filepath, storage_options)
-        except InvalidArgumentError as error:  # on rank 0, which writes
-            refused = str(error)
-        refused = self.broadcast(refused)
+        except Exception as error:  # on rank 0, which writes
+            failed = error
+        refused = self.broadcast(failed and str(failed))
+        if failed is not None:
+            raise failed
         if refused is not None:  # all ranks end, none waits for one that has gone
             raise InvalidArgumentError(refused)
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 from torchmetrics import Metric
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
-from lightning_tgnn.models import EventClassifier, ModelConfig
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.types import EventBatch, StreamInfo
 
@@ -63,6 +63,7 @@ class EventClassification(MemoryTask):
             static_dim=static_dim,
             dropout=dropout,
         )
+        check_choice("model", model, MODEL_NAMES)
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
         super().__init__(model, config, lr=lr, weight_decay=weight_decay)
         self.save_hyperparameters()

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from lightning_tgnn.checks import check_choice
 from lightning_tgnn.metrics import LinkMetrics
-from lightning_tgnn.models import LinkPredictor, ModelConfig
+from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.types import EventBatch
 
@@ -60,6 +61,7 @@ class LinkPrediction(MemoryTask):
             static_dim=static_dim,
             dropout=dropout,
         )
+        check_choice("model", model, MODEL_NAMES)
         super().__init__(model, config, lr=lr, weight_decay=weight_decay)
         self.save_hyperparameters()
         self.val_metrics = LinkMetrics()

@@ -20,7 +20,7 @@ _CHECKPOINT_KEY = "lightning_tgnn"
 
 
 class MemoryTask(StagedTask):
-    """Trains a memory-based temporal GNN by the protocol below; subclasses define head, figures and steps.
+    """Trains a memory-based temporal GNN by the protocol below; subclasses define head, steps and figures.
 
     Node state is empty at the start of each training epoch. Validation continues from the end of training on a
     snapshot and puts it back; the sanity check leaves no trace; test takes in the validation part first. Checkpoints
@@ -39,11 +39,11 @@ class MemoryTask(StagedTask):
     draws_negatives = True
     """Whether the batches have to carry negatives."""
 
-    figure: str
+    figure = ""
     """The name of what the progress bar shows of `figures`."""
 
     val_metrics: Any
-    """What the validation steps add to, with ``reset``; `figures` makes figures of it."""
+    """What the validation steps add to, with ``reset``; `figures` makes figures of it; left out where steps do."""
 
     test_metrics: Any
     """The same of the test steps."""
@@ -122,28 +122,34 @@ class MemoryTask(StagedTask):
 
     def on_validation_epoch_start(self) -> None:
         """Continue from the end of training, on a snapshot, with nothing measured."""
-        self.val_metrics.reset()
+        self._forget("val")
         quick = self.trainer.sanity_checking or bool(getattr(self.trainer, "fast_dev_run", False))
         self._begin_evaluation(self.trainer.val_dataloaders, catch_up=not quick)
 
     def on_validation_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
-        self._log_figures("val", self.val_metrics)
+        self._log_figures("val")
         self._end_evaluation()
         self._rate.restart()
 
     def on_test_epoch_start(self) -> None:
         """Take in the validation part, on a snapshot, with nothing measured."""
-        self.test_metrics.reset()
+        self._forget("test")
         quick = bool(getattr(self.trainer, "fast_dev_run", False))
         self._begin_evaluation(self.trainer.test_dataloaders, catch_up=not quick)
 
     def on_test_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
-        self._log_figures("test", self.test_metrics)
+        self._log_figures("test")
         self._end_evaluation()
 
-    def _log_figures(self, part: str, metrics: Any) -> None:
+    def _forget(self, part: str) -> None:
+        if (metrics := getattr(self, f"{part}_metrics", None)) is not None:
+            metrics.reset()
+
+    def _log_figures(self, part: str) -> None:
+        if (metrics := getattr(self, f"{part}_metrics", None)) is None:
+            return
         figures = self.figures(metrics)
         metrics.reset()
         # They are equal on all ranks already; Lightning wants to be told so.

@@ -10,6 +10,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from lightning_tgnn.models import ModelConfig
+from lightning_tgnn.tasks import MemoryTask
 from tests.data.streams import random_store
 
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "mailbox_size": 3}
@@ -335,3 +337,28 @@ def test_predict_draws_no_negatives(tmp_path):
 
     task, _ = fitted(tmp_path)
     assert trainer(tmp_path, callbacks=[Watch()]).predict(task, datamodule=data_module())
+
+
+class OwnTask(MemoryTask):
+    """A task that measures nothing, as the base asks for no more than a head and steps."""
+
+    def __init__(self):
+        super().__init__("jodie", ModelConfig(memory_dim=8, embedding_dim=8, time_dim=4), lr=1e-3, weight_decay=0.0)
+
+    def build_head(self):
+        self.head = torch.nn.Linear(8, 1)
+
+    def score(self, embeddings, batch):
+        return self.head(embeddings)
+
+    def training_step(self, batch, batch_idx):
+        return self.stage_order(self, batch).square().mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val/mean", self.stage_order(self, batch).mean(), batch_size=len(batch))
+
+
+def test_a_task_of_ones_own_needs_a_head_and_steps(tmp_path):
+    run = trainer(tmp_path)
+    run.fit(OwnTask(), datamodule=data_module())
+    assert torch.isfinite(run.callback_metrics["val/mean"])

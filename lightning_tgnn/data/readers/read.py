@@ -57,7 +57,7 @@ def read_events(
     path = Path(path)
     check_arguments(format, columns, bipartite)
     if is_event_store(path):
-        return EventStore.open(path).verify()
+        return EventStore.open(path)
     if is_tgl_folder(path):
         check_unread(f"the TGL folder {path}", format=format, columns=columns, bipartite=bipartite)
         return read_tgl(path)
