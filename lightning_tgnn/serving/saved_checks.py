@@ -16,6 +16,7 @@ from lightning_tgnn.types import StreamInfo
 
 _CURE = "give a file that was written whole"
 _ROUNDING = 1e-6
+_MOST_EVENTS = 1 << 62
 
 
 @contextmanager
@@ -61,6 +62,8 @@ def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> No
     _require(info.num_nodes == num_nodes, f"{num_nodes} ids of {info.num_nodes} nodes")
     first = held["first_destination"]
     _require(first is None or (type(first) is int and 0 < first < num_nodes), f"first_destination {first!r}")
+    position = held["state"]["position"]
+    _require(type(position) is int and 0 <= position < _MOST_EVENTS, f"position {position!r}")
     clock = held["clock"]
     _require(set(clock) == {"origin", "latest"} and all(type(time) is float for time in clock.values()), "clock")
     _require(math.isfinite(clock["origin"]) and clock["latest"] < math.inf, f"clock {clock}")
@@ -102,6 +105,7 @@ def _check_recent(held: Mapping[str, Any], info: StreamInfo) -> None:
 def _check_open(events: Mapping[str, Any], info: StreamInfo) -> None:
     _require(set(events) == {"src", "dst", "time", "features"}, f"open {sorted(events)}")
     count = len(events["src"])
+    _require(count > 0, "an open batch without an event")
     for name in ("src", "dst"):
         _check_tensor(events, name, torch.int64, (count,))
         _check_range(name, events[name], 0, info.num_nodes)

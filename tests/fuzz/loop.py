@@ -27,7 +27,11 @@ LEAST = 20
 _SPARE_BYTES = 3 << 30
 _LONGEST_MESSAGE = 20_000
 # Of these nothing is lost: rows in another order are said to be, and a header of Python 2 is read.
-_HARMLESS = ("events were not sorted by time", "Reading `.npy` or `.npz` file required additional header parsing")
+_HARMLESS = (
+    "events were not sorted by time",
+    "Reading `.npy` or `.npz` file required additional header parsing",
+    "Detected pickle protocol",
+)
 
 
 class Target:

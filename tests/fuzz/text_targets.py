@@ -202,6 +202,6 @@ class TglFolder(Target):
         for name, (column, kept) in held.items():
             assert (name in files) == (column is not None)
             if column is not None:
-                saved = torch.load(io.BytesIO(files[name]), weights_only=True).double().numpy()
+                saved = torch.load(io.BytesIO(files[name]), map_location="cpu", weights_only=True).double().numpy()
                 expected = saved if kept is None else saved[kept]
                 np.testing.assert_array_equal(column.numpy(), expected.astype(np.float32))

@@ -467,6 +467,7 @@ def test_saved_states_that_do_not_fit_together_are_refused(tmp_path):
         (("stream", "num_nodes"), 10**15, "what does not fit is 25 ids of 1000000000000000 nodes"),
         (("stream",), {}, "got .TypeError: .*missing 7 required"),
         (("state", "memory"), held["state"]["memory"][:1], r"memory must be torch.float32 \[25, 8\], got .*\[1, 8\]"),
+        (("state", "position"), 1e308, r"what does not fit is position 1e\+308"),
         (("weights",), dict(list(weights.items())[1:]), "must be a saved Predictor, got .RuntimeError: Error"),
         (("weights", "predictor.out.bias"), torch.tensor([np.nan]), "a model of finite numbers, got 'NaN .*out.bias'"),
     ):
