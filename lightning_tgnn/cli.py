@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter, Namespace
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
@@ -178,9 +179,16 @@ def main(args: ArgsType = None) -> None:
         sys.exit(f"lightning-tgnn: {error}")
     except (LightningTGNNError, ValueError, OSError) as error:
         refused = _refusal(error)
+        if refused is None and "invalid strategy name" in str(error):
+            sys.exit(f"lightning-tgnn: {str(error).partition('. ')[0]}; those of this package are {_own_strategies()}")
         if refused is None:
             raise
         sys.exit(f"lightning-tgnn: {refused}")
+
+
+def _own_strategies() -> str:
+    kinds = {name: held["strategy"].__module__ for name, held in StrategyRegistry.items()}
+    return ", ".join(sorted(name for name, module in kinds.items() if module.startswith("lightning_tgnn.")))
 
 
 def _refusal(error: BaseException | None) -> LightningTGNNError | None:

@@ -35,7 +35,10 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
             raise ValueError("a tensor that is not as long as its record")
         return held
     except Exception as error:  # what the readers of torch and of archives raise on garbage is anything
-        raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        if reason.startswith("Weights only load failed"):  # torch goes on with advice on files that are trusted
+            reason = "something else than tensors and plain values"
+        raise ValueError(reason) from error
 
 
 def check_records(path: str | Path) -> None:

@@ -218,6 +218,10 @@ def test_another_task_keeps_its_own_defaults(capsys):
         (["--data.negatives=hard"], r"negatives must be one of"),
         (["--model.no_such_option=1"], r"no_such_option"),
         (["--ckpt_path=nowhere.ckpt"], r"lightning-tgnn: Checkpoint file not found: nowhere\.ckpt"),
+        (
+            ["--trainer.strategy=svn"],
+            r"invalid strategy name: .*svn.*; those of this package are cdfgnn, depcache, .*sven",
+        ),
         (["--trainer.accelerator=mps"], r"lightning-tgnn: .*MPSAccelerator"),
     ],
 )

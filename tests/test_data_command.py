@@ -110,6 +110,15 @@ def test_generate_draws_the_same_to_a_store_and_to_a_csv(tmp_path):
         assert np.array_equal(read.node_ids[read.dst], expected.dst.numpy())
 
 
+@pytest.mark.parametrize("name", ["stream.parquet", "stream.csv.gz", "stream.txt"])
+def test_generate_makes_no_folder_of_the_name_of_another_file(tmp_path, name):
+    with pytest.raises(
+        SystemExit, match=r"output must be a name that ends in .csv, or a folder, got .*; generate a CSV"
+    ):
+        main(["data", "generate", f"--output={tmp_path / name}", "--num_events=300"])
+    assert not list(tmp_path.iterdir())
+
+
 def test_download_calls_what_its_name_stands_for(tmp_path, monkeypatch, capsys):
     asked = []
     for kind, name in (("graph", "cora"), ("events", "reddit")):

@@ -126,6 +126,7 @@ def test_a_run_with_nothing_but_a_loss_has_a_page(tmp_path):
 def test_of_several_versions_the_latest_is_taken(tmp_path, capsys):
     for version in (2, 9, 10):
         write_run(tmp_path / "my runs ü" / f"version_{version}", config=None)
+    SummaryWriter(tmp_path / "my runs ü" / "version_11").close()  # of a run that was refused
     printed = reported(capsys, tmp_path / "my runs ü")
     assert "version_10 is the latest version in" in printed
     assert (tmp_path / "my runs ü" / "version_10" / "report.html").exists()

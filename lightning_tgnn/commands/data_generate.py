@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.data import generate_stream
 from lightning_tgnn.data.csv_file import write_csv
@@ -16,6 +17,9 @@ _DESCRIPTION = """Draw a synthetic stream; the same options give the same stream
   lightning-tgnn data generate --output my_stream --num_events 1000000 --edge_feature_dim 8
   lightning-tgnn data generate --output my_stream.csv --with_labels true --seed 1
 """
+
+
+_OTHER_FILES = {".gz", ".json", ".npz", ".parquet", ".tsv", ".txt"}  # a folder of such a name would mislead
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,9 @@ def generate(arguments: Sequence[str]) -> None:
     options = Options("data generate", _DESCRIPTION, {GenerateOptions: set(), generate_stream: set()})
     own, settings = options.parse(arguments)
     output = Path(own["output"])
+    if output.suffix.lower() in _OTHER_FILES:
+        cure = "generate a CSV, or a folder, which TemporalDataModule takes as it is"
+        raise InvalidArgumentError(refusal("output", "a name that ends in .csv, or a folder", str(output), cure))
     store = generate_stream(**settings)
     (write_csv if output.suffix.lower() == ".csv" else save_with_adjacency)(store, output)
     print(f"{output}: {len(store):,} events, {store.num_nodes:,} nodes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class RunLog:
 
 
 def find_run(given: str | Path) -> Path:
-    """Return the folder of a run: the one given, or the latest of the versions in it.
+    """Return the folder of a run: the one given, or the latest of the versions in it that has logged something.
 
     Raises:
         DataError: It is no folder, or no run or more than one could be meant.
@@ -78,7 +79,14 @@ def find_run(given: str | Path) -> Path:
     if not runs or len(versions) < len(runs):
         found = f"{given}, which has none" if not runs else f"{given} with {', '.join(map(str, runs[:5]))}"
         raise DataError(refusal("RUN_DIR", "a folder with TensorBoard's event files, or with versions", found, _CURE))
-    return max(versions, key=lambda run: int(run.name.removeprefix("version_")))
+    versions.sort(key=lambda run: int(run.name.removeprefix("version_")), reverse=True)
+    return next(filter(_has_values, versions), versions[0])  # a run that was refused leaves an empty one
+
+
+def _has_values(folder: Path) -> bool:
+    with suppress(DataError):
+        return bool(read_run(folder).series)
+    return False
 
 
 def read_run(folder: Path) -> RunLog:

@@ -34,7 +34,7 @@ class Clock:
         """
         times = self._times(time, count)
         previous = np.concatenate([[self.latest], times[:-1]])
-        self._refuse_earlier(times, previous, "in the order of the stream: sort events by time")
+        self._refuse_earlier(times, previous, "sort events by time, and leave out what has been observed")
         return torch.from_numpy(times - self.origin)
 
     def of_queries(self, time: Any, count: int) -> Tensor:

@@ -102,7 +102,7 @@ class Column:
         types = [type(value).__name__ for value in self.series.to_list()]
         other = next((row for row, name in enumerate(types) if name != types[0]), None)
         if other is None:
-            cure = "convert it; in pandas, frame.convert_dtypes()"
+            cure = "convert it; in pandas, frame.convert_dtypes(), or pd.to_datetime of dates"
             return self._refusal("a typed column", f"{self.kind}s of type {types[0]}", cure)
         received = f"{types[0]} in row 0 and {types[other]} in row {other}"
         return self._refusal("of one type", received, "convert it; in pandas, with astype or to_numeric")
