@@ -11,7 +11,7 @@ ALLOWED = {
     "types": set(),
     "checks": set(),
     "files": {"checks"},
-    "checkpoint_io": {"files"},
+    "checkpoint_io": {"files", "tensor_file"},
     "tensor_file": set(),
     "algorithms": SHARED,
     "comm": SHARED,
