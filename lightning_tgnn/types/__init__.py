@@ -1,20 +1,18 @@
 """Data classes and protocols that cross folders."""
 
 from lightning_tgnn.types.graphs import GraphInfo, GraphPart, ReplicaLinks, ReplicaSum, SparseRows
-from lightning_tgnn.types.queries import QueryBatch, RootBatch
-from lightning_tgnn.types.temporal import (
+from lightning_tgnn.types.node_state import (
     CommitHandle,
-    EventBatch,
     FetchHandle,
     NodeStateTask,
-    SampledRoots,
     StageOrder,
     StateRows,
     StateSpec,
     StateStore,
     StateUpdate,
-    StreamInfo,
 )
+from lightning_tgnn.types.queries import QueryBatch, RootBatch
+from lightning_tgnn.types.temporal import EventBatch, SampledRoots, StreamInfo
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [

@@ -1,15 +1,15 @@
-"""Event batches and node state; shapes and units are stated once, here.
+"""Event streams and their batches; shapes and units are stated once, here.
 
 Letters: ``E`` events of a stream, ``N`` nodes, ``B`` events of a batch, ``Q`` negatives per event, ``R = B(2 + Q)``
 roots (sources, then destinations, then negatives event by event), ``K`` neighbours per root, ``U`` distinct nodes and
-``V`` distinct events of a batch, ``M`` mails per mailbox. Times are float64 in the unit of the stream; only
-*differences* of times become float32.
+``V`` distinct events of a batch. Times are float64 in the unit of the stream; only *differences* of times become
+float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -130,174 +130,3 @@ class EventBatch(TensorFields):
     def root_times(self) -> Tensor:
         """The time at which each root is embedded, float64 [R]."""
         return torch.cat([self.time, self.time, self.time.repeat_interleave(self.negatives.shape[1])])
-
-
-@dataclass(frozen=True)
-class StateSpec:
-    """Widths of a row of node state.
-
-    Attributes:
-        num_nodes: Rows.
-        memory_dim: Width of the memory.
-        mail_dim: Width of a mail, ``2 * memory_dim + edge_feature_dim``.
-        mailbox_size: Mails kept per node.
-        own_half: Mails go to the ends of their event only and one is kept, so that the first half of a mail is the
-            memory of the row it lies in, as both were written.
-    """
-
-    num_nodes: int
-    memory_dim: int
-    mail_dim: int
-    mailbox_size: int
-    own_half: bool
-
-
-@dataclass(frozen=True)
-class StateRows(TensorFields):
-    """Rows of node state, in the order in which they were asked for.
-
-    Attributes:
-        memory: float32 [U, d_mem].
-        memory_time: float64 [U], time of the latest mail that the memory has taken in; 0 at the start.
-        mails: float32 [U, M, d_mail].
-        mail_time: float64 [U, M].
-        mail_event: int64 [U, M], the event of each mail; 0 in empty slots.
-        mail_count: int64 [U], mails ever delivered; slot ``k`` holds one where ``k < mail_count``.
-    """
-
-    memory: Tensor
-    memory_time: Tensor
-    mails: Tensor
-    mail_time: Tensor
-    mail_event: Tensor
-    mail_count: Tensor
-
-
-@dataclass(frozen=True)
-class StateUpdate(TensorFields):
-    """What a batch writes: memory of its sources and destinations, and the mails that it sends.
-
-    Attributes:
-        nodes: int64 [W], distinct.
-        memory: float32 [W, d_mem], without gradient.
-        memory_time: float64 [W].
-        mail_nodes: int64 [P], distinct.
-        mails: float32 [P, d_mail], without gradient.
-        mail_time: float64 [P].
-        mail_event: int64 [P], the event of each mail.
-        position: Events of the stream that the state has taken in after this update.
-        changed: int64 [C], distinct nodes whose rows this step changes on whatever rank, see `EventBatch`.
-    """
-
-    nodes: Tensor
-    memory: Tensor
-    memory_time: Tensor
-    mail_nodes: Tensor
-    mails: Tensor
-    mail_time: Tensor
-    mail_event: Tensor
-    position: int
-    changed: Tensor
-
-
-@runtime_checkable
-class FetchHandle(Protocol):
-    """A fetch under way."""
-
-    def wait(self) -> StateRows:
-        """Return the rows once they are here."""
-        ...
-
-
-@runtime_checkable
-class CommitHandle(Protocol):
-    """A commit under way."""
-
-    def wait(self) -> None:
-        """Return once the update can be read."""
-        ...
-
-
-@runtime_checkable
-class StateStore(Protocol):
-    """Where node state lives. Tasks and models see only this; the strategy decides what stands behind it."""
-
-    @property
-    def position(self) -> int:
-        """Events of the stream that the state has taken in."""
-        ...
-
-    def fetch(self, nodes: Tensor) -> FetchHandle:
-        """Start to read the rows of the distinct ``nodes`` (int64 [U])."""
-        ...
-
-    def commit(self, update: StateUpdate) -> CommitHandle:
-        """Start to write ``update``."""
-        ...
-
-    def reset(self) -> None:
-        """Return to the state before the first event."""
-        ...
-
-    def snapshot(self) -> Any:
-        """Return a copy of the whole state, for `restore` only."""
-        ...
-
-    def restore(self, snapshot: Any) -> None:
-        """Put a snapshot back."""
-        ...
-
-    def state_dict(self, snapshot: Any = None) -> dict[str, Any]:
-        """Return tensors and plain values that hold the whole state, or that of a snapshot.
-
-        Where several ranks share the state, all have to call it, and rank 0 gets the rows.
-        """
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        ...
-
-
-class NodeStateTask(Protocol):
-    """What a strategy that shares node state asks of a LightningModule: its stages, and where state and order go."""
-
-    state_store: StateStore
-    stage_order: StageOrder
-
-    @property
-    def state_spec(self) -> StateSpec:
-        """Widths of a row of node state."""
-        ...
-
-    def fetch(self, nodes: Tensor) -> FetchHandle:
-        """Start to read the rows of distinct nodes."""
-        ...
-
-    def apply_mail(self, rows: StateRows) -> Any:
-        """Return ``memory`` [U, d_mem], with gradient, and ``memory_time`` [U] after the pending mails."""
-        ...
-
-    def embed(self, updated: Any, batch: EventBatch) -> Tensor:
-        """Return the embeddings [R, d_emb] of the roots."""
-        ...
-
-    def score(self, embeddings: Tensor, batch: EventBatch) -> Any:
-        """Return what the task makes of the embeddings."""
-        ...
-
-    def make_mails(self, updated: Any, batch: EventBatch) -> StateUpdate:
-        """Return what the batch writes; needs the first ``batch.num_written`` rows only."""
-        ...
-
-    def commit(self, update: StateUpdate) -> CommitHandle:
-        """Start to write memory and to deliver mails."""
-        ...
-
-
-class StageOrder(Protocol):
-    """Runs the stages of a step in some order and returns what `NodeStateTask.score` does."""
-
-    def __call__(self, task: Any, batch: EventBatch) -> Any:
-        """Run a step on a batch."""
-        ...
