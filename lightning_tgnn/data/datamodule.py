@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from lightning_tgnn.algorithms.demand import Demand
+from lightning_tgnn.algorithms.past import PASTS
 from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.batch_memory import check_batch_fits
 from lightning_tgnn.data.batches import BatchOrganizer
@@ -26,7 +27,7 @@ from lightning_tgnn.data.prefetch import default_workers
 from lightning_tgnn.data.presample import PresampledEpochs
 from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.sampling import NEIGHBOR_SAMPLERS, EventSampler
-from lightning_tgnn.data.split_stream import SplitStream
+from lightning_tgnn.data.split_stream import SplitStream, tie_notice
 from lightning_tgnn.data.splits import SPLIT_BY, Split
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import EventBatch, SampledRoots, StreamInfo
@@ -57,6 +58,9 @@ class TemporalDataModule(pl.LightningDataModule):
         num_train_negatives: Negatives per training event.
         num_eval_negatives: Negatives per validation and test event. AP and AUC use the first, MRR and Hits@K all.
         neighbor_sampler: ``"most_recent"`` or ``"uniform"``.
+        past: Which events may make neighbours, and may be known to EdgeBank: ``"time"`` those of a strictly earlier
+            time, so that simultaneous events do not give each other away (as in TGN's and TGL's code), ``"batch"``
+            those before the batch (as in PyG, TGB and TGM), ``"event"`` all that come earlier in the stream.
         seed: Of negatives, uniform neighbours and held-out nodes.
         num_workers: Background threads that make batches; None takes one where there are more than two cores, else 0.
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
@@ -91,6 +95,7 @@ class TemporalDataModule(pl.LightningDataModule):
         num_train_negatives: int = 1,
         num_eval_negatives: int = 49,
         neighbor_sampler: str = "most_recent",
+        past: str = "time",
         seed: int = 0,
         num_workers: int | None = None,
         prefetch_batches: int = 2,
@@ -114,6 +119,7 @@ class TemporalDataModule(pl.LightningDataModule):
         check_choice("negatives", negatives, NEGATIVE_SAMPLERS)
         check_choice("eval_negatives", eval_negatives or negatives, NEGATIVE_SAMPLERS)
         check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
+        check_choice("past", past, PASTS)
         check_choice("split_by", split_by, SPLIT_BY)
         check_choice("presample", presample, PRESAMPLE)
         check_choice("format", format, FORMATS)
@@ -125,6 +131,7 @@ class TemporalDataModule(pl.LightningDataModule):
         self.num_train_negatives = num_train_negatives
         self.num_eval_negatives = num_eval_negatives
         self.neighbor_sampler = neighbor_sampler
+        self.past = past
         self.seed = seed
         self.num_workers = num_workers
         self.prefetch_batches = prefetch_batches
@@ -156,6 +163,8 @@ class TemporalDataModule(pl.LightningDataModule):
             self.num_eval_negatives = self._stream.protocol.negatives.table.shape[1]
         name = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
         rank_zero_info(f"{name}: {self._stream}")
+        if notice := tie_notice(self._stream.tied, self.past):
+            rank_zero_info(f"{name}: {notice}")
 
     @property
     def stream(self) -> SplitStream:
@@ -195,6 +204,7 @@ class TemporalDataModule(pl.LightningDataModule):
             "batch_size": self.batch_size,
             "num_neighbors": self.num_neighbors,
             "neighbor_sampler": self.neighbor_sampler,
+            "past": self.past,
             "seed": self.seed,
             "split_by": split.pop("by"),
             "held_out_nodes": split.pop("held_out"),
@@ -285,6 +295,7 @@ class TemporalDataModule(pl.LightningDataModule):
             num_negatives=num_negatives if negatives else 0,
             num_neighbors=self.num_neighbors,
             neighbor_sampler=self.neighbor_sampler,
+            past=self.past,
             sampled_roots=roots,
             seed=self.seed,
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from lightning_tgnn.algorithms.past import tied_share
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.kept_adjacency import adjacency_of
@@ -14,6 +16,9 @@ from lightning_tgnn.data.stream_info import stream_info
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.data.tgb import Protocol
 from lightning_tgnn.types import StreamInfo
+
+MANY_TIES = 0.1
+"""From this share of tied events on, figures depend on what counts as the past."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,33 @@ class SplitStream:
             barred=held_out if training and held_out.any() else None,
         )
 
+    @cached_property
+    def tied(self) -> float:
+        """The share of events that have another one at their time."""
+        return tied_share(self.store.time)
+
     def __str__(self) -> str:
         store, split = self.store, self.split
         parts = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
         widths = f"{store.edge_feature_dim} edge and {store.node_feature_dim} node features"
-        return f"{len(store):,} events ({parts}), {store.num_nodes:,} nodes, {widths}"
+        return (
+            f"{len(store):,} events ({parts}), {store.num_nodes:,} nodes, {widths}, {self.tied:.1%} of the events tied"
+        )
+
+
+def tie_notice(tied: float, past: str | None = None) -> str:
+    """Return what a user has to know of a stream with many tied events; empty where there are few.
+
+    Args:
+        tied: Share of events that have another one at their time.
+        past: One of `lightning_tgnn.algorithms.past.PASTS`; None where none has been chosen.
+    """
+    if tied < MANY_TIES:
+        return ""
+    follows = {
+        "time": "past='time' hides simultaneous events from each other",
+        "batch": "with past='batch' those of different batches see each other, unlike with past='time'",
+        "event": "with past='event' they give each other away, and figures are higher than those of past='time'",
+        None: "past='batch' and 'event' let them see each other, so figures depend on past",
+    }
+    return f"{tied:.0%} of the events have another one at their time: {follows[past]}"

@@ -188,7 +188,7 @@ def _live_after(data: TemporalDataModule, module: MemoryTask, position: int, bat
     store = data.store
     reads_features = module.sampled_roots == "all" and store.edge_features is not None
     width = 0 if module.sampled_roots == "none" else data.num_neighbors
-    recent, events = RecentNeighbors.of_stream(store, data.adjacency, position, width)
+    recent, events = RecentNeighbors.of_stream(store, data.adjacency, position, width, data.past)
     rows = torch.empty(0, 0) if store.edge_features is None else store.edge_features[events]
     features = FeatureLog(rows.to(module.device) if reads_features else torch.empty(0, 0))
     return LiveState(module, recent, features, store.node_features, batch_size)
