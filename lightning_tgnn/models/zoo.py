@@ -15,6 +15,9 @@ from lightning_tgnn.models.memory_updaters import GRUUpdater, MailboxAttentionUp
 from lightning_tgnn.models.time_encoding import TimeEncoder
 from lightning_tgnn.types import StateSpec, StreamInfo
 
+# Deviations above the mean beyond which less than one gap in a hundred lies, whatever their distribution (Chebyshev).
+_LONGEST = 10
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -55,12 +58,12 @@ class ModelConfig:
 
 def _tgn(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
     spec = _spec(config, info)
-    updater = GRUUpdater(spec, TimeEncoder(config.time_dim, info.gap_mean))
+    updater = GRUUpdater(spec, _time_encoder(config, info))
     embedding = TemporalAttention(
         config.memory_dim,
         info.edge_feature_dim,
         config.embedding_dim,
-        TimeEncoder(config.time_dim, info.gap_mean),
+        _time_encoder(config, info),
         num_heads=config.num_heads,
         dropout=config.dropout,
     )
@@ -69,25 +72,24 @@ def _tgn(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
 
 def _jodie(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
     spec = _spec(config, info)
-    updater = RNNUpdater(spec, TimeEncoder(config.time_dim, info.gap_mean))
-    embedding = TimeProjection(config.memory_dim, config.embedding_dim, info.gap_mean, info.gap_std)
+    updater = RNNUpdater(spec, _time_encoder(config, info))
+    embedding = TimeProjection(config.memory_dim, config.embedding_dim, info.gap_mean)
     return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
 
 
 def _apan(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
     spec = _spec(config, info, mailbox_size=config.mailbox_size, own_half=False)
-    time_encoder = TimeEncoder(config.time_dim, info.gap_mean)
+    time_encoder = _time_encoder(config, info)
     updater = MailboxAttentionUpdater(spec, time_encoder, config.num_heads, config.dropout)
-    gaps = (info.gap_mean, info.gap_std)
-    embedding = TimeProjection(config.memory_dim, config.embedding_dim, *gaps, sampled_roots="events")
+    embedding = TimeProjection(config.memory_dim, config.embedding_dim, info.gap_mean, sampled_roots="events")
     return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
 
 
 def build_with_layer(layer: nn.Module, config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
     """Return TGN with a graph layer of another library in place of its attention; see `LayerEmbedding`."""
     spec = _spec(config, info)
-    updater = GRUUpdater(spec, TimeEncoder(config.time_dim, info.gap_mean))
-    embedding = LayerEmbedding(layer, config.embedding_dim, TimeEncoder(config.time_dim, info.gap_mean))
+    updater = GRUUpdater(spec, _time_encoder(config, info))
+    embedding = LayerEmbedding(layer, config.embedding_dim, _time_encoder(config, info))
     return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
 
 
@@ -102,6 +104,10 @@ def build_model(name: str, config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
         InvalidArgumentError: There is no model of that name.
     """
     return _BUILDERS[check_choice("model", name, MODEL_NAMES)](config, info)
+
+
+def _time_encoder(config: ModelConfig, info: StreamInfo) -> TimeEncoder:
+    return TimeEncoder(config.time_dim, info.gap_mean, info.gap_mean + _LONGEST * info.gap_std)
 
 
 def _spec(config: ModelConfig, info: StreamInfo, *, mailbox_size: int = 1, own_half: bool = True) -> StateSpec:
