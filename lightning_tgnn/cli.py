@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import yaml
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter, Namespace
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -16,9 +17,11 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
+from lightning_tgnn.checkpoint_io import WholeCheckpointIO
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
 from lightning_tgnn.commands import COMMANDS
-from lightning_tgnn.files import reading_tensors, refusal_to_write
+from lightning_tgnn.commands.saved_task import saved_task
+from lightning_tgnn.files import refusal_to_write
 from lightning_tgnn.report import Best, print_report
 
 _DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
@@ -90,12 +93,28 @@ class TGNNCommand(LightningCLI):
         if subcommand in ("fit", "validate", "test"):
             help_ = "Measure EdgeBank beside the model, on the same events and negatives."
             parser.add_argument("--edgebank", type=bool, default=False, help=help_)
+            help_ = "Import and call whatever the checkpoint names; only for one of which you know where it is from."
+            parser.add_argument("--trust", type=bool, default=False, help=help_)
         return parser
 
     def _parse_ckpt_path(self) -> None:
-        path = self.config[self.config["subcommand"]].get("ckpt_path")
-        with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
-            super()._parse_ckpt_path()
+        """Take the task's arguments from a checkpoint, as LightningCLI does, but only what it may name."""
+        options = self.config[self.config["subcommand"]]
+        path = options.get("ckpt_path")
+        if not path or not Path(path).is_file():
+            return
+        dumped = self.parser.dump(self.config, skip_link_targets=False, skip_none=False, format="yaml")
+        chosen = yaml.safe_load(dumped)[self.config["subcommand"]]["model"] or {}
+        model = saved_task(WholeCheckpointIO().load_checkpoint(path), chosen, file=path, trust=options["trust"])
+        if model is None:
+            return
+        if model["class_path"] != chosen.get("class_path"):
+            options.pop("model")  # arguments of another class
+        try:
+            self.config = self.parser.parse_object({self.config["subcommand"]: {"model": model}}, self.config)
+        except SystemExit:
+            sys.stderr.write(f"The hyperparameters in {path} do not fit the task.\n")
+            raise
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, with the baseline if asked for, and our progress bar unless one is given or unwanted."""

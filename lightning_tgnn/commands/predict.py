@@ -54,7 +54,10 @@ class PredictOptions:
         events: Table of events that came after those of the stream, columns src, dst and time: taken in before the
             first answer. The other columns are the edge features, in the order of training, whatever their names: the
             model does not keep these.
-        source: The stream of training, where it is no longer at the place that the checkpoint names.
+        source: The stream of training, where it is no longer at the place that the checkpoint names, or would have to
+            be downloaded or unpickled.
+        root: Folder of the named streams.
+        trust: Do what the checkpoint says: import the classes that it names, and prepare its stream where it says.
         save: Where to keep the state with those events, for the next --ckpt_path; nowhere if None.
         batch_size: Questions answered at once.
         device: Where the model is.
@@ -70,6 +73,8 @@ class PredictOptions:
     side: str | None = None
     events: str | None = None
     source: str | None = None
+    root: str | None = None
+    trust: bool = False
     save: str | None = None
     batch_size: int = 10_000
     device: str = "cpu"
@@ -126,8 +131,10 @@ def _predictor(options: PredictOptions) -> Predictor:
     if not path.is_file():
         raise InvalidArgumentError(refusal("ckpt_path", "a file", str(path), "give a checkpoint of a run"))
     if is_saved_predictor(path):
-        return Predictor.load(path, device=options.device)
-    return Predictor.from_checkpoint(path, options.source, device=options.device)
+        return Predictor.load(path, device=options.device, trust=options.trust)
+    return Predictor.from_checkpoint(
+        path, options.source, device=options.device, root=options.root, trust=options.trust
+    )
 
 
 def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple[str, ...]) -> Iterator[pd.DataFrame]:

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
@@ -18,6 +17,7 @@ from lightning_tgnn.checks import check_choice, check_int
 from lightning_tgnn.data.batch_memory import check_batch_fits
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
+from lightning_tgnn.data.described_data import DescribedData
 from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, opened, prepare_events
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
@@ -35,7 +35,7 @@ from lightning_tgnn.types import EventBatch, SampledRoots, StreamInfo
 PRESAMPLE = ("off", "epoch")
 
 
-class TemporalDataModule(pl.LightningDataModule):
+class TemporalDataModule(DescribedData):
     """Chronological batches of an event stream, with negatives and past neighbours.
 
     Args:
@@ -145,6 +145,8 @@ class TemporalDataModule(pl.LightningDataModule):
         }
         self._read_options = ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser())
         self._stream: SplitStream | None = None
+        # Whether the adjacency of a store may be kept in its folder.
+        self.writes = True
         # Whose neighbours to sample; None asks the model that is trained.
         self.sampled_roots: SampledRoots | None = None
 
@@ -158,7 +160,9 @@ class TemporalDataModule(pl.LightningDataModule):
             return
         source = self._opened()
         store = open_events(source, self._read_options)
-        self._stream = SplitStream.of(store, fixed_protocol(source, store), seed=self.seed, **self._split_options)
+        self._stream = SplitStream.of(
+            store, fixed_protocol(source, store), seed=self.seed, writes=self.writes, **self._split_options
+        )
         if self._stream.protocol is not None:
             self.num_eval_negatives = self._stream.protocol.negatives.table.shape[1]
         name = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__

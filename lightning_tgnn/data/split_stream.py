@@ -42,15 +42,17 @@ class SplitStream:
     protocol: Protocol | None
 
     @classmethod
-    def of(cls, store: EventStore, protocol: Protocol | None, **options: Any) -> SplitStream:
+    def of(cls, store: EventStore, protocol: Protocol | None, *, writes: bool = True, **options: Any) -> SplitStream:
         """Split a stream; ``options`` are those of `chronological_split`, whose shares a protocol overrules.
+
+        The adjacency is kept in the folder of the store if ``writes``.
 
         Raises:
             InvalidArgumentError: A part would be empty.
         """
         ends = None if protocol is None else protocol.ends
         split = chronological_split(store, ends=ends, **options)
-        adjacency = train_adjacency = adjacency_of(store)
+        adjacency = train_adjacency = adjacency_of(store, writes=writes)
         train = split.train
         if len(train) < int(split.val[0]):
             train_adjacency = TemporalAdjacency.build(store.src[train], store.dst[train], store.num_nodes, events=train)

@@ -58,18 +58,13 @@ class LayerEmbedding(Embedding):
         return torch.cat([self.time_encoder(edges.age), edges.features], dim=1)
 
 
-def layer_of(path: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Return a layer given by its import path, such as ``dgl.nn.SAGEConv``.
+def layer_of(path: str | type, arguments: Mapping[str, Any]) -> nn.Module:
+    """Return a layer given by its class or its import path, such as ``dgl.nn.SAGEConv``.
 
     Raises:
         InvalidArgumentError: There is no such module class, or it does not take the arguments.
     """
-    module, _, name = path.rpartition(".")
-    try:
-        kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        cure = f"check the name, and that what it is in can be imported ({error})"
-        raise InvalidArgumentError(refusal("layer", "the import path of a class", path, cure)) from error
+    kind = path if isinstance(path, type) else _imported(path)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise InvalidArgumentError(refusal("layer", "a torch.nn.Module", path, "give the path of a layer's class"))
     try:
@@ -79,3 +74,12 @@ def layer_of(path: str, arguments: Mapping[str, Any]) -> nn.Module:
         raise InvalidArgumentError(
             refusal("layer_args", "its arguments", f"{dict(arguments)}: {error}", cure)
         ) from error
+
+
+def _imported(path: str) -> Any:
+    module, _, name = str(path).rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        cure = f"check the name, and that what it is in can be imported ({error})"
+        raise InvalidArgumentError(refusal("layer", "the import path of a class", path, cure)) from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torchmetrics import Metric
@@ -36,6 +37,7 @@ class EventClassification(MemoryTask):
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {"model": MODEL_NAMES}
     draws_negatives = False
     reads_destination = True
     classifier: EventClassifier

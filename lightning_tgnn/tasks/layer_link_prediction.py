@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+from torch import nn
 
 from lightning_tgnn.models import build_with_layer
 from lightning_tgnn.models.layer_embedding import layer_of
 from lightning_tgnn.tasks.link_prediction import LinkPrediction
+from lightning_tgnn.trust import LAYERS, WORDS
 from lightning_tgnn.types import StreamInfo
 
 
@@ -19,7 +22,8 @@ class LayerLinkPrediction(LinkPrediction):
     layers with an ``edge_dim`` get the encoded age of every event and its features, ``time_dim`` plus their number.
 
     Args:
-        layer: Import path of its class, such as ``dgl.nn.SAGEConv`` or ``torch_geometric.nn.TransformerConv``.
+        layer: Its class, or the import path of it, such as ``dgl.nn.SAGEConv``. A checkpoint holds the path; from an
+            untrusted one only those of `lightning_tgnn.trust.LAYERS` are imported, others have to be given again.
         layer_args: Its arguments.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
@@ -32,9 +36,15 @@ class LayerLinkPrediction(LinkPrediction):
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {
+        **LinkPrediction.file_may_name,
+        "layer": LAYERS,
+        "layer_args": WORDS,
+    }
+
     def __init__(
         self,
-        layer: str,
+        layer: str | type[nn.Module],
         layer_args: Mapping[str, Any],
         memory_dim: int = 100,
         embedding_dim: int = 100,
@@ -43,6 +53,9 @@ class LayerLinkPrediction(LinkPrediction):
         lr: float = 1e-3,
         weight_decay: float = 0.0,
     ) -> None:
+        kind = layer
+        if isinstance(layer, type):  # checkpoints hold plain values only
+            layer = f"{layer.__module__}.{layer.__qualname__}"
         super().__init__(
             "tgn",
             memory_dim=memory_dim,
@@ -53,12 +66,12 @@ class LayerLinkPrediction(LinkPrediction):
             lr=lr,
             weight_decay=weight_decay,
         )
-        layer_of(layer, layer_args)  # what is wrong with it is told at once
-        self.layer_path = layer
+        layer_of(kind, layer_args)  # what is wrong with it is told at once
+        self.layer_kind = kind
         self.layer_args = dict(layer_args)
 
     def build(self, info: StreamInfo) -> None:
         """Build the model for a stream."""
         self.info = info
-        self.model = build_with_layer(layer_of(self.layer_path, self.layer_args), self.config, info)
+        self.model = build_with_layer(layer_of(self.layer_kind, self.layer_args), self.config, info)
         self.build_head()

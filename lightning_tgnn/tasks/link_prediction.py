@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -38,6 +41,7 @@ class LinkPrediction(MemoryTask):
 
     predictor: LinkPredictor
     figure = "ap"
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {"model": MODEL_NAMES}
 
     def __init__(
         self,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from inspect import signature
-from typing import Any
+from typing import Any, ClassVar
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -26,6 +25,7 @@ from lightning_tgnn.checks import (
 )
 from lightning_tgnn.models import GAT, GCN
 from lightning_tgnn.tasks.requirements import check_precision
+from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
 
 GRAPH_MODELS = ("gcn", "gat")
@@ -37,7 +37,7 @@ def alone(values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
     return values
 
 
-class NodeClassification(pl.LightningModule):
+class NodeClassification(RestorableTask):
     """Trains a GNN to tell the class of each vertex.
 
     Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
@@ -57,6 +57,8 @@ class NodeClassification(pl.LightningModule):
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
+
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {"model": GRAPH_MODELS}
 
     def __init__(
         self,
