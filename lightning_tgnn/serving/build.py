@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,17 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import lightning_tgnn.tasks as tasks
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data import EventStore, TemporalDataModule
 from lightning_tgnn.serving.clock import Clock
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.live_state import Events, LiveState
 from lightning_tgnn.serving.node_numbers import NodeNumbers
+from lightning_tgnn.serving.own_code import OwnCode
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
 from lightning_tgnn.serving.saved_checks import check_numbers, check_saved, content_of
 from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
 from lightning_tgnn.tasks import MemoryTask
+from lightning_tgnn.tasks.memory_task import task_name
 from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.types import StreamInfo
 
@@ -53,7 +53,7 @@ class Parts:
         """Return tensors and plain values that hold all of it but the stream."""
         ids = self.numbers.ids
         return {
-            "task": type(self.live.task).__name__,
+            "task": task_name(type(self.live.task)),
             "hyper_parameters": dict(self.live.task.hparams),
             "weights": self.live.task.state_dict(),
             "stream": asdict(self.info),
@@ -74,14 +74,15 @@ class Parts:
 def from_checkpoint(
     path: str | Path,
     data: TemporalDataModule | str | Path | None,
-    task: type[MemoryTask] | None,
+    own: OwnCode,
     device: torch.device,
 ) -> Parts:
     """Return the parts after the events that the state in a checkpoint has taken in.
 
     Raises:
         CheckpointError: It is no checkpoint of a task on event streams, or one of another stream.
-        InvalidArgumentError: The DataModule cannot be made again, or its neighbours are not the most recent ones.
+        InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or the
+            checkpoint names a class that is none of this package and was not given.
     """
     what = "a checkpoint of a lightning_tgnn task"
     checkpoint = read_tensors(path, what, device)
@@ -94,7 +95,7 @@ def from_checkpoint(
             data = _data_again(path, saved, data)
     data.setup()
     with content_of(path, what):
-        module = _task(task, saved.get("task", "LinkPrediction"), checkpoint.get("hyper_parameters", {}))
+        module = own.task_of(saved.get("task", "LinkPrediction"), checkpoint.get("hyper_parameters", {}))
         module.on_load_checkpoint(checkpoint)
         check_same_graph(module.info, data.info)
         if module.sampled_roots != "none":
@@ -129,11 +130,12 @@ def catch_up(parts: Parts) -> None:
             parts.clock.latest = float(store.time[events[-1]])
 
 
-def from_saved(path: str | Path, task: type[MemoryTask] | None, device: torch.device) -> Parts:
+def from_saved(path: str | Path, own: OwnCode, device: torch.device) -> Parts:
     """Return the parts that `Parts.state_dict` has told of.
 
     Raises:
         CheckpointError: The file is something else.
+        InvalidArgumentError: It names a class that is none of this package and was not given.
     """
     what = "a saved Predictor"
     held = read_tensors(path, what, "cpu")
@@ -142,7 +144,7 @@ def from_saved(path: str | Path, task: type[MemoryTask] | None, device: torch.de
         info = StreamInfo(**held["stream"])
         ids = held["ids"].numpy() if isinstance(held["ids"], Tensor) else np.array(held["ids"], dtype=np.str_)
         check_saved(held, info, len(ids))
-        module = _task(task, held["task"], held["hyper_parameters"])
+        module = own.task_of(held["task"], held["hyper_parameters"])
         module.build(info)
         module = _ready(module, held["weights"], device)
         numbers = NodeNumbers(ids, held["first_destination"])
@@ -165,18 +167,6 @@ def _check_neighbors(data: TemporalDataModule) -> None:
     if data.neighbor_sampler != "most_recent":
         cure = "train with neighbor_sampler='most_recent': others need the whole past of every node"
         raise InvalidArgumentError(refusal("neighbor_sampler", "'most_recent'", data.neighbor_sampler, cure))
-
-
-def _task(task: type[MemoryTask] | None, name: str, arguments: dict[str, Any]) -> MemoryTask:
-    kind = task or getattr(tasks, name, None)
-    if kind is None:
-        cure = "pass the class of your own task as task=..."
-        raise InvalidArgumentError(refusal("task", "given, for it is none of this package", name, cure))
-    # As `load_from_checkpoint` does: a subclass keeps its parents' arguments too, and Lightning's command its own.
-    known = inspect.signature(kind).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
-        return kind(**{key: value for key, value in arguments.items() if not key.startswith("_")})
-    return kind(**{key: value for key, value in arguments.items() if key in known})
 
 
 def _ready(module: MemoryTask, weights: dict[str, Any], device: torch.device) -> MemoryTask:

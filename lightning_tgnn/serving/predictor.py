@@ -17,6 +17,7 @@ from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.build import Parts, catch_up, from_checkpoint, from_saved
 from lightning_tgnn.serving.device import usable_device
 from lightning_tgnn.serving.live_state import Events
+from lightning_tgnn.serving.own_code import OwnCode
 from lightning_tgnn.serving.ranking import Ranking, embed
 from lightning_tgnn.serving.saved_predictor import write_predictor
 from lightning_tgnn.tasks import MemoryTask
@@ -60,6 +61,8 @@ class Predictor:
         catch_up_stream: bool = True,
         task: type[MemoryTask] | None = None,
         device: torch.device | str = "cpu",
+        trust: bool = False,
+        **arguments: Any,
     ) -> Predictor:
         """Return a predictor that has seen the stream that the model was trained on.
 
@@ -69,30 +72,49 @@ class Predictor:
                 path does so with another source.
             catch_up_stream: Take in the events of the stream that come after the state in the checkpoint, validation
                 and test part as two more parts; otherwise stop where training has stopped.
-            task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names.
+            task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names, of
+                this package.
             device: Where node state and model are.
+            trust: Import the classes of your own that the checkpoint names. Whoever wrote the file then chooses what
+                runs here.
+            **arguments: Of the task, in the place of those in the checkpoint: ``model=MyModel`` and
+                ``message=MyMessage`` where these are your own.
 
         Raises:
             CheckpointError: It is no checkpoint of a task on event streams, or one of another stream.
-            InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or
-                there is no such device.
+            InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones,
+                there is no such device, or the checkpoint names a class of your own that was not given.
         """
-        predictor = cls(from_checkpoint(path, data, task, usable_device(device)))
+        own = OwnCode(task, arguments, trust)
+        predictor = cls(from_checkpoint(path, data, own, usable_device(device)))
         if catch_up_stream:
             catch_up(predictor._parts)
         return predictor
 
     @classmethod
     def load(
-        cls, path: str | Path, *, task: type[MemoryTask] | None = None, device: torch.device | str = "cpu"
+        cls,
+        path: str | Path,
+        *,
+        task: type[MemoryTask] | None = None,
+        device: torch.device | str = "cpu",
+        trust: bool = False,
+        **arguments: Any,
     ) -> Predictor:
         """Return what `save` has written; needs no stream.
 
+        Args:
+            path: The file.
+            task: As in `from_checkpoint`, and so the rest.
+            device: Where node state and model are.
+            trust: Import the classes of your own that the file names.
+            **arguments: Of the task, in the place of those in the file.
+
         Raises:
             CheckpointError: The file is something else.
-            InvalidArgumentError: There is no such device.
+            InvalidArgumentError: There is no such device, or the file names a class of your own that was not given.
         """
-        return cls(from_saved(path, task, usable_device(device)))
+        return cls(from_saved(path, OwnCode(task, arguments, trust), usable_device(device)))
 
     def save(self, path: str | Path) -> None:
         """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete."""
