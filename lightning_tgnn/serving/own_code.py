@@ -1,15 +1,16 @@
-"""The task of a file, whose class and parts may be a user's own: from the caller, or from the file if that is trusted."""
+"""The task of a file whose class, or the class of its model, is a user's own."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lightning_tgnn import tasks
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
-from lightning_tgnn.models.class_paths import built_from, imported
+from lightning_tgnn.models.class_paths import built_from, import_path, imported
 from lightning_tgnn.tasks import MemoryTask
 
 _TRUST = "or trust=True where you know who wrote the file: it then runs the code that it names"
@@ -21,7 +22,8 @@ class OwnCode:
 
     Attributes:
         task: Class of the task; None takes the one that the file names.
-        arguments: Arguments of the task in the place of those in the file, such as ``model``.
+        arguments: Arguments of the task in the place of those in the file, such as ``model``; a class that the file
+            names is built with the arguments that the file has for it.
         trust: Import what the file names.
     """
 
@@ -40,17 +42,19 @@ class OwnCode:
             InvalidArgumentError: The file names code that was not given, or the task does not take an argument.
         """
         kind = self._kind(name)
-        arguments = {**saved, **self.arguments}
-        for argument, value in arguments.items():
-            if isinstance(value, Mapping) and "class_path" in value:
-                arguments[argument] = self._part(argument, value)
         # As `load_from_checkpoint` does: a subclass keeps its parents' arguments too, and Lightning's command its own.
         known = inspect.signature(kind).parameters
-        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
-            return kind(**{key: value for key, value in arguments.items() if not key.startswith("_")})
+        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
         for argument in self.arguments.keys() - known.keys():
-            cure = "correct its name"
-            raise InvalidArgumentError(refusal("argument", f"one that {kind.__name__} takes", argument, cure))
+            if not takes_any:
+                requirement = f"one that {kind.__name__} takes"
+                raise InvalidArgumentError(refusal("argument", requirement, argument, "correct its name"))
+        arguments = {**saved, **self.arguments}
+        for argument, value in saved.items():
+            if isinstance(value, Mapping) and "class_path" in value:
+                arguments[argument] = self._part(argument, value)
+        if takes_any:
+            return kind(**{key: value for key, value in arguments.items() if not key.startswith("_")})
         return kind(**{key: value for key, value in arguments.items() if key in known})
 
     def _kind(self, name: str) -> type[MemoryTask]:
@@ -60,13 +64,17 @@ class OwnCode:
             return _task_class(getattr(tasks, name))
         if self.trust:
             return _task_class(imported("task", name))
-        cure = f"pass its class, task={name.rpartition('.')[2]}, {_TRUST}"
+        cure = f"pass task={name.rpartition('.')[2]}, the class, {_TRUST}"
         raise InvalidArgumentError(refusal("task", "given, for it is none of this package", name, cure))
 
     def _part(self, argument: str, told: Mapping[str, Any]) -> Any:
+        path, given = str(told["class_path"]), self.arguments.get(argument)
+        if isinstance(given, type) and import_path(given) == path:
+            return partial(given, **dict(told.get("init_args") or {}))
+        if given is not None:
+            return given
         if self.trust:
             return built_from(argument, told)
-        path = str(told["class_path"])
         cure = f"pass {argument}={path.rpartition('.')[2]}, the class, {_TRUST}"
         raise InvalidArgumentError(refusal(argument, "given, for it is none of this package", path, cure))
 
