@@ -81,9 +81,10 @@ def check_value(argument: str, value: Any, names: Collection[str] | None, file: 
     Raises:
         CheckpointError: It is something else.
     """
+    if describes_a_class(value):
+        path = value.get("class_path", value) if isinstance(value, Mapping) else value
+        raise refused_name(argument, "given, for it is none of this package", path, file)
     if names is None:
-        if describes_a_class(value):
-            raise refused_name(argument, "of plain values that describe no class", value, file)
         return
     parts = value if isinstance(value, Mapping) else {None: value}
     for key, part in parts.items():
@@ -92,7 +93,8 @@ def check_value(argument: str, value: Any, names: Collection[str] | None, file: 
             if not _is_number(single) and not (isinstance(single, str) and single in names):
                 listed = ", ".join(repr(name) for name in sorted(names))
                 place = argument if key is None else f"{argument}[{key!r}]"
-                raise refused_name(place, f"a number or one of {listed}", single, file, given=argument)
+                requirement = f"a number or one of {listed}" if names else "a number"
+                raise refused_name(place, requirement, single, file, given=argument)
 
 
 def saved_class(

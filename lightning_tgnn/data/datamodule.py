@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.algorithms.past import PASTS
-from lightning_tgnn.checks import check_choice, check_int
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.data.batch_memory import check_batch_fits
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
@@ -22,6 +22,7 @@ from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_proto
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.loader import EventLoader
+from lightning_tgnn.data.negative_function import FunctionNegatives
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.prefetch import default_workers
 from lightning_tgnn.data.presample import PresampledEpochs
@@ -52,8 +53,9 @@ class TemporalDataModule(DescribedData):
         split_by: Whether these shares count ``"events"`` or ``"time"``.
         held_out_nodes: Share of the nodes of validation and test whose events leave the training part, so that
             ``test/ap_inductive`` has events to look at.
-        negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"`` or
-            ``"inductive"``.
+        negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
+            ``"inductive"``, or what draws them, in a recipe by its path: see
+            `lightning_tgnn.data.negative_function.NegativeFunction`.
         eval_negatives: The same for validation and test; as ``negatives`` if None.
         num_train_negatives: Negatives per training event.
         num_eval_negatives: Negatives per validation and test event. AP and AUC use the first, MRR and Hits@K all.
@@ -90,8 +92,8 @@ class TemporalDataModule(DescribedData):
         test_ratio: float = 0.15,
         split_by: str = "events",
         held_out_nodes: float = 0.0,
-        negatives: str = "destination",
-        eval_negatives: str | None = None,
+        negatives: Callable[..., Any] | str = "destination",
+        eval_negatives: Callable[..., Any] | str | None = None,
         num_train_negatives: int = 1,
         num_eval_negatives: int = 49,
         neighbor_sampler: str = "most_recent",
@@ -116,8 +118,8 @@ class TemporalDataModule(DescribedData):
         check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
         check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
         check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
-        check_choice("negatives", negatives, NEGATIVE_SAMPLERS)
-        check_choice("eval_negatives", eval_negatives or negatives, NEGATIVE_SAMPLERS)
+        _check_negatives("negatives", negatives)
+        _check_negatives("eval_negatives", eval_negatives or negatives)
         check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
         check_choice("past", past, PASTS)
         check_choice("split_by", split_by, SPLIT_BY)
@@ -276,7 +278,7 @@ class TemporalDataModule(DescribedData):
         return self._loader(events, training=training, negatives=False, replayed=True)
 
     @cached_property
-    def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives]:
+    def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives | FunctionNegatives]:
         """The samplers of training and of evaluation."""
         kinds = {True: self.negatives, False: self.eval_negatives}
         return {training: self.stream.negatives(kind, self.seed, training=training) for training, kind in kinds.items()}
@@ -317,6 +319,15 @@ class TemporalDataModule(DescribedData):
             presampled=PresampledEpochs(sampler, events, self.presample_dir) if presampled else None,
             history=history,
         )
+
+
+def _check_negatives(argument: str, given: Any) -> None:
+    if isinstance(given, str) and "." in given:
+        cure = "check that path: it has to be one that Python finds, say by PYTHONPATH=."
+        requirement = f"the path of a function, or one of {', '.join(NEGATIVE_SAMPLERS)}"
+        raise InvalidArgumentError(refusal(argument, requirement, given, cure))
+    if not callable(given):
+        check_choice(argument, given, NEGATIVE_SAMPLERS)
 
 
 def _lasting_name(source: str | Path) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.past import past_end
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
+from lightning_tgnn.data.negative_function import FunctionNegatives
 from lightning_tgnn.data.negatives import NegativeSampler
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import SampledRoots
@@ -54,7 +55,7 @@ class EventSampler:
 
     store: EventStore
     adjacency: TemporalAdjacency
-    negatives: NegativeSampler | GivenNegatives | None
+    negatives: NegativeSampler | GivenNegatives | FunctionNegatives | None
     num_negatives: int
     num_neighbors: int
     neighbor_sampler: str

@@ -10,6 +10,7 @@ from lightning_tgnn.algorithms.past import tied_share
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.kept_adjacency import adjacency_of
+from lightning_tgnn.data.negative_function import FunctionNegatives, NegativeFunction
 from lightning_tgnn.data.negatives import NegativeSampler
 from lightning_tgnn.data.splits import Split, chronological_split
 from lightning_tgnn.data.stream_info import stream_info
@@ -58,17 +59,23 @@ class SplitStream:
             train_adjacency = TemporalAdjacency.build(store.src[train], store.dst[train], store.num_nodes, events=train)
         return cls(store, split, stream_info(store, train), adjacency, train_adjacency, protocol)
 
-    def negatives(self, kind: str, seed: int, *, training: bool) -> NegativeSampler | GivenNegatives:
+    def negatives(
+        self, kind: str | NegativeFunction, seed: int, *, training: bool
+    ) -> NegativeSampler | GivenNegatives | FunctionNegatives:
         """Return what draws the negatives of training, or of evaluation; held-out nodes are none in training.
 
         Args:
-            kind: One of `NEGATIVE_SAMPLERS`; in evaluation the negatives of a protocol take its place.
+            kind: One of `NEGATIVE_SAMPLERS`, or what draws; in evaluation the negatives of a protocol take its place.
             seed: Of the draws.
             training: For which of the two.
         """
         if self.protocol is not None and not training:
             return self.protocol.negatives
         store, held_out = self.store, self.split.held_out
+        barred = held_out if training and held_out.any() else None
+        if not isinstance(kind, str):
+            events = self.split.train if training else self.split.val
+            return FunctionNegatives.build(kind, store, events, seed=seed, barred=barred)
         return NegativeSampler.build(
             kind,
             store.src,
@@ -76,7 +83,7 @@ class SplitStream:
             store.num_nodes,
             seed=seed,
             train_events=int(self.split.val[0]),
-            barred=held_out if training and held_out.any() else None,
+            barred=barred,
         )
 
     @cached_property

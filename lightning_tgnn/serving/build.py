@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import lightning_tgnn.tasks as tasks
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data import EventStore, TemporalDataModule
 from lightning_tgnn.data.recipe import data_of_recipe
@@ -23,7 +22,8 @@ from lightning_tgnn.serving.node_numbers import NodeNumbers
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
 from lightning_tgnn.serving.saved_checks import check_numbers, check_saved, content_of
 from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
-from lightning_tgnn.tasks import MemoryTask
+from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
+from lightning_tgnn.tasks.memory_task import task_name
 from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.tasks.restorable_task import task_again
 from lightning_tgnn.trust import saved_class
@@ -56,7 +56,7 @@ class Parts:
         """Return tensors and plain values that hold all of it but the stream."""
         ids = self.numbers.ids
         return {
-            "task": type(self.live.task).__name__,
+            "task": task_name(type(self.live.task)),
             "hyper_parameters": dict(self.live.task.hparams),
             "weights": self.live.task.state_dict(),
             "stream": asdict(self.info),
@@ -88,7 +88,8 @@ def from_checkpoint(
 
     Raises:
         CheckpointError: It is no checkpoint of a task on event streams, or one of another stream.
-        InvalidArgumentError: The DataModule cannot be made again, or its neighbours are not the most recent ones.
+        InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or the
+            checkpoint names a class that is none of this package and was not given.
     """
     what = "a checkpoint of a lightning_tgnn task"
     checkpoint = read_tensors(path, what, device)
@@ -103,7 +104,7 @@ def from_checkpoint(
         cure = "give it to the DataModule"
         raise InvalidArgumentError(refusal("root", "left out beside a DataModule", str(root), cure))
     with content_of(path, what):  # before the stream is read: it may be long
-        kind = task or _kind(saved.get("task", "LinkPrediction"), path, trust)
+        kind = _kind(task, saved.get("task", "LinkPrediction"), path, trust)
         module = task_again(kind, checkpoint.get("hyper_parameters", {}), given=given, file=path, trust=trust)
     data.setup()
     with content_of(path, what):
@@ -153,6 +154,7 @@ def from_saved(
 
     Raises:
         CheckpointError: The file is something else.
+        InvalidArgumentError: It names a class that is none of this package and was not given.
     """
     what = "a saved Predictor"
     held = read_tensors(path, what, "cpu")
@@ -161,7 +163,7 @@ def from_saved(
         info = StreamInfo(**held["stream"])
         ids = held["ids"].numpy() if isinstance(held["ids"], Tensor) else np.array(held["ids"], dtype=np.str_)
         check_saved(held, info, len(ids))
-        kind = task or _kind(held["task"], path, trust)
+        kind = _kind(task, held["task"], path, trust)
         module = task_again(kind, held["hyper_parameters"], given=given, file=path, trust=trust)
         module.build(info)
         module = _ready(module, held["weights"], device)
@@ -177,12 +179,14 @@ def _check_neighbors(data: TemporalDataModule) -> None:
         raise InvalidArgumentError(refusal("neighbor_sampler", "'most_recent'", data.neighbor_sampler, cure))
 
 
-def _kind(name: Any, path: str | Path, trust: bool) -> type[MemoryTask]:
-    """Return the class of the task that a file names."""
-    kind = saved_class(name, tasks.TASKS_OF_EVENTS, argument="task", file=path, trust=trust)
-    if not issubclass(kind, MemoryTask):
-        cure = "pass the class of the task as task=..."
-        raise CheckpointError(refusal(f"task in {path}", "a task on event streams", name, cure))
+def _kind(given: Any, name: Any, path: str | Path, trust: bool) -> type[MemoryTask]:
+    """Return the class of the task: what the caller gives, else what the file names."""
+    kind = given or saved_class(name, TASKS_OF_EVENTS, argument="task", file=path, trust=trust)
+    if not (isinstance(kind, type) and issubclass(kind, MemoryTask)):
+        received = getattr(kind, "__name__", type(kind).__name__)
+        raise CheckpointError(
+            refusal("task", "a class of tasks on event streams", received, "give LinkPrediction, say")
+        )
     return kind
 
 

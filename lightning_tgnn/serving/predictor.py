@@ -76,7 +76,8 @@ class Predictor:
                 path does so with another source.
             catch_up_stream: Take in the events of the stream that come after the state in the checkpoint, validation
                 and test part as two more parts; otherwise stop where training has stopped.
-            task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names.
+            task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names, of
+                this package.
             device: Where node state and model are.
             root: Folder of the named streams, for a ``data`` that is a name; None takes ``data``, or for a stream that
                 the checkpoint names the folder that it says.

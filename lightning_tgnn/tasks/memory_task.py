@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.models import ModelConfig
+from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.random_states import random_states, restore_random_states
 from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
@@ -27,10 +29,11 @@ class MemoryTask(StagedTask):
     hold the node state and the random states, so that resuming continues as if nothing had happened.
 
     Args:
-        model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
-        config: Widths and rates of the model.
+        model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
+        config: Widths and rates of the model, if it is one of ours.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        message: Makes the messages of one of our models, see `Mails`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -48,8 +51,16 @@ class MemoryTask(StagedTask):
     test_metrics: Any
     """The same of the test steps."""
 
-    def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+    def __init__(
+        self,
+        model: Callable[[StreamInfo], nn.Module] | str,
+        config: ModelConfig,
+        *,
+        lr: float,
+        weight_decay: float,
+        message: Callable[[int, int], nn.Module] | None = None,
+    ) -> None:
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
         self._snapshot: Any = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
@@ -176,7 +187,7 @@ class MemoryTask(StagedTask):
             "state": state,
             "random": random_states(self.trainer),
             # What answers from the checkpoint alone need: the task's name and how to come by its stream again.
-            "task": type(self).__name__,
+            "task": task_name(type(self)),
             "data": getattr(data, "recipe", None),
             "global_batch_size": getattr(data, "batch_size", 0) * self.trainer.world_size,
         }
@@ -198,3 +209,9 @@ class MemoryTask(StagedTask):
             check_same_graph(info, self.info)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
         self._load_saved_state()
+
+
+def task_name(kind: type[MemoryTask]) -> str:
+    """Return what a checkpoint calls a task: a class of this package by its name, another by its import path."""
+    package = __name__.partition(".")[0]
+    return kind.__name__ if kind.__module__.startswith(f"{package}.") else import_path(kind)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
-from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +23,7 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.models import GAT, GCN
-from lightning_tgnn.tasks.requirements import check_precision
+from lightning_tgnn.tasks.requirements import check_left_out, check_model, check_precision
 from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
 
@@ -72,7 +71,7 @@ class NodeClassification(RestorableTask):
         weight_decay: float = 5e-4,
     ) -> None:
         super().__init__()
-        _check_model(model)
+        check_model(model, GRAPH_MODELS, "a module")
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
         check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
         check_int("heads", heads, minimum=1, cure="4 is usual")
@@ -83,9 +82,8 @@ class NodeClassification(RestorableTask):
         check_not_negative("weight_decay", weight_decay, cure="5e-4 is usual")
         self._own_model = None if isinstance(model, str) else model
         if not isinstance(model, str):
-            _check_left_out(
-                hidden_dim=hidden_dim, num_layers=num_layers, heads=heads, dropout=dropout, layer_norm=layer_norm
-            )
+            layers = {"hidden_dim": hidden_dim, "num_layers": num_layers, "layer_norm": layer_norm}
+            check_left_out(NodeClassification, **layers, heads=heads, dropout=dropout)
             # Checkpoints hold plain values only.
             model = getattr(model, "__qualname__", type(model).__name__)
         self.save_hyperparameters()
@@ -229,23 +227,6 @@ class NodeClassification(RestorableTask):
         elif info != self.info:
             cure = "give the graph that the checkpoint was trained on, or train a new model"
             raise CheckpointError(refusal("checkpoint", f"of this graph ({self.info})", info, cure))
-
-
-def _check_model(model: object) -> None:
-    if (isinstance(model, str) and model in GRAPH_MODELS) or (callable(model) and not isinstance(model, nn.Module)):
-        return
-    listed = ", ".join(repr(name) for name in sorted(GRAPH_MODELS))
-    cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
-    received = model if isinstance(model, str) else type(model).__name__
-    raise InvalidArgumentError(refusal("model", f"what builds a module, or one of {listed}", received, cure))
-
-
-def _check_left_out(**given: Any) -> None:
-    """Refuse settings that a model of the user's own would not get to see."""
-    for name, value in given.items():
-        if value != signature(NodeClassification).parameters[name].default:
-            cure = f"give it to your module, model=lambda info: Net(info, {name}={value!r}), in a recipe by init_args"
-            raise InvalidArgumentError(refusal(name, "left out beside a model of your own", value, cure))
 
 
 def _measurable(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

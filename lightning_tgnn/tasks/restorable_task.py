@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
+from inspect import Parameter, signature
 from typing import Any, ClassVar, TypeVar
 
 import lightning.pytorch as pl
@@ -13,7 +15,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from typing_extensions import Self, override
 
 from lightning_tgnn.checkpoint_io import WholeCheckpointIO, where_it_was
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.trust import describes_a_class, saved_arguments
 
 HYPER_PARAMETERS = pl.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
@@ -82,19 +85,42 @@ def task_again(
     Args:
         kind: Its class.
         saved: The file's hyperparameters.
-        given: The caller's.
+        given: The caller's. A class that the file names too gets the plain arguments that the file has for it.
         file: What to call the file.
         trust: Make the objects that the file describes.
 
     Raises:
         CheckpointError: The file names what it may not.
+        InvalidArgumentError: The task does not take an argument that the caller gives.
     """
     given = dict(given or {})
+    _check_taken(kind, given)
+    if isinstance(saved, Mapping):
+        given = {name: _with_saved_arguments(value, saved.get(name)) for name, value in given.items()}
     arguments = saved_arguments(kind, saved, given=given, file=file, trust=trust)
     own = {name: value for name, value in arguments.items() if name not in given}
     if describes_a_class(own):  # which is trusted
         own = _made(kind, own, set(given))
     return kind(**{**own, **given})
+
+
+def _check_taken(kind: type, given: Mapping[str, Any]) -> None:
+    known = signature(kind).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for name in given.keys() - known.keys():
+        requirement = f"one that {kind.__name__} takes"
+        raise InvalidArgumentError(refusal("argument", requirement, name, "correct its name"))
+
+
+def _with_saved_arguments(given: Any, saved: Any) -> Any:
+    """Return a class that the caller gives with the arguments that the file has for a class of that path."""
+    told = saved if isinstance(saved, Mapping) else {}
+    arguments = told.get("init_args") or {}
+    is_same = isinstance(given, type) and told.get("class_path") == import_path(given)
+    if not is_same or not isinstance(arguments, Mapping) or describes_a_class(arguments):
+        return given
+    return partial(given, **arguments)
 
 
 def _made(kind: type, arguments: Mapping[str, Any], given: set[str]) -> dict[str, Any]:
