@@ -61,6 +61,7 @@ class MemoryTask(StagedTask):
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""
+        super().on_train_start()
         self._rate.restart()
         self._abandon_evaluation()
         saved, self._saved_random = self._saved_random, None
@@ -175,8 +176,8 @@ class MemoryTask(StagedTask):
             "stream": asdict(self.info),
             "state": state,
             "random": random_states(self.trainer),
-            # What answers from the checkpoint alone need: the task's name and how to come by its stream again.
-            "task": type(self).__name__,
+            **self.resumption(),
+            # What answers from the checkpoint alone need, beside the task's name: how to come by its stream again.
             "data": getattr(data, "recipe", None),
             "global_batch_size": getattr(data, "batch_size", 0) * self.trainer.world_size,
         }
@@ -185,12 +186,14 @@ class MemoryTask(StagedTask):
         """Build the model if need be, and keep node state and random states until they can be used.
 
         Raises:
-            CheckpointError: The checkpoint is of another graph, or holds no node state.
+            CheckpointError: The checkpoint is of another task or graph or was trained with other settings, or holds no
+                node state.
         """
         if _CHECKPOINT_KEY not in checkpoint:
             cure = "give a checkpoint of a lightning_tgnn task"
             raise CheckpointError(refusal("checkpoint", "with node state", sorted(checkpoint), cure))
         saved = checkpoint[_CHECKPOINT_KEY]
+        self.resume_with(checkpoint, saved)
         info = StreamInfo(**saved["stream"])
         if self.model is None:
             self.build(info)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, chec
 from lightning_tgnn.models import MemoryTGNN, ModelConfig, UpdatedRows, build_model
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.requirements import check_same_graph
+from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
@@ -27,7 +27,7 @@ from lightning_tgnn.types import (
 )
 
 
-class StagedTask(pl.LightningModule):
+class StagedTask(ResumableTask):
     """A memory-based temporal GNN whose step is made of stages.
 
     They (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a stage rather than

@@ -1,0 +1,104 @@
+"""LightningCLI that finds the checkpoint of a run, refuses what contradicts it, and says how to go on after Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import lightning.pytorch as pl
+from jsonargparse import Namespace
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from lightning_tgnn.broken_off import NewRunFolder, how_to_go_on, leave, was_interrupted
+from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.files import reading_tensors
+from lightning_tgnn.runs import WORDS, RunFolders, class_at
+from lightning_tgnn.tasks.resumable import CURE, check_same
+
+
+class ResumingCLI(LightningCLI):
+    """Takes ``last`` and ``best`` for a checkpoint, and settings beside it that it does not fix."""
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse the arguments, and keep them: a checkpoint will put its own in their place."""
+        super().parse_arguments(parser, args)
+        self._words = sys.argv[1:] if args is None else args
+
+    def _parse_ckpt_path(self) -> None:
+        chosen = self.config[self.config["subcommand"]]
+        word = chosen.get("ckpt_path")
+        if word in WORDS:
+            chosen["ckpt_path"] = str(RunFolders.of_trainer(chosen["trainer"]).find(word))
+            rank_zero_info(f"ckpt_path: {chosen['ckpt_path']} is the {word} checkpoint")
+        with reading_tensors(chosen.get("ckpt_path"), "a complete checkpoint of tensors and plain values"):
+            super()._parse_ckpt_path()
+        if chosen.get("ckpt_path") is not None:
+            self._keep_given_settings(self.config[self.config["subcommand"]]["model"])
+
+    def _keep_given_settings(self, saved: Namespace) -> None:
+        """Put those settings of the model back that were given, not only by default.
+
+        Args:
+            saved: The class and settings in the checkpoint.
+
+        Raises:
+            CheckpointError: They contradict it.
+        """
+        parse = self.parser.parse_args if isinstance(self._words, list) else self.parser.parse_object
+        given = parse(self._words, defaults=False)[self.config["subcommand"]].get("model")
+        if given is None:
+            return
+        if given["class_path"] != saved["class_path"]:
+            requirement = f"{saved['class_path']}, as in the checkpoint"
+            raise CheckpointError(refusal("--model", requirement, given["class_path"], CURE))
+        arguments = _plain(given.get("init_args"))
+        may_change = getattr(class_at(saved["class_path"]), "may_change", frozenset(arguments))
+        for place in ("init_args", "dict_kwargs"):
+            held = saved.get(place)
+            check_same(_plain(held), arguments, "--model.{}", may_change)
+            for name in arguments.keys() & _plain(held).keys():
+                held[name] = given["init_args"][name]
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Return the trainer, watched."""
+        trainer = super().instantiate_trainer(**kwargs)
+        self._new_folder = NewRunFolder(trainer.logger)
+        path = self._get(self.config, "ckpt_path")
+        trainer.callbacks[:0] = [self._new_folder, SameCheckpoint(path)]  # type: ignore[attr-defined]
+        return trainer
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except BaseException as error:
+            self._new_folder.remove_if_unused()
+            if was_interrupted(error):
+                line = "lightning-tgnn: interrupted"
+                if subcommand == "fit":
+                    line = how_to_go_on(self._words if isinstance(self._words, list) else None, self.trainer)
+                leave(line, self.trainer.world_size)
+            raise
+
+
+class SameCheckpoint(Callback):
+    """Refuses ranks that go on with different checkpoints.
+
+    Args:
+        path: What this rank has found; None for none.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Compare with the first rank."""
+        path = trainer.strategy.broadcast(self._path)
+        if path != self._path:
+            cure = "give its path, and keep runs in a folder that all machines see"
+            raise CheckpointError(refusal("ckpt_path", f"{path} as on the first rank", self._path, cure))
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    return settings.as_dict() if isinstance(settings, Namespace) else dict(settings or {})
