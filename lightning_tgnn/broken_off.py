@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -100,22 +100,25 @@ def was_interrupted(error: BaseException) -> bool:
     )
 
 
-def leave(line: str, ranks: int) -> None:
-    """End the process with a line on standard error and `INTERRUPTED`.
+def leave(line: str, *, ranks: int = 1) -> NoReturn:
+    """End the process with a line on standard error, from the first rank, and `INTERRUPTED`.
 
     Args:
         line: What to say.
-        ranks: Of the run. Where others were in the middle of an exchange with this one, what the exchange left behind
-            must not be taken down in good order: gloo ends a process by an abort where the other side has gone.
+        ranks: Of the run. The others may have gone in the middle of an exchange, and gloo aborts where Python takes
+            down what is left of it.
     """
+    _say(line)
     if ranks == 1:
-        print(line, file=sys.stderr)
         sys.exit(INTERRUPTED)
-    if rank_zero_only.rank == 0:
-        print(line, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)
+
+
+@rank_zero_only
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _saved_by(callback: Any) -> list[Path]:

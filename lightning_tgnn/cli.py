@@ -160,9 +160,9 @@ class _Parser(LightningArgumentParser):
                 defaults[name].pop("init_args", None)
         return defaults
 
-    def add_lightning_class_args(self, *args: Any, required: bool = False, **kwargs: Any) -> list[str]:
+    def add_lightning_class_args(self, *args: Any, **kwargs: Any) -> list[str]:
         """Add the arguments of a class; none has to be given, for there are defaults."""
-        return super().add_lightning_class_args(*args, required=False, **kwargs)
+        return super().add_lightning_class_args(*args, **{**kwargs, "required": False})
 
 
 class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -178,7 +178,7 @@ def main(args: ArgsType = None) -> None:
         else:
             TGNNCommand(args)
     except KeyboardInterrupt:
-        leave("lightning-tgnn: interrupted", ranks=1)
+        leave("lightning-tgnn: interrupted")
     except (FileNotFoundError, MisconfigurationException) as error:
         sys.exit(f"lightning-tgnn: {error}")
     except (LightningTGNNError, ValueError, OSError) as error:

@@ -46,7 +46,7 @@ class ResumingCLI(LightningCLI):
         Raises:
             CheckpointError: They contradict it.
         """
-        parse = self.parser.parse_args if isinstance(self._words, list) else self.parser.parse_object
+        parse: Any = self.parser.parse_args if isinstance(self._words, list) else self.parser.parse_object
         given = parse(self._words, defaults=False)[self.config["subcommand"]].get("model")
         if given is None:
             return
@@ -78,7 +78,7 @@ class ResumingCLI(LightningCLI):
                 line = "lightning-tgnn: interrupted"
                 if subcommand == "fit":
                     line = how_to_go_on(self._words if isinstance(self._words, list) else None, self.trainer)
-                leave(line, self.trainer.world_size)
+                leave(line, ranks=self.trainer.world_size)
             raise
 
 

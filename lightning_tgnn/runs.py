@@ -41,7 +41,7 @@ class RunFolders:
     shared: tuple[Path, ...] = field(default=())
 
     @classmethod
-    def of_trainer(cls, settings: Mapping[str, Any]) -> RunFolders:
+    def of_trainer(cls, settings: Any) -> RunFolders:
         """Return the folders that the settings of a Trainer mean.
 
         Args:
@@ -55,7 +55,7 @@ class RunFolders:
         named = (_arguments(callback).get("dirpath") for callback in callbacks)
         shared = tuple(Path(folder).expanduser() for folder in named if folder)
         default = Path(settings.get("default_root_dir") or ".")
-        logger = settings.get("logger")
+        logger: Any = settings.get("logger")
         logger = logger[0] if isinstance(logger, list) and logger else logger
         if logger is False or logger == []:
             return cls(None, shared=(*shared, default / "checkpoints"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import lightning.pytorch as pl
@@ -67,7 +68,7 @@ class ResumableTask(pl.LightningModule):
         for line in check_same(arguments, self.hparams, f"{type(self).__name__}({{}}=...)", self.may_change):
             if training:
                 rank_zero_info(line)
-        data = getattr(self.trainer, "datamodule", None)
+        data: Any = getattr(self.trainer, "datamodule", None)
         if hasattr(data, "fixed_settings"):
             check_same(
                 saved.get("settings", {}), data.fixed_settings(training=training), f"{type(data).__name__}({{}}=...)"
@@ -125,5 +126,8 @@ def _as_in_yaml(value: Any) -> Any:
     return [_as_in_yaml(held) for held in value] if isinstance(value, list | tuple) else value
 
 
-def _below(kind: type) -> list[type]:
-    return [kind for child in kind.__subclasses__() for kind in (child, *_below(child))]
+def _below(kind: type) -> Iterator[type]:
+    """Yield the classes that descend from one."""
+    for child in kind.__subclasses__():
+        yield child
+        yield from _below(child)
