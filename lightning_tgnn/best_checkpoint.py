@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+_PATHS = ("best_model_path", "kth_best_model_path")
 _RUN_PARTS = 3  # of a path: version, checkpoints, file
 
 
@@ -56,32 +56,28 @@ def carry_best(checkpoint: dict[str, Any], trainer: pl.Trainer) -> None:
         state = states.pop(callback.state_key)
         if trainer.state.fn != "fit":
             continue
-        kept = set(state["best_k_models"]) | {state["best_model_path"], state["kth_best_model_path"]}
-        found = _found_on_first_rank(kept - {""}, trainer)
-        gone = sorted(path for path, place in found.items() if place is None)
+        scores = state.get("best_k_models", {})
+        names = {*scores, *(state.get(name, "") for name in _PATHS)} - {""}
+        place = {"": "", **_places_on_first_rank(sorted(names), trainer)}
+        gone = sorted(name for name in names if place[name] is None)
         if gone and callback.monitor:
             rank_zero_warn(f"{gone[0]} is not there any more: the best {callback.monitor} is looked for anew")
-        else:
-            states[callback.state_key] = _moved(state, {path: place or path for path, place in found.items()}, callback)
+            continue
+        moved = {name: place[state.get(name, "")] or state.get(name, "") for name in _PATHS}
+        moved_scores = {place[name] or name: score for name, score in scores.items()}
+        states[callback.state_key] = {
+            **state,
+            **moved,
+            "best_k_models": moved_scores,
+            "dirpath": callback.dirpath,
+        }
 
 
-def _moved(state: dict[str, Any], place: dict[str, str], callback: ModelCheckpoint) -> dict[str, Any]:
-    place = {"": "", **place}
-    return {
-        **state,
-        "dirpath": callback.dirpath,
-        "best_model_path": place[state["best_model_path"]],
-        "kth_best_model_path": place[state["kth_best_model_path"]],
-        "best_k_models": {place[path]: score for path, score in state["best_k_models"].items()},
-    }
-
-
-def _found_on_first_rank(recorded: Iterable[str], trainer: pl.Trainer) -> dict[str, str | None]:
+def _places_on_first_rank(recorded: list[str], trainer: pl.Trainer) -> dict[str, str | None]:
     """Return where files lie now, None for those that have gone: the same on all ranks."""
-    found = None
-    if trainer.is_global_zero:
-        found = {path: _find_again(path, Path(trainer.ckpt_path or "")) for path in sorted(recorded)}
-    return trainer.strategy.broadcast(found)  # type: ignore[return-value]
+    beside = Path(trainer.ckpt_path or "")
+    found = {name: _find_again(name, beside) for name in recorded} if trainer.is_global_zero else {}
+    return trainer.strategy.broadcast(found)
 
 
 def _find_again(recorded: str, beside: Path) -> str | None:

@@ -178,7 +178,7 @@ def main(args: ArgsType = None) -> None:
         else:
             TGNNCommand(args)
     except KeyboardInterrupt:
-        leave("lightning-tgnn: interrupted")
+        leave()
     except (FileNotFoundError, MisconfigurationException) as error:
         sys.exit(f"lightning-tgnn: {error}")
     except (LightningTGNNError, ValueError, OSError) as error:

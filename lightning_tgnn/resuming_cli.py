@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from lightning_tgnn.broken_off import NewRunFolder, how_to_go_on, leave, was_interrupted
+from lightning_tgnn.broken_off import RunWatch, leave, was_interrupted
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.files import reading_tensors
 from lightning_tgnn.runs import WORDS, RunFolders, class_at
@@ -64,22 +64,21 @@ class ResumingCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, watched."""
         trainer = super().instantiate_trainer(**kwargs)
-        self._new_folder = NewRunFolder(trainer.logger)
         path = self._get(self.config, "ckpt_path")
-        trainer.callbacks[:0] = [self._new_folder, SameCheckpoint(path)]  # type: ignore[attr-defined]
+        self._watch = RunWatch(trainer, path)
+        trainer.callbacks[:0] = [self._watch, SameCheckpoint(path)]  # type: ignore[attr-defined]
         return trainer
 
     def _run_subcommand(self, subcommand: str) -> None:
         try:
             super()._run_subcommand(subcommand)
         except BaseException as error:
-            self._new_folder.remove_if_unused()
-            if was_interrupted(error):
-                line = "lightning-tgnn: interrupted"
-                if subcommand == "fit":
-                    line = how_to_go_on(self._words if isinstance(self._words, list) else None, self.trainer)
-                leave(line, ranks=self.trainer.world_size)
-            raise
+            self._watch.remove_unused_folder(self.trainer)
+            if not was_interrupted(error):
+                raise
+            words = self._words if isinstance(self._words, list) else None
+            said = [self._watch.how_to_go_on(words, self.trainer)] if subcommand == "fit" else []
+            leave(*said, ranks=self.trainer.world_size)
 
 
 class SameCheckpoint(Callback):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import lightning.pytorch as pl
@@ -87,7 +87,7 @@ class ResumableTask(pl.LightningModule):
 
 
 def check_same(
-    saved: dict[str, Any], given: dict[str, Any], argument: str, may_change: frozenset[str] = frozenset()
+    saved: Mapping[str, Any], given: Mapping[str, Any], argument: str, may_change: frozenset[str] = frozenset()
 ) -> list[str]:
     """Refuse what contradicts a checkpoint.
 
@@ -128,6 +128,7 @@ def _as_in_yaml(value: Any) -> Any:
 
 def _below(kind: type) -> Iterator[type]:
     """Yield the classes that descend from one."""
-    for child in kind.__subclasses__():
+    children: list[type] = kind.__subclasses__()
+    for child in children:
         yield child
         yield from _below(child)
