@@ -11,7 +11,10 @@ ALLOWED = {
     "types": set(),
     "checks": set(),
     "files": {"checks"},
+    "best_checkpoint": set(),
+    "broken_off": {"runs"},
     "checkpoint_io": {"files", "tensor_file"},
+    "runs": {"best_checkpoint", "checkpoint_io", "checks"},
     "tensor_file": set(),
     "trust": {"checks"},
     "algorithms": SHARED,
@@ -20,13 +23,13 @@ ALLOWED = {
     "models": SHARED | {"algorithms"},
     "state": SHARED | {"algorithms", "comm"},
     "data": SHARED | {"algorithms", "files", "tensor_file", "trust"},
-    "tasks": SHARED | {"checkpoint_io", "metrics", "models", "state", "trust"},
+    "tasks": SHARED | {"best_checkpoint", "checkpoint_io", "metrics", "models", "state", "trust"},
     "serving": SHARED | {"algorithms", "data", "files", "models", "tasks", "tensor_file", "trust"},
     "strategies": SHARED | {"algorithms", "checkpoint_io", "comm", "files", "state", "tensor_file"},
     "callbacks": SHARED | {"algorithms", "metrics"},
     "report": SHARED,
 }
-EVERYTHING = {"__init__", "cli", "commands"}
+EVERYTHING = {"__init__", "cli", "commands", "resuming_cli"}
 POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}
 LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
 PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS

@@ -220,6 +220,22 @@ class TemporalDataModule(DescribedData):
             "root": str(self._read_options.root.resolve()),
         }
 
+    def fixed_settings(self, *, training: bool) -> dict[str, Any]:
+        """Return the settings, by argument, that a checkpoint fixes.
+
+        Args:
+            training: Of a run that goes on with it: what decides what is trained, and by which measure it is the best.
+                Otherwise of its evaluation: what decides which events a model has not seen, and what it is shown.
+        """
+        split = {"split_by" if name == "by" else name: value for name, value in self._split_options.items()}
+        split["held_out_nodes"] = split.pop("held_out")
+        shown = {"num_neighbors": self.num_neighbors, "neighbor_sampler": self.neighbor_sampler}
+        if not training:
+            return {**split, **shown, **({"seed": self.seed} if split["held_out_nodes"] else {})}
+        names = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
+        drawn = {name: getattr(self, name) for name in names}
+        return {**split, **shown, **drawn}
+
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training part."""
         return self._loader(self.split.train, training=True, negatives=self._draws_negatives)

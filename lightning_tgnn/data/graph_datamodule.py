@@ -61,6 +61,15 @@ class FullGraphDataModule(DescribedData):
         self.root = Path(root).expanduser()
         self._moved: tuple[SparseRows, GraphPart] | None = None
 
+    def fixed_settings(self, *, training: bool) -> dict[str, Any]:
+        """Return the settings, by argument, that a checkpoint fixes.
+
+        Args:
+            training: Of a run that goes on with it; otherwise of its evaluation, where the seed of dropout is free.
+        """
+        names = ("undirected", "self_loops", "normalization", *(("seed",) if training else ()))
+        return {name: getattr(self, name) for name in names}
+
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""
         prepare_graph(self.source, self.root, self.synthetic)

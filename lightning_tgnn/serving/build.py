@@ -23,9 +23,9 @@ from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
 from lightning_tgnn.serving.saved_checks import check_numbers, check_saved, content_of
 from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
-from lightning_tgnn.tasks.memory_task import task_name
 from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.tasks.restorable_task import task_again
+from lightning_tgnn.tasks.resumable import task_name
 from lightning_tgnn.trust import saved_class
 from lightning_tgnn.types import StreamInfo
 

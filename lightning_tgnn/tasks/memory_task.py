@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.models import ModelConfig
-from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.random_states import random_states, restore_random_states
 from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
@@ -72,6 +71,7 @@ class MemoryTask(StagedTask):
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""
+        super().on_train_start()
         self._rate.restart()
         self._abandon_evaluation()
         saved, self._saved_random = self._saved_random, None
@@ -186,8 +186,8 @@ class MemoryTask(StagedTask):
             "stream": asdict(self.info),
             "state": state,
             "random": random_states(self.trainer),
-            # What answers from the checkpoint alone need: the task's name and how to come by its stream again.
-            "task": task_name(type(self)),
+            **self.resumption(),
+            # What answers from the checkpoint alone need, beside the task's name: how to come by its stream again.
             "data": getattr(data, "recipe", None),
             "global_batch_size": getattr(data, "batch_size", 0) * self.trainer.world_size,
         }
@@ -196,12 +196,14 @@ class MemoryTask(StagedTask):
         """Build the model if need be, and keep node state and random states until they can be used.
 
         Raises:
-            CheckpointError: The checkpoint is of another graph, or holds no node state.
+            CheckpointError: The checkpoint is of another task or graph or was trained with other settings, or holds no
+                node state.
         """
         if _CHECKPOINT_KEY not in checkpoint:
             cure = "give a checkpoint of a lightning_tgnn task"
             raise CheckpointError(refusal("checkpoint", "with node state", sorted(checkpoint), cure))
         saved = checkpoint[_CHECKPOINT_KEY]
+        self.resume_with(checkpoint, saved)
         info = StreamInfo(**saved["stream"])
         if self.model is None:
             self.build(info)
@@ -209,9 +211,3 @@ class MemoryTask(StagedTask):
             check_same_graph(info, self.info)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
         self._load_saved_state()
-
-
-def task_name(kind: type[MemoryTask]) -> str:
-    """Return what a checkpoint calls a task: a class of this package by its name, another by its import path."""
-    package = __name__.partition(".")[0]
-    return kind.__name__ if kind.__module__.startswith(f"{package}.") else import_path(kind)

@@ -24,7 +24,7 @@ from lightning_tgnn.checks import (
 )
 from lightning_tgnn.models import GAT, GCN
 from lightning_tgnn.tasks.requirements import check_left_out, check_model, check_precision
-from lightning_tgnn.tasks.restorable_task import RestorableTask
+from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
 
 GRAPH_MODELS = ("gcn", "gat")
@@ -36,7 +36,7 @@ def alone(values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
     return values
 
 
-class NodeClassification(RestorableTask):
+class NodeClassification(ResumableTask):
     """Trains a GNN to tell the class of each vertex.
 
     Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
@@ -166,6 +166,7 @@ class NodeClassification(RestorableTask):
 
     def on_fit_start(self) -> None:
         """Forget the figures of an earlier fit."""
+        super().on_fit_start()
         self.train_figures = None
 
     def on_train_epoch_end(self) -> None:
@@ -210,17 +211,18 @@ class NodeClassification(RestorableTask):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the graph looks like."""
         assert self.info is not None
-        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info)}
+        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info), **self.resumption()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model if need be.
 
         Raises:
-            CheckpointError: The checkpoint is of another task or graph.
+            CheckpointError: The checkpoint is of another task or graph, or was trained with other settings.
         """
         if "graph" not in checkpoint.get(_CHECKPOINT_KEY, {}):
             cure = "give a checkpoint of NodeClassification"
             raise CheckpointError(refusal("checkpoint", "of a graph", sorted(checkpoint), cure))
+        self.resume_with(checkpoint, checkpoint[_CHECKPOINT_KEY])
         info = GraphInfo(**checkpoint[_CHECKPOINT_KEY]["graph"])
         if self.model is None:
             self.build(info)

@@ -18,7 +18,7 @@ from lightning_tgnn.models.class_paths import class_path
 from lightning_tgnn.models.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.requirements import check_same_graph
-from lightning_tgnn.tasks.restorable_task import RestorableTask
+from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
@@ -34,7 +34,7 @@ from lightning_tgnn.types import (
 )
 
 
-class StagedTask(RestorableTask):
+class StagedTask(ResumableTask):
     """A memory-based temporal GNN whose step is made of stages.
 
     They (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a stage rather than
