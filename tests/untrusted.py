@@ -74,7 +74,7 @@ def crafted(layers, marker, root, store):
     described = {"class_path": "evil_module.Layer", "init_args": {}}
     cli = {"_instantiator": INSTANTIATOR}
     given = layers["hyper_parameters"]["layer_args"]
-    files = {
+    return {
         "evaluated argument": with_arguments(layers, **sequential),
         "evaluated argument, by the command": with_arguments(layers, _class_path=LAYER_TASK, **sequential, **cli),
         "layer of another module": with_arguments(layers, layer="evil_module.Layer", layer_args={}),
@@ -118,7 +118,6 @@ def crafted(layers, marker, root, store):
         },
         "object": {**copy.deepcopy(layers), "evil": Evil(marker)},
     }
-    return files
 
 
 def write(files, folder):
