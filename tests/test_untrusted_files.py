@@ -172,7 +172,7 @@ def test_no_crafted_file_leaves_anything_behind(door, watched, tmp_path, capsys)
     [
         ("evaluated argument", lambda path: LayerLinkPrediction.load_from_checkpoint(path, trust=True)),
         ("layer of another module", lambda path: LayerLinkPrediction.load_from_checkpoint(path, trust=True)),
-        ("object as the layer", lambda path: LayerLinkPrediction.load_from_checkpoint(path, trust=True)),
+        ("own model of a graph", lambda path: NodeClassification.load_from_checkpoint(path, trust=True)),
         ("task of another module", lambda path: Predictor.from_checkpoint(path, trust=True)),
         ("pickled stream", lambda path: Predictor.from_checkpoint(path, trust=True)),
         ("stream to download", lambda path: Predictor.from_checkpoint(path, trust=True)),
