@@ -229,11 +229,12 @@ class TemporalDataModule(DescribedData):
         """
         split = {"split_by" if name == "by" else name: value for name, value in self._split_options.items()}
         split["held_out_nodes"] = split.pop("held_out")
-        shown = {"num_neighbors": self.num_neighbors, "neighbor_sampler": self.neighbor_sampler}
+        names = ("num_neighbors", "neighbor_sampler", "past")
+        shown = {name: getattr(self, name) for name in names}
         if not training:
             return {**split, **shown, **({"seed": self.seed} if split["held_out_nodes"] else {})}
         names = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
-        drawn = {name: getattr(self, name) for name in names}
+        drawn = {name: _plain(getattr(self, name)) for name in names}
         return {**split, **shown, **drawn}
 
     def train_dataloader(self) -> EventLoader:
@@ -344,6 +345,13 @@ def _check_negatives(argument: str, given: Any) -> None:
         raise InvalidArgumentError(refusal(argument, requirement, given, cure))
     if not callable(given):
         check_choice(argument, given, NEGATIVE_SAMPLERS)
+
+
+def _plain(setting: Any) -> Any:
+    """Return a setting as a checkpoint can hold it: of a function of a user's own the path."""
+    if not callable(setting):
+        return setting
+    return f"{getattr(setting, '__module__', '')}.{getattr(setting, '__qualname__', type(setting).__qualname__)}"
 
 
 def _lasting_name(source: str | Path) -> str:
