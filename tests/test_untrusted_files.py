@@ -2,15 +2,20 @@
 
 import contextlib
 import json
+import re
 import shutil
 import sys
 import warnings
 from importlib import import_module
+from importlib.metadata import version
 from inspect import signature
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from packaging.specifiers import SpecifierSet
 
 from lightning_tgnn import (
     DynamicNodeClassification,
@@ -275,3 +280,46 @@ def test_every_layer_on_the_list_takes_part(layer):
     batch = next(iter(data.train_dataloader()))
     positive, _ = task.run_stages(batch)
     assert positive.shape == (len(batch),)
+
+
+@pytest.mark.parametrize(("package", "unsafe"), [("lightning", "2.6.5"), ("torch", "2.9.1")])
+def test_versions_whose_readers_run_code_are_not_installed(package, unsafe):
+    """Of Lightning CVE-2026-58659, of torch CVE-2026-24747: both run what a file holds in spite of weights_only."""
+    pyproject = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    required = re.search(rf'"{package}([<>=!][^"]*)"', pyproject).group(1)
+    assert unsafe not in SpecifierSet(required)
+    assert version(package).partition("+")[0] in SpecifierSet(required)
+
+
+def test_a_resumed_run_deletes_no_file_that_a_checkpoint_names(watched, tmp_path):
+    (tmp_path / "runs").mkdir()
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    data = data_module(watched.store)
+
+    def run(ckpt_path=None, **options):
+        keep = ModelCheckpoint(tmp_path / "runs", every_n_epochs=1)
+        task = LayerLinkPrediction("torch_geometric.nn.SAGEConv", ARGUMENTS, **WIDTHS)
+        trainer(enable_checkpointing=True, callbacks=[keep], **options).fit(task, datamodule=data, ckpt_path=ckpt_path)
+        return keep
+
+    first = run(max_epochs=1).best_model_path
+    held = torch.load(first, weights_only=True)
+    (key,) = (name for name in held["callbacks"] if name.startswith("ModelCheckpoint"))
+    names = [f"{tmp_path}/runs/../precious", f"local://{precious}", str(precious)]
+    for name in names:
+        for state in ({"dirpath": f"{tmp_path}/runs"}, {}):
+            own = held["callbacks"][key] | {"best_k_models": {name: torch.tensor(1.0)}, "best_model_path": name}
+            own = own | {"kth_best_model_path": name, "last_model_path": name}
+            crafted = {k: v for k, v in own.items() if k != "dirpath"} | state
+            torch.save({**held, "callbacks": {key: crafted}}, tmp_path / "crafted.ckpt")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                run(tmp_path / "crafted.ckpt", max_epochs=2)
+            assert precious.exists(), name
+    second = run(first, max_epochs=2)
+    assert (
+        [path.name for path in (tmp_path / "runs").iterdir()]
+        == [Path(second.best_model_path).name]
+        != [Path(first).name]
+    )

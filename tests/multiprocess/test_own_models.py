@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, NodeClassification
-from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.cli import TGNNCommand, main
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.test_cdfgnn import Recorder, graph
@@ -115,7 +115,7 @@ def test_a_checkpoint_of_an_own_model_holds_plain_values_and_wants_its_class(tmp
     assert saved["hyper_parameters"]["model"] == "Own"
     loaded = NodeClassification.load_from_checkpoint(tmp_path / "own.ckpt", model=Own)
     assert torch.equal(loaded.model.layer.weight, task.model.layer.weight)
-    with pytest.raises(InvalidArgumentError, match=r"model must be what builds a module, .* got 'Own'; .* class"):
+    with pytest.raises(CheckpointError, match=r"model in .* must be a number or one of 'gat', 'gcn', got 'Own'; give"):
         NodeClassification.load_from_checkpoint(tmp_path / "own.ckpt")
 
 
@@ -149,5 +149,12 @@ def test_a_recipe_takes_an_own_model_and_the_strategy_by_name(tmp_path, monkeypa
     assert type(run.trainer.strategy) is CDFGNNStrategy
     assert type(run.model.model).__name__ == "Own"
     (checkpoint,) = tmp_path.rglob("*.ckpt")
-    loaded = NodeClassification.load_from_checkpoint(checkpoint)  # a recipe is in its checkpoints
-    assert torch.equal(loaded.model.layer.weight, run.model.model.layer.weight)
+    with pytest.raises(CheckpointError, match=r"model\['class_path'\] in .* got 'own_model.Own'; give model yourself"):
+        NodeClassification.load_from_checkpoint(checkpoint)
+    own = sys.modules["own_model"].Own
+    for arguments in ({"model": own}, {"trust": True}):  # a recipe is in its checkpoints
+        loaded = NodeClassification.load_from_checkpoint(checkpoint, **arguments)
+        assert torch.equal(loaded.model.layer.weight, run.model.model.layer.weight)
+    again = ["fit", f"--ckpt_path={checkpoint}", "--test_after_fit=false", "--trainer.max_epochs=2"]
+    resumed = TGNNCommand([*again, "--config=recipe.yaml"])  # which names the class, too
+    assert type(resumed.model.model).__name__ == "Own"
