@@ -154,7 +154,9 @@ def from_saved(path: str | Path, own: OwnCode, device: torch.device) -> Parts:
 
 
 def _data_again(path: str | Path, saved: dict[str, Any], source: str | Path | None) -> TemporalDataModule:
-    arguments = dict(saved.get("data") or {})
+    # A sampler may be code, which a file must not choose; questions draw no negatives.
+    samplers = ("negatives", "eval_negatives")
+    arguments = {name: value for name, value in (saved.get("data") or {}).items() if name not in samplers}
     if source is not None:
         arguments["source"] = source
     if arguments.get("source") is None:

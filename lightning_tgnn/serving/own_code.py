@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from lightning_tgnn import tasks
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
-from lightning_tgnn.models.class_paths import built_from, import_path, imported
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, refusal
+from lightning_tgnn.models.class_paths import built_from, import_path, named_code
 from lightning_tgnn.tasks import MemoryTask
 
 _TRUST = "or trust=True where you know who wrote the file: it then runs the code that it names"
@@ -50,9 +50,8 @@ class OwnCode:
                 requirement = f"one that {kind.__name__} takes"
                 raise InvalidArgumentError(refusal("argument", requirement, argument, "correct its name"))
         arguments = {**saved, **self.arguments}
-        for argument, value in saved.items():
-            if isinstance(value, Mapping) and "class_path" in value:
-                arguments[argument] = self._part(argument, value)
+        for argument, told in named_code(saved).items():
+            arguments[argument] = self._part(argument, told)
         if takes_any:
             return kind(**{key: value for key, value in arguments.items() if not key.startswith("_")})
         return kind(**{key: value for key, value in arguments.items() if key in known})
@@ -63,7 +62,7 @@ class OwnCode:
         if name in tasks.__all__:
             return _task_class(getattr(tasks, name))
         if self.trust:
-            return _task_class(imported("task", name))
+            return _task_class(check_import("task", name))
         cure = f"pass task={name.rpartition('.')[2]}, the class, {_TRUST}"
         raise InvalidArgumentError(refusal("task", "given, for it is none of this package", name, cure))
 
