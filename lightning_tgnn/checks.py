@@ -5,6 +5,7 @@ Every refusal names four things: the argument, what it must be, what came, and w
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Collection
 from typing import Any
@@ -119,3 +120,17 @@ def check_choice(argument: str, value: Any, choices: Collection[str]) -> str:
         listed = ", ".join(repr(choice) for choice in sorted(choices))
         raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, "choose a name from that list"))
     return str(value)
+
+
+def check_import(argument: str, path: str) -> Any:
+    """Return what an import path names, such as ``dgl.nn.SAGEConv``. It runs what it imports.
+
+    Raises:
+        InvalidArgumentError: There is nothing of that name.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        cure = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({error})"
+        raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure)) from error

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.algorithms.past import PASTS
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import check_choice, check_import, check_int
 from lightning_tgnn.data.batch_memory import check_batch_fits
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
@@ -54,7 +54,7 @@ class TemporalDataModule(DescribedData):
         held_out_nodes: Share of the nodes of validation and test whose events leave the training part, so that
             ``test/ap_inductive`` has events to look at.
         negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
-            ``"inductive"``, or what draws them, in a recipe by its path: see
+            ``"inductive"``, or a function of your own or its import path: see
             `lightning_tgnn.data.negative_function.NegativeFunction`.
         eval_negatives: The same for validation and test; as ``negatives`` if None.
         num_train_negatives: Negatives per training event.
@@ -92,8 +92,8 @@ class TemporalDataModule(DescribedData):
         test_ratio: float = 0.15,
         split_by: str = "events",
         held_out_nodes: float = 0.0,
-        negatives: Callable[..., Any] | str = "destination",
-        eval_negatives: Callable[..., Any] | str | None = None,
+        negatives: str | Callable[..., Any] = "destination",
+        eval_negatives: str | Callable[..., Any] | None = None,
         num_train_negatives: int = 1,
         num_eval_negatives: int = 49,
         neighbor_sampler: str = "most_recent",
@@ -118,8 +118,8 @@ class TemporalDataModule(DescribedData):
         check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
         check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
         check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
-        _check_negatives("negatives", negatives)
-        _check_negatives("eval_negatives", eval_negatives or negatives)
+        negatives = _checked_negatives("negatives", negatives)
+        eval_negatives = _checked_negatives("eval_negatives", eval_negatives or negatives)
         check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
         check_choice("past", past, PASTS)
         check_choice("split_by", split_by, SPLIT_BY)
@@ -129,7 +129,7 @@ class TemporalDataModule(DescribedData):
         self.batch_size = batch_size
         self.num_neighbors = num_neighbors
         self.negatives = negatives
-        self.eval_negatives = eval_negatives or negatives
+        self.eval_negatives = eval_negatives
         self.num_train_negatives = num_train_negatives
         self.num_eval_negatives = num_eval_negatives
         self.neighbor_sampler = neighbor_sampler
@@ -338,13 +338,12 @@ class TemporalDataModule(DescribedData):
         )
 
 
-def _check_negatives(argument: str, given: Any) -> None:
+def _checked_negatives(argument: str, given: Any) -> Any:
+    """Return the name of a sampler, or the function of a user's own, which may be given by its path."""
     if isinstance(given, str) and "." in given:
-        cure = "check that path: it has to be one that Python finds, say by PYTHONPATH=."
-        requirement = f"the path of a function, or one of {', '.join(NEGATIVE_SAMPLERS)}"
-        raise InvalidArgumentError(refusal(argument, requirement, given, cure))
-    if not callable(given):
-        check_choice(argument, given, NEGATIVE_SAMPLERS)
+        found = check_import(argument, given)
+        given = found() if isinstance(found, type) else found
+    return given if callable(given) else check_choice(argument, given, NEGATIVE_SAMPLERS)
 
 
 def _plain(setting: Any) -> Any:

@@ -11,7 +11,7 @@ from torchmetrics import Metric
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
-from lightning_tgnn.tasks.requirements import check_left_out, check_message, check_model
+from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_message, check_model
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -23,8 +23,8 @@ class EventClassification(MemoryTask):
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
-            class (in a recipe its path, or ``class_path`` with ``init_args``). The six arguments that follow and
-            ``message`` are of the built-in models, and to be left out beside another.
+            class, or the import path of that (in a recipe also ``class_path`` with ``init_args``). The six arguments
+            that follow and ``message`` are of the built-in models, and to be left out beside another.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.
@@ -52,7 +52,7 @@ class EventClassification(MemoryTask):
 
     def __init__(
         self,
-        model: Callable[[StreamInfo], nn.Module] | str = "tgn",
+        model: str | Callable[[StreamInfo], nn.Module] = "tgn",
         memory_dim: int = 100,
         embedding_dim: int = 100,
         time_dim: int = 100,
@@ -63,10 +63,11 @@ class EventClassification(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
-        message: Callable[[int, int], nn.Module] | None = None,
+        message: str | Callable[[int, int], nn.Module] | None = None,
     ) -> None:
-        check_model(model, MODEL_NAMES, "a MemoryModel")
-        check_message(message)
+        built_by, made_by = at_path("model", model), at_path("message", message)
+        check_model(built_by, MODEL_NAMES, "a MemoryModel")
+        check_message(made_by)
         config = ModelConfig(
             memory_dim=memory_dim,
             embedding_dim=embedding_dim,
@@ -77,10 +78,10 @@ class EventClassification(MemoryTask):
             dropout=dropout,
         )
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
-        if not isinstance(model, str):
+        if not isinstance(built_by, str):
             of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
             check_left_out(EventClassification, **of_model, message=message)
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
+        super().__init__(built_by, config, lr=lr, weight_decay=weight_decay, message=made_by)
         self.save_hyperparameters()
         self.hidden_dim = hidden_dim
 

@@ -63,9 +63,10 @@ class LayerLinkPrediction(LinkPrediction):
         static_dim: int = 0,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
-        message: Callable[[int, int], nn.Module] | None = None,
+        message: str | Callable[[int, int], nn.Module] | None = None,
     ) -> None:
-        self._layer = layer
+        layer_of(layer, layer_args)  # what is wrong with it is told at once
+        given = layer
         if isinstance(layer, type):
             layer = import_path(layer)  # checkpoints hold plain values only
         super().__init__(
@@ -79,7 +80,7 @@ class LayerLinkPrediction(LinkPrediction):
             weight_decay=weight_decay,
             message=message,
         )
-        layer_of(self._layer, layer_args)  # what is wrong with it is told at once
+        self._layer = given
         self.layer_args = dict(layer_args)
 
     def make_model(self, info: StreamInfo, mails: Mails) -> MemoryModel:

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
-from lightning_tgnn.tasks.requirements import check_left_out, check_message, check_model
+from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_message, check_model
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -25,8 +25,8 @@ class LinkPrediction(MemoryTask):
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
-            class (in a recipe its path, or ``class_path`` with ``init_args``). The seven arguments that follow and
-            ``message`` are of the built-in models, and to be left out beside another.
+            class, or the import path of that (in a recipe also ``class_path`` with ``init_args``). The seven arguments
+            that follow and ``message`` are of the built-in models, and to be left out beside another.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.
@@ -52,7 +52,7 @@ class LinkPrediction(MemoryTask):
 
     def __init__(
         self,
-        model: Callable[[StreamInfo], nn.Module] | str = "tgn",
+        model: str | Callable[[StreamInfo], nn.Module] = "tgn",
         memory_dim: int = 100,
         embedding_dim: int = 100,
         time_dim: int = 100,
@@ -62,10 +62,11 @@ class LinkPrediction(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
-        message: Callable[[int, int], nn.Module] | None = None,
+        message: str | Callable[[int, int], nn.Module] | None = None,
     ) -> None:
-        check_model(model, MODEL_NAMES, "a MemoryModel")
-        check_message(message)
+        built_by, made_by = at_path("model", model), at_path("message", message)
+        check_model(built_by, MODEL_NAMES, "a MemoryModel")
+        check_message(made_by)
         config = ModelConfig(
             memory_dim=memory_dim,
             embedding_dim=embedding_dim,
@@ -75,9 +76,9 @@ class LinkPrediction(MemoryTask):
             static_dim=static_dim,
             dropout=dropout,
         )
-        if not isinstance(model, str):
+        if not isinstance(built_by, str):
             check_left_out(LinkPrediction, **vars(config), message=message)
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
+        super().__init__(built_by, config, lr=lr, weight_decay=weight_decay, message=made_by)
         self.save_hyperparameters()
         self.val_metrics = LinkMetrics()
         self.test_metrics = LinkMetrics()
