@@ -12,7 +12,8 @@ from rich.table import Table
 _PARTS = {"val": "validation", "test": "test"}
 _BASELINES = {"edgebank": "EdgeBank", "edgebank_window": "EdgeBank, window"}
 _PARTS |= {f"{part}/{key}": f"{title}, {name}" for key, name in _BASELINES.items() for part, title in _PARTS.items()}
-_FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "hits@10": "Hits@10", "ap_inductive": "AP, unseen nodes"}
+_FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "expected_mrr": "expected MRR", "hits@10": "Hits@10"}
+_FIGURES |= {"ap_inductive": "AP, unseen nodes"}
 _WIDEST = 1000
 _FIGURES |= {"accuracy": "accuracy", "f1": "F1", "f1_micro": "F1, micro"}
 

@@ -145,16 +145,27 @@ def test_curves_are_in_tensorboard_and_the_page_says_what_the_terminal_does(tmp_
     printed = capsys.readouterr().out
     (folder,) = (tmp_path / "runs" / "tgnn").iterdir()
     logged = EventAccumulator(str(folder)).Reload()
-    keys = {"train/loss", "train/events_per_second", "val/ap", "val/auc", "val/mrr", "val/hits@10", "test/ap"}
+    keys = {
+        "train/loss",
+        "train/events_per_second",
+        "val/ap",
+        "val/auc",
+        "val/mrr",
+        "val/expected_mrr",
+        "val/hits@10",
+        "test/ap",
+    }
     keys |= {"time/embed", "redundancy/eta_1", "system/events_per_second"}
     assert keys <= set(logged.Tags()["scalars"])
     log = read_run(folder)
     during = validation_in_training(log)["val/ap"]
     assert during.steps == [0, 1, 2]
     rows = {row[0]: row[1:] for row in figure_rows(log)}
-    best, _, validation, test = zip(*(rows[name] for name in ("ap", "auc", "mrr", "hits@10")), strict=True)
+    best, _, validation, test = zip(
+        *(rows[name] for name in ("ap", "auc", "mrr", "expected_mrr", "hits@10")), strict=True
+    )
     for title, figures in (("validation", validation), ("test", test)):
-        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:4] == list(figures)
+        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:5] == list(figures)
     assert best[0] == f"{max(during.values):.4f}" != validation[0] == f"{min(during.values):.4f}"
     seconds = float(re.search(r"training steps (\d+\.\d) s", printed).group(1))
     assert sum(stage_seconds(log).values()) == pytest.approx(seconds, abs=0.06)
