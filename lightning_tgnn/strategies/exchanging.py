@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 from lightning.pytorch.strategies import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
@@ -15,6 +16,7 @@ from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Attendance, Exchange, handle_failure
 from lightning_tgnn.strategies.gradient_sync import GradientSync
+from lightning_tgnn.strategies.launcher import ReturningLauncher
 
 _CHECKPOINT_KEY = "lightning_tgnn.strategy"
 
@@ -22,11 +24,16 @@ _CHECKPOINT_KEY = "lightning_tgnn.strategy"
 class ExchangingStrategy(DDPStrategy):
     """Data-parallel training whose ranks exchange more than gradients, over a process group of its own.
 
+    Processes are started as the option ``start_method`` says: ``"popen"`` runs the script once more for every rank;
+    ``"spawn"``, the default in an interactive session, imports what it is given; ``"fork"`` copies this process, takes
+    one thread a rank and has to come before anything is trained in this process. What spawned and forked processes have
+    trained (weights, node state, callbacks, steps) is the task's and the Trainer's afterwards.
+
     Args:
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
-        InvalidArgumentError: There is no such option.
+        InvalidArgumentError: There is no such option, or it cannot work in this session.
     """
 
     staleness = 0
@@ -41,6 +48,8 @@ class ExchangingStrategy(DDPStrategy):
             )
         # No buffer of ours changes, and torch 2.13 has a new name for the broadcast that would keep them equal.
         options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
+        if _IS_INTERACTIVE:  # there is no script to run once more
+            options.setdefault("start_method", "spawn")
         super().__init__(**options)
         self.exchange = Exchange()
         self._saved: dict[str, Any] = {}
@@ -55,6 +64,22 @@ class ExchangingStrategy(DDPStrategy):
     def strategy_state(self) -> dict[str, Any]:
         """Return what a checkpoint has to hold of the strategy; called on all ranks."""
         return {} if self._gradients is None else {"gradients": self._gradients.state_dict()}
+
+    @override
+    def _configure_launcher(self) -> None:
+        if self._start_method == "popen":
+            if _IS_INTERACTIVE:
+                cure = "leave it out, or run a script"
+                requirement = "'spawn' or 'fork' in an interactive session"
+                raise InvalidArgumentError(refusal("start_method", requirement, "popen", cure))
+            super()._configure_launcher()
+            return
+        environment: Any = self.cluster_environment
+        if environment.creates_processes_externally:
+            cure = "leave it out, and run a script"
+            requirement = f"'popen' where {type(environment).__name__} starts the processes"
+            raise InvalidArgumentError(refusal("start_method", requirement, self._start_method, cure))
+        self._launcher = ReturningLauncher(self, start_method=self._start_method)
 
     @override
     def setup_environment(self) -> None:

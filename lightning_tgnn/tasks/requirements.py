@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning.pytorch as pl
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.types import StateStore, StreamInfo
@@ -50,6 +53,27 @@ def check_precision(trainer: pl.Trainer, cure: str) -> None:
     if str(trainer.precision) not in _PRECISIONS:
         requirement = f"one of {', '.join(_PRECISIONS)}"
         raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
+
+
+def note_loaded_weights(task: Any) -> None:
+    """Have a task's ``has_trained_weights`` become true when weights are loaded into it."""
+    task.has_trained_weights = False
+    task.register_load_state_dict_post_hook(_weights_were_loaded)
+
+
+def _weights_were_loaded(task: Any, keys: Any) -> None:
+    task.has_trained_weights = True
+
+
+def warn_of_untrained_weights(task: Any) -> None:
+    """Warn where `Trainer.validate`, `test` or `predict` is about to measure weights as they were drawn."""
+    doing = task.trainer.state.fn
+    if doing == "fit" or task.has_trained_weights:
+        return
+    rank_zero_warn(
+        f"{doing} measures untrained weights: this task has not been trained, nor loaded from a checkpoint;"
+        f" call trainer.fit first, or give ckpt_path"
+    )
 
 
 def check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:
