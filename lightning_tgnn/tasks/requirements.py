@@ -66,13 +66,13 @@ def _weights_were_loaded(task: Any, keys: Any) -> None:
 
 
 def warn_of_untrained_weights(task: Any) -> None:
-    """Warn where `Trainer.validate`, `test` or `predict` is about to measure weights as they were drawn."""
+    """Warn where `Trainer.validate`, `test` or `predict` is about to take weights as they were drawn."""
     doing = task.trainer.state.fn
     if doing == "fit" or task.has_trained_weights:
         return
     rank_zero_warn(
-        f"{doing} measures untrained weights: this task has not been trained, nor loaded from a checkpoint;"
-        f" call trainer.fit first, or give ckpt_path"
+        f"{doing.value} takes untrained weights: this task has not been trained, nor loaded from a checkpoint;"
+        " call trainer.fit first, or give ckpt_path"
     )
 
 
