@@ -121,13 +121,14 @@ class TGNNCommand(ResumingCLI):
         for measure in (self.trainer.validate, self.trainer.test):
             results = measure(self.model, datamodule=self.datamodule, ckpt_path=path, verbose=False)
             figures.update(*results)
-        folder = self.trainer.log_dir  # all ranks ask for it: the first one tells the others
-        _report(figures, folder, best, seconds)
+        # All ranks ask for it: the first one tells the others.
+        folder = self.trainer.log_dir if self.trainer.loggers else None
+        _report(figures, folder, checkpoint_dir=getattr(checkpoints, "dirpath", None), best=best, seconds=seconds)
 
 
 @rank_zero_only
-def _report(figures: dict[str, float], log_dir: str | None, best: Best | None, seconds: dict[str, float]) -> None:
-    print_report(figures, log_dir, best=best, seconds=seconds)
+def _report(figures: dict[str, float], log_dir: str | None, **found: Any) -> None:
+    print_report(figures, log_dir, **found)
 
 
 def _best(callback: Any) -> Best | None:

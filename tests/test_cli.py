@@ -145,16 +145,27 @@ def test_curves_are_in_tensorboard_and_the_page_says_what_the_terminal_does(tmp_
     printed = capsys.readouterr().out
     (folder,) = (tmp_path / "runs" / "tgnn").iterdir()
     logged = EventAccumulator(str(folder)).Reload()
-    keys = {"train/loss", "train/events_per_second", "val/ap", "val/auc", "val/mrr", "val/hits@10", "test/ap"}
+    keys = {
+        "train/loss",
+        "train/events_per_second",
+        "val/ap",
+        "val/auc",
+        "val/mrr",
+        "val/expected_mrr",
+        "val/hits@10",
+        "test/ap",
+    }
     keys |= {"time/embed", "redundancy/eta_1", "system/events_per_second"}
     assert keys <= set(logged.Tags()["scalars"])
     log = read_run(folder)
     during = validation_in_training(log)["val/ap"]
     assert during.steps == [0, 1, 2]
     rows = {row[0]: row[1:] for row in figure_rows(log)}
-    best, _, validation, test = zip(*(rows[name] for name in ("ap", "auc", "mrr", "hits@10")), strict=True)
+    best, _, validation, test = zip(
+        *(rows[name] for name in ("ap", "auc", "mrr", "expected_mrr", "hits@10")), strict=True
+    )
     for title, figures in (("validation", validation), ("test", test)):
-        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:4] == list(figures)
+        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:5] == list(figures)
     assert best[0] == f"{max(during.values):.4f}" != validation[0] == f"{min(during.values):.4f}"
     seconds = float(re.search(r"training steps (\d+\.\d) s", printed).group(1))
     assert sum(stage_seconds(log).values()) == pytest.approx(seconds, abs=0.06)
@@ -244,13 +255,52 @@ def test_report_leaves_out_what_was_not_measured():
     assert "best" not in out.getvalue()
 
 
-def test_report_tells_the_best_and_what_took_the_time():
+def ending(log_dir, **found):
+    """Return what a run of these folders ends with, below its table."""
     out = io.StringIO()
+    print_report({"val/ap": 0.5}, log_dir, Console(file=out, width=40), **found)
+    return out.getvalue().splitlines()[5:]
+
+
+def test_report_tells_the_best_and_what_took_the_time():
     best, seconds = Best("val/ap", 0.98765, "runs/my run/best.ckpt"), {"embed": 1.0, "backward": 3.0, "validation": 2.5}
-    print_report({"val/ap": 0.5}, "runs/my run", Console(file=out, width=40), best=best, seconds=seconds)
-    assert "\nbest val/ap: 0.9877, runs/my run/best.ckpt\n" in out.getvalue()
-    assert "\ntime: training steps 4.0 s (backward 75 %, embed 25 %), validation 2.5 s\n" in out.getvalue()
-    assert "\npage: lightning-tgnn report 'runs/my run'\n" in out.getvalue()
+    assert ending("runs/my run", best=best, seconds=seconds) == [
+        "best val/ap: 0.9877, runs/my run/best.ckpt",
+        "time: training steps 4.0 s (backward 75 %, embed 25 %), validation 2.5 s",
+    ]
+
+
+def test_report_names_the_folders_and_commands_that_have_something_to_show(tmp_path):
+    logs, saved = tmp_path / "my run", tmp_path / "my run" / "checkpoints"
+    saved.mkdir(parents=True)
+    assert ending(str(logs), checkpoint_dir=str(saved)) == []
+    assert ending(str(tmp_path / "nowhere"), checkpoint_dir=str(tmp_path / "nowhere")) == []
+    (logs / "metrics.csv").touch()
+    page = f"page: lightning-tgnn report '{logs}'"
+    assert ending(str(logs), checkpoint_dir=str(saved)) == [f"logs: {logs}", page]
+    (logs / "events.out.tfevents.1.host").touch()
+    curves = f"curves: tensorboard --logdir '{logs}'"
+    assert ending(str(logs)) == [f"logs: {logs}", curves, page]
+    (saved / "last.ckpt").touch()
+    assert ending(str(logs), checkpoint_dir=str(saved)) == [f"logs and checkpoints: {logs}", curves, page]
+    assert ending(None, checkpoint_dir=str(saved)) == [f"checkpoints: {saved}"]
+    (logs / "events.out.tfevents.1.host").unlink()
+    assert ending(str(logs), checkpoint_dir=str(saved)) == [f"logs and checkpoints: {logs}", page]
+
+
+@pytest.mark.parametrize("logger", ["false", "CSVLogger"])
+def test_a_run_without_tensorboard_does_not_send_there(tmp_path, capsys, logger):
+    source = wikipedia_like(tmp_path / "stream.txt")
+    init = [] if logger == "false" else [f"--trainer.logger.save_dir={tmp_path}"]
+    main(["fit", f"--data.source={source}", f"--trainer.logger={logger}", *init, *QUIET, *TINY, *LIMITS])
+    printed = capsys.readouterr().out
+    assert "tensorboard" not in printed
+    assert ("lightning-tgnn report" in printed) == (logger == "CSVLogger")
+    if logger == "CSVLogger":
+        (folder,) = (tmp_path / "lightning_logs").iterdir()
+        assert f"logs and checkpoints: {folder}" in printed
+        main(["report", str(folder.parent)])
+        assert "val/ap" in read_run(folder).series
 
 
 @pytest.mark.parametrize(

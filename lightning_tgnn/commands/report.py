@@ -15,7 +15,7 @@ from lightning_tgnn.files import write_text
 _DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings, curves, shares of time, tables.
 
   lightning-tgnn report runs/quickstart/version_0
-  lightning-tgnn report runs/quickstart --output quickstart.html     the latest version
+  lightning-tgnn report runs/quickstart --output quickstart.html     the latest version that has trained
 """
 
 
@@ -37,7 +37,8 @@ def report(arguments: Sequence[str]) -> None:
     settings, without = read_settings(folder)
     notices = [*log.notices, *([] if without is None else [without])]
     if folder != Path(chosen.run_dir):
-        notices.insert(0, f"{folder.name} is the latest version in {chosen.run_dir}")
+        which = "the latest version that has trained" if log.has_trained else "the latest version"
+        notices.insert(0, f"{folder.name} is {which} in {chosen.run_dir}")
     output = Path(chosen.output) if chosen.output else folder / "report.html"
     write_text(output, page_of(log, settings, notices))
     for notice in notices:

@@ -22,6 +22,7 @@ from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_proto
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.loader import EventLoader
+from lightning_tgnn.data.logged_settings import logged_settings
 from lightning_tgnn.data.negative_function import FunctionNegatives
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.prefetch import default_workers
@@ -110,6 +111,7 @@ class TemporalDataModule(DescribedData):
         root: str = "data",
     ) -> None:
         super().__init__()
+        self.save_hyperparameters(logged_settings(locals()))
         check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
         check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
         check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")

@@ -20,8 +20,10 @@ class LinkPrediction(MemoryTask):
     """Trains a memory-based temporal GNN to tell true destinations from negatives.
 
     Logs ``train/loss`` and ``train/events_per_second``; for ``val`` and ``test`` over all events of the part ``ap`` and
-    ``auc`` (against the first negative of each event), ``mrr`` and ``hits@10`` (against all its negatives, ties count
-    half), and ``ap_inductive`` over the events that have a node unseen in training, where there are any.
+    ``auc`` (against the first negative of each event), ``mrr``, ``expected_mrr`` and ``hits@10`` (against all its
+    negatives), and ``ap_inductive`` over the events that have a node unseen in training, where there are any. ``mrr``
+    is that of TGB's evaluator, one over the mean rank of the ties; ``expected_mrr`` and ``hits@10`` are means over a
+    random order of the ties, so that they can be held against chance. See `lightning_tgnn.metrics`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its

@@ -23,7 +23,13 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.models import GAT, GCN
-from lightning_tgnn.tasks.requirements import check_left_out, check_model, check_precision
+from lightning_tgnn.tasks.requirements import (
+    check_left_out,
+    check_model,
+    check_precision,
+    note_loaded_weights,
+    warn_of_untrained_weights,
+)
 from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
 
@@ -92,6 +98,7 @@ class NodeClassification(ResumableTask):
         self.train_figures: Tensor | None = None  # loss and accuracy
         # Adds up over the replicas of a vertex; a strategy puts another in its place.
         self.replicas: ReplicaSum = alone
+        note_loaded_weights(self)
 
     def setup(self, stage: str) -> None:
         """Refuse a precision that the sums over replicas do not have."""
@@ -162,6 +169,7 @@ class NodeClassification(ResumableTask):
         right = (scored.detach().argmax(-1) == labels).sum() * part.share
         figures = torch.stack([loss.detach(), right])
         self.train_figures = self.trainer.strategy.reduce(figures, reduce_op="mean")
+        self.has_trained_weights = True
         return loss
 
     def on_fit_start(self) -> None:
@@ -180,6 +188,12 @@ class NodeClassification(ResumableTask):
     def train_accuracy(self) -> float | None:
         """The share of the training vertices that the last step had right, over all ranks; None before the first."""
         return None if self.train_figures is None else float(self.train_figures[1])
+
+    def on_validation_start(self) -> None:
+        """Warn of untrained weights."""
+        warn_of_untrained_weights(self)
+
+    on_test_start = on_predict_start = on_validation_start
 
     def validation_step(self, part: GraphPart, batch_idx: int) -> None:
         """Score the validation split."""

@@ -7,6 +7,7 @@ from inspect import signature
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, refusal
@@ -118,6 +119,27 @@ def check_precision(trainer: pl.Trainer, cure: str) -> None:
     if str(trainer.precision) not in _PRECISIONS:
         requirement = f"one of {', '.join(_PRECISIONS)}"
         raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
+
+
+def note_loaded_weights(task: Any) -> None:
+    """Have a task's ``has_trained_weights`` become true when weights are loaded into it."""
+    task.has_trained_weights = False
+    task.register_load_state_dict_post_hook(_weights_were_loaded)
+
+
+def _weights_were_loaded(task: Any, keys: Any) -> None:
+    task.has_trained_weights = True
+
+
+def warn_of_untrained_weights(task: Any) -> None:
+    """Warn where `Trainer.validate`, `test` or `predict` is about to take weights as they were drawn."""
+    doing = task.trainer.state.fn
+    if doing == "fit" or task.has_trained_weights:
+        return
+    rank_zero_warn(
+        f"{doing.value} takes untrained weights: this task has not been trained, nor loaded from a checkpoint;"
+        " call trainer.fit first, or give ckpt_path"
+    )
 
 
 def check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:
