@@ -236,8 +236,8 @@ class TemporalDataModule(DescribedData):
         if not training:
             return {**split, **shown, **({"seed": self.seed} if split["held_out_nodes"] else {})}
         names = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
-        drawn = {name: _plain(getattr(self, name)) for name in names}
-        return {**split, **shown, **drawn}
+        drawn = {name: getattr(self, name) for name in names}
+        return logged_settings({**split, **shown, **drawn})["data"]
 
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training part."""
@@ -346,13 +346,6 @@ def _checked_negatives(argument: str, given: Any) -> Any:
         found = check_import(argument, given)
         given = found() if isinstance(found, type) else found
     return given if callable(given) else check_choice(argument, given, NEGATIVE_SAMPLERS)
-
-
-def _plain(setting: Any) -> Any:
-    """Return a setting as a checkpoint can hold it: of a function of a user's own the path."""
-    if not callable(setting):
-        return setting
-    return f"{getattr(setting, '__module__', '')}.{getattr(setting, '__qualname__', type(setting).__qualname__)}"
 
 
 def _lasting_name(source: str | Path) -> str:
