@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 from argparse import RawDescriptionHelpFormatter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refu
 from lightning_tgnn.commands import COMMANDS
 from lightning_tgnn.files import reading_tensors, refusal_to_write
 from lightning_tgnn.report import Best, print_report
+from lightning_tgnn.tasks.optimization import Optimization
 
 _DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
 
@@ -97,6 +102,23 @@ class TGNNCommand(LightningCLI):
         with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
             super()._parse_ckpt_path()
 
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        # Lightning would make the optimizer now; our tasks have parameters when they know the stream.
+        given = {name: _maker(self._get(self.config_init, name)) for name in ("optimizer", "lr_scheduler")}
+        given = {name: make for name, make in given.items() if make is not None}
+        if not given:
+            return
+        if not isinstance(getattr(self.model, "optimization", None), Optimization):
+            _check_left_out("lr_scheduler", given.keys() == {"lr_scheduler"}, self.model, "without --optimizer")
+            super()._add_configure_optimizers_method_to_model(subcommand)
+            return
+        for name in given:
+            own = not type(self.model).configure_optimizers.__module__.startswith("lightning_tgnn.")
+            _check_left_out(name, own, self.model, "which has a configure_optimizers of its own")
+            twice = getattr(self.model.optimization, name) is not None
+            _check_left_out(name, twice, self.model, f"beside --model.{name}")
+        self.model.optimization = replace(self.model.optimization, **given)
+
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, with the baseline if asked for, and our progress bar unless one is given or unwanted."""
         given = self._get(self.config_init, "trainer", default={})
@@ -140,6 +162,20 @@ def _seconds(trainer: pl.Trainer) -> dict[str, float]:
     """Return what took the time, where somebody has counted."""
     monitors = [callback for callback in getattr(trainer, "callbacks", []) if isinstance(callback, SystemMonitor)]
     return dict(monitors[0].seconds) if monitors else {}
+
+
+def _maker(chosen: Namespace | None) -> Callable[..., Any] | None:
+    """Return what makes an optimizer or a schedule, from its class path and arguments."""
+    if not chosen:
+        return None
+    module, _, name = chosen["class_path"].rpartition(".")
+    return partial(getattr(import_module(module), name), **chosen.get("init_args", {}))
+
+
+def _check_left_out(name: str, refused: bool, task: pl.LightningModule, why: str) -> None:
+    if refused:
+        cure = f"leave out --{name}, or set the optimizer in one place"
+        raise InvalidArgumentError(refusal(f"--{name}", f"left out, {why}", type(task).__name__, cure))
 
 
 def _parser_options() -> dict[str, Any]:

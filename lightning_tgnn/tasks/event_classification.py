@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +11,13 @@ from torchmetrics import Metric
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
+from lightning_tgnn.tasks.optimization import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    Optimization,
+    OptimizerCallable,
+    ParamGroups,
+)
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -31,6 +39,13 @@ class EventClassification(MemoryTask):
         dropout: Rate of dropout, in [0, 1).
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -53,6 +68,11 @@ class EventClassification(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
         config = ModelConfig(
             memory_dim=memory_dim,
@@ -65,8 +85,9 @@ class EventClassification(MemoryTask):
         )
         check_choice("model", model, MODEL_NAMES)
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
-        self.save_hyperparameters()
+        optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, optimization=optimization)
+        self.save_hyperparameters(ignore=NOT_SAVED)
         self.hidden_dim = hidden_dim
 
     def check_labels(self, info: StreamInfo) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from lightning_tgnn.models import build_with_layer
 from lightning_tgnn.models.layer_embedding import layer_of
 from lightning_tgnn.tasks.link_prediction import LinkPrediction
+from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.types import StreamInfo
 
 
@@ -27,6 +28,13 @@ class LayerLinkPrediction(LinkPrediction):
         static_dim: Width of the static node memory, a learned vector per node; 0 for none.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -42,6 +50,11 @@ class LayerLinkPrediction(LinkPrediction):
         static_dim: int = 0,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
         super().__init__(
             "tgn",
@@ -52,6 +65,10 @@ class LayerLinkPrediction(LinkPrediction):
             static_dim=static_dim,
             lr=lr,
             weight_decay=weight_decay,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            lr_scheduler_config=lr_scheduler_config,
+            param_groups=param_groups,
         )
         layer_of(layer, layer_args)  # what is wrong with it is told at once
         self.layer_path = layer

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -10,6 +13,13 @@ from lightning_tgnn.checks import check_choice
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
+from lightning_tgnn.tasks.optimization import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    Optimization,
+    OptimizerCallable,
+    ParamGroups,
+)
 from lightning_tgnn.types import EventBatch
 
 
@@ -31,6 +41,13 @@ class LinkPrediction(MemoryTask):
         dropout: Rate of dropout, in [0, 1).
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -51,6 +68,11 @@ class LinkPrediction(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
         config = ModelConfig(
             memory_dim=memory_dim,
@@ -62,8 +84,9 @@ class LinkPrediction(MemoryTask):
             dropout=dropout,
         )
         check_choice("model", model, MODEL_NAMES)
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
-        self.save_hyperparameters()
+        optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, optimization=optimization)
+        self.save_hyperparameters(ignore=NOT_SAVED)
         self.val_metrics = LinkMetrics()
         self.test_metrics = LinkMetrics()
 

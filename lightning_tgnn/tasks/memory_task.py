@@ -11,6 +11,7 @@ from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.tasks.event_rate import EventRate
+from lightning_tgnn.tasks.optimization import Optimization, describe_optimization, resume_training
 from lightning_tgnn.tasks.random_states import random_states, restore_random_states
 from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
 from lightning_tgnn.tasks.staged_task import StagedTask
@@ -31,6 +32,7 @@ class MemoryTask(StagedTask):
         config: Widths and rates of the model.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        optimization: How the optimizer is made, where not as Adam alone.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -48,10 +50,19 @@ class MemoryTask(StagedTask):
     test_metrics: Any
     """The same of the test steps."""
 
-    def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+    def __init__(
+        self,
+        model: str,
+        config: ModelConfig,
+        *,
+        lr: float,
+        weight_decay: float,
+        optimization: Optimization | None = None,
+    ) -> None:
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, optimization=optimization)
         self._snapshot: Any = None
         self._saved_random: dict[str, Any] | None = None
+        self._saved_optimization: dict[str, Any] = {}
         self._rate = EventRate()
 
     def setup(self, stage: str) -> None:
@@ -60,10 +71,13 @@ class MemoryTask(StagedTask):
         save_whole_checkpoints(self.trainer.strategy)
 
     def on_train_start(self) -> None:
-        """Continue the random states of the checkpoint, as late as possible before the first step."""
+        """Continue where the checkpoint was made; its random states come last, right before the first step."""
         self._rate.restart()
         self._abandon_evaluation()
         saved, self._saved_random = self._saved_random, None
+        optimization, self._saved_optimization = self._saved_optimization, {}
+        if self.trainer.ckpt_path is not None:
+            resume_training(self.trainer, optimization)
         if saved is not None and self.trainer.ckpt_path is not None:
             restore_random_states(saved, self.trainer)
 
@@ -175,6 +189,7 @@ class MemoryTask(StagedTask):
             "stream": asdict(self.info),
             "state": state,
             "random": random_states(self.trainer),
+            "optimization": describe_optimization(self.trainer),
             # What answers from the checkpoint alone need: the task's name and how to come by its stream again.
             "task": type(self).__name__,
             "data": getattr(data, "recipe", None),
@@ -197,4 +212,5 @@ class MemoryTask(StagedTask):
         else:
             check_same_graph(info, self.info)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
+        self._saved_optimization = saved.get("optimization", {})
         self._load_saved_state()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from inspect import signature
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics import Metric, MetricCollection
@@ -25,6 +26,15 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.models import GAT, GCN
+from lightning_tgnn.tasks.optimization import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    Optimization,
+    OptimizerCallable,
+    ParamGroups,
+    describe_optimization,
+    resume_training,
+)
 from lightning_tgnn.tasks.requirements import check_precision
 from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
 
@@ -53,6 +63,13 @@ class NodeClassification(pl.LightningModule):
         layer_norm: Normalise each vertex between layers.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -68,6 +85,11 @@ class NodeClassification(pl.LightningModule):
         layer_norm: bool = False,
         lr: float = 0.01,
         weight_decay: float = 5e-4,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
         super().__init__()
         _check_model(model)
@@ -79,6 +101,8 @@ class NodeClassification(pl.LightningModule):
         check_fraction("dropout", dropout, cure="0.5 is usual")
         check_positive("lr", lr, cure="0.01 is usual")
         check_not_negative("weight_decay", weight_decay, cure="5e-4 is usual")
+        self.optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
+        self._saved_optimization: Mapping[str, Any] = {}
         self._own_model = None if isinstance(model, str) else model
         if not isinstance(model, str):
             _check_left_out(
@@ -86,7 +110,7 @@ class NodeClassification(pl.LightningModule):
             )
             # Checkpoints hold plain values only.
             model = getattr(model, "__qualname__", type(model).__name__)
-        self.save_hyperparameters()
+        self.save_hyperparameters(ignore=NOT_SAVED)
         self.info: GraphInfo | None = None
         self.model: nn.Module | None = None
         self.train_figures: Tensor | None = None  # loss and accuracy
@@ -143,10 +167,9 @@ class NodeClassification(pl.LightningModule):
             return GCN(*sizes, dropout, layer_norm=norm)
         return GAT(*sizes, chosen["heads"], dropout, layer_norm=norm)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam."""
-        chosen = self.hparams
-        return torch.optim.Adam(self.parameters(), lr=chosen["lr"], weight_decay=chosen["weight_decay"])
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return what the arguments say: Adam without a schedule by default."""
+        return self.optimization.configure(self, torch.optim.Adam, self.hparams["lr"], self.hparams["weight_decay"])
 
     def forward(self, part: GraphPart) -> Tensor:
         """Return logits, float32 [n, C]."""
@@ -163,6 +186,12 @@ class NodeClassification(pl.LightningModule):
         figures = torch.stack([loss.detach(), right])
         self.train_figures = self.trainer.strategy.reduce(figures, reduce_op="mean")
         return loss
+
+    def on_train_start(self) -> None:
+        """Continue where the checkpoint was made."""
+        saved, self._saved_optimization = self._saved_optimization, {}
+        if self.trainer.ckpt_path is not None:
+            resume_training(self.trainer, saved)
 
     def on_fit_start(self) -> None:
         """Forget the figures of an earlier fit."""
@@ -210,7 +239,7 @@ class NodeClassification(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the graph looks like."""
         assert self.info is not None
-        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info)}
+        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info), "optimization": describe_optimization(self.trainer)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model if need be.
@@ -222,6 +251,7 @@ class NodeClassification(pl.LightningModule):
             cure = "give a checkpoint of NodeClassification"
             raise CheckpointError(refusal("checkpoint", "of a graph", sorted(checkpoint), cure))
         info = GraphInfo(**checkpoint[_CHECKPOINT_KEY]["graph"])
+        self._saved_optimization = checkpoint[_CHECKPOINT_KEY].get("optimization", {})
         if self.model is None:
             self.build(info)
         elif info != self.info:

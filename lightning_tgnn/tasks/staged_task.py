@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, check_positive, refusal
 from lightning_tgnn.models import MemoryTGNN, ModelConfig, UpdatedRows, build_model
 from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.tasks.optimization import Optimization
 from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.types import (
     CommitHandle,
@@ -38,6 +41,7 @@ class StagedTask(pl.LightningModule):
         config: Widths and rates of the model.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        optimization: How the optimizer is made, where not as Adam alone.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -45,7 +49,15 @@ class StagedTask(pl.LightningModule):
 
     model: MemoryTGNN | None
 
-    def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        model: str,
+        config: ModelConfig,
+        *,
+        lr: float,
+        weight_decay: float,
+        optimization: Optimization | None = None,
+    ) -> None:
         super().__init__()
         self.model_name = model
         self.config = config
@@ -53,6 +65,7 @@ class StagedTask(pl.LightningModule):
         check_not_negative("weight_decay", weight_decay, cure="0 is usual")
         self.lr = lr
         self.weight_decay = weight_decay
+        self.optimization = optimization or Optimization()
         self.info: StreamInfo | None = None
         self.model = None
         self._state_store: StateStore | None = None
@@ -102,10 +115,11 @@ class StagedTask(pl.LightningModule):
         self.model = build_model(self.model_name, self.config, info)
         self.build_head()
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam, fused unless Lightning has to clip between its parts."""
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return what the arguments say; Adam, fused unless Lightning has to clip between its parts, by default."""
         clips = self._trainer is not None and bool(self.trainer.gradient_clip_val)
-        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=not clips)
+        adam = partial(torch.optim.Adam, fused=not clips)
+        return self.optimization.configure(self, adam, self.lr, self.weight_decay)
 
     def fetch(self, nodes: Tensor) -> FetchHandle:
         """Start to read the rows of distinct nodes."""
