@@ -10,6 +10,9 @@ SHARED = {"types", "checks"}
 ALLOWED = {
     "types": set(),
     "checks": set(),
+    "lazy": {"checks"},
+    "parse_errors": {"checks"},
+    "registration": {"strategies"},
     "files": {"checks"},
     "checkpoint_io": {"files", "tensor_file"},
     "tensor_file": set(),
@@ -18,14 +21,14 @@ ALLOWED = {
     "metrics": SHARED,
     "models": SHARED | {"algorithms"},
     "state": SHARED | {"algorithms", "comm"},
-    "data": SHARED | {"algorithms", "files", "tensor_file"},
+    "data": SHARED | {"algorithms", "files", "lazy", "tensor_file"},
     "tasks": SHARED | {"checkpoint_io", "metrics", "models", "state"},
     "serving": SHARED | {"algorithms", "data", "files", "models", "tasks", "tensor_file"},
     "strategies": SHARED | {"algorithms", "checkpoint_io", "comm", "files", "state", "tensor_file"},
     "callbacks": SHARED | {"algorithms", "metrics"},
     "report": SHARED,
 }
-EVERYTHING = {"__init__", "cli", "commands"}
+EVERYTHING = {"__init__", "__main__", "cli", "commands"}
 POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}
 LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
 PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS
