@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import isclass, signature
+from itertools import pairwise
 from typing import Any
 
 from lightning_tgnn.checks import did_you_mean, refusal
@@ -73,6 +74,13 @@ class _Told:
         return "--" + ".".join(dict.fromkeys(re.findall(r'Parser key "([^"]+)"', self.message)))
 
     @property
+    def given(self) -> str:
+        """The value, as it has been written."""
+        found = re.findall(r"(?:Given value|Got value): ([^\n]*)", self.message)[0].strip()
+        nested = re.fullmatch(r"NestedArg\(key='.*', val='(.*)'\)", found)
+        return nested[1] if nested else found
+
+    @property
     def base(self) -> Any:
         """The class of which a subclass is wanted."""
         found = re.search(r"<class '((?!NoneType)[\w.]+\.\w+)'>", self.message)
@@ -108,24 +116,21 @@ def _unknown_class(found: re.Match[str], told: _Told) -> str:
 
 
 def _not_of_the_kind(found: re.Match[str], told: _Told) -> str:
-    return refusal(told.key, f"a subclass of {found['kind']}", found["given"], "give the path of such a class")
+    return refusal(told.key, f"a subclass of {found['kind']}", told.given, "give the path of such a class")
 
 
 def _wrong_type(found: re.Match[str], told: _Told) -> str:
     innermost = re.split(r'Parser key "', told.message)[-1]
-    tried, given = re.split(r"(?:Given value|Got value): ", innermost, maxsplit=1)
-    given = given.splitlines()[0].strip()
+    tried = re.split(r"(?:Given value|Got value): ", innermost)[0]
     expected = re.findall(r"Expected a (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal(\[[^\n]*\]))", tried)
     kinds = [f"one of {literal}" if literal else _TYPES.get(kind, f"a {kind}") for kind, literal in expected]
     requirement = " or ".join(dict.fromkeys(kinds))
-    if nested := re.fullmatch(r"NestedArg\(key='(.*)', val='(.*)'\)", given):
-        given = nested[2]
-    return refusal(told.key, requirement or "of another kind", given, "correct its value")
+    return refusal(told.key, requirement or "of another kind", told.given, "correct its value")
 
 
 def _no_value(found: re.Match[str], told: _Told) -> str:
     name = found["given"].split("/")[-1]
-    follows = zip(told.words, [*told.words[1:], "--"], strict=True)
+    follows = pairwise([*told.words, "--"])
     bare = [word for word, next_ in follows if word.startswith(f"{name}.") and "=" not in word and next_[:2] == "--"]
     name = bare[0] if bare else name
     return refusal(name, "followed by a value", "none", f"write {name} VALUE")
@@ -177,7 +182,7 @@ _RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
     (r"class_path '(?P<given>[^']+)':\s+(?:module '[^']*' has no|No module named)", _unknown_class),
     (r"Expected a dot import path string: (?P<given>\S+)(?=.*Given value)", _unknown_class),
     (r"^(?P<option>--\S+): Expected a dot import path string: (?P<given>\S+)", _no_name),
-    (r"Import path (?P<given>\S+) does not correspond to a subclass of (?P<kind>\w+)", _not_of_the_kind),
+    (r"Import path .*?does not correspond to a subclass of (?P<kind>\w+)", _not_of_the_kind),
     (r"File does not exist: '(?P<given>[^']*)'", _no_file),
     (r"argument (?P<given>\S+): expected one argument", _no_value),
     (r"arguments are required: (?P<given>[^\n]+)", _required),

@@ -266,7 +266,7 @@ def test_mistakes_are_one_clear_line(arguments, message, capsys):
     ("recipe", "message"),
     [
         ("trainer: {max_epoch: 1}", r"got '--trainer\.max_epoch'; did you mean '--trainer\.max_epochs'\?"),
-        ("model: [", r"--config must be a recipe in YAML, got '.*line 1"),
+        ("model: [", r"--config must be a recipe in YAML, got '.*line \d"),
         ("just words", r"--config must be a recipe in YAML, got 'just words'"),
         (
             "trainer: {strategy: {class_path: lightning_tgnn.SvenStrategy, init_args: {stalenes: 1}}}",

@@ -13,6 +13,7 @@ from lightning_tgnn import __main__ as command
 
 ROOT = Path(__file__).parents[1]
 LATE = ["dgl", "matplotlib", "numba", "pandas", "polars", "pyarrow", "torch_geometric"]
+WITH_LIGHTNING = [name for name in LATE if name != "matplotlib"]  # torchmetrics imports it where it can
 LIGHTNING = ["lightning", "lightning.fabric", "pytorch_lightning", "torchmetrics"]
 
 
@@ -78,12 +79,12 @@ assert {{"sven", "depcomm", "depcache", "cdfgnn"}} <= set(StrategyRegistry)
 trainer = pl.Trainer(strategy="sven", accelerator="cpu", devices=1, logger=False)
 assert type(trainer.strategy).__name__ == "SvenStrategy"
 """
-    assert imported(code, tmp_path, LATE) == []
+    assert imported(code, tmp_path, WITH_LIGHTNING) == []
 
 
 def test_the_package_alone_imports_nothing_heavy_and_all_its_names_nothing_late(tmp_path):
     assert imported("import lightning_tgnn", tmp_path, [*LIGHTNING, *LATE, "torch", "numpy"]) == []
-    assert imported("from lightning_tgnn import *", tmp_path, LATE) == []
+    assert imported("from lightning_tgnn import *", tmp_path, WITH_LIGHTNING) == []
 
 
 def test_names_are_found_listed_and_suggested():

@@ -61,6 +61,11 @@ class FullGraphDataModule(pl.LightningDataModule):
         self.root = Path(root).expanduser()
         self._moved: tuple[SparseRows, GraphPart] | None = None
 
+    def __repr__(self) -> str:
+        source = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
+        read = vars(self).get("graph", "not read yet")
+        return f"FullGraphDataModule(source={str(source)!r}, normalization={self.normalization!r}: {read})"
+
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""
         prepare_graph(self.source, self.root, self.synthetic)

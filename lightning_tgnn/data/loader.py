@@ -71,6 +71,10 @@ class EventLoader:
         self._resume: dict[str, int] | None = None
         self.waited = 0.0
 
+    def __repr__(self) -> str:
+        place = "" if self.ranks == 1 else f", rank {self.rank} of {self.ranks}"
+        return f"EventLoader({len(self.events):,} events, {len(self)} batches of {self.global_batch_size}{place})"
+
     def __len__(self) -> int:
         return -(-len(self.events) // self.global_batch_size)
 
