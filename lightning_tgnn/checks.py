@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -110,15 +111,27 @@ def check_not_negative(argument: str, value: Any, *, cure: str) -> float:
     return float(value)
 
 
+def did_you_mean(value: Any, names: Iterable[str]) -> str | None:
+    """Return the question after the name that was probably meant; None where none is near.
+
+    >>> did_you_mean("svn", ["ddp", "depcomm", "sven"])
+    "did you mean 'sven'?"
+    """
+    by_lower = {name.lower(): name for name in names}
+    near = get_close_matches(str(value).lower(), by_lower, n=1)
+    return f"did you mean {by_lower[near[0]]!r}?" if near else None
+
+
 def check_choice(argument: str, value: Any, choices: Collection[str]) -> str:
-    """Return ``value`` if it is one of ``choices``; the refusal lists them.
+    """Return ``value`` if it is one of ``choices``; the refusal lists them and names the nearest.
 
     Raises:
         InvalidArgumentError: It is not.
     """
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in sorted(choices))
-        raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, "choose a name from that list"))
+        cure = did_you_mean(value, choices) or "choose a name from that list"
+        raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, cure))
     return str(value)
 
 

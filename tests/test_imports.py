@@ -10,6 +10,9 @@ SHARED = {"types", "checks"}
 ALLOWED = {
     "types": set(),
     "checks": set(),
+    "lazy": {"checks"},
+    "parse_errors": {"checks"},
+    "registration": {"strategies"},
     "files": {"checks"},
     "best_checkpoint": set(),
     "broken_off": {"runs"},
@@ -22,14 +25,14 @@ ALLOWED = {
     "metrics": SHARED,
     "models": SHARED | {"algorithms"},
     "state": SHARED | {"algorithms", "comm"},
-    "data": SHARED | {"algorithms", "files", "tensor_file", "trust"},
+    "data": SHARED | {"algorithms", "files", "lazy", "tensor_file", "trust"},
     "tasks": SHARED | {"best_checkpoint", "checkpoint_io", "metrics", "models", "state", "trust"},
     "serving": SHARED | {"algorithms", "data", "files", "models", "tasks", "tensor_file", "trust"},
     "strategies": SHARED | {"algorithms", "checkpoint_io", "comm", "files", "state", "tensor_file"},
     "callbacks": SHARED | {"algorithms", "metrics"},
     "report": SHARED,
 }
-EVERYTHING = {"__init__", "cli", "commands", "resuming_cli"}
+EVERYTHING = {"__init__", "__main__", "cli", "commands", "resuming_cli"}
 POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}
 LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
 PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS

@@ -154,6 +154,11 @@ class TemporalDataModule(DescribedData):
         # Whose neighbours to sample; None asks the model that is trained.
         self.sampled_roots: SampledRoots | None = None
 
+    def __repr__(self) -> str:
+        source = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
+        stream = "not read yet" if self._stream is None else str(self._stream)
+        return f"TemporalDataModule(source={str(source)!r}, batch_size={self.batch_size}: {stream})"
+
     def prepare_data(self) -> None:
         """Download and convert a named stream; Lightning calls it on one process of a machine."""
         prepare_events(self.source, self._read_options.root)

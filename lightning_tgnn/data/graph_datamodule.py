@@ -72,6 +72,11 @@ class FullGraphDataModule(DescribedData):
         names = ("undirected", "self_loops", "normalization", *(("seed",) if training else ()))
         return {name: getattr(self, name) for name in names}
 
+    def __repr__(self) -> str:
+        source = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
+        read = vars(self).get("graph", "not read yet")
+        return f"FullGraphDataModule(source={str(source)!r}, normalization={self.normalization!r}: {read})"
+
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""
         prepare_graph(self.source, self.root, self.synthetic)

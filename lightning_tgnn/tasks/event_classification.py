@@ -11,6 +11,13 @@ from torchmetrics import Metric
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
+from lightning_tgnn.tasks.optimization import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    Optimization,
+    OptimizerCallable,
+    ParamGroups,
+)
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_message, check_model
 from lightning_tgnn.types import EventBatch, StreamInfo
 
@@ -40,6 +47,13 @@ class EventClassification(MemoryTask):
             node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
             and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
             node takes its mail in; the time since its memory was written is encoded beside them.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -64,6 +78,11 @@ class EventClassification(MemoryTask):
         lr: float = 1e-3,
         weight_decay: float = 0.0,
         message: str | Callable[[int, int], nn.Module] | None = None,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
         built_by, made_by = at_path("model", model), at_path("message", message)
         check_model(built_by, MODEL_NAMES, "a MemoryModel")
@@ -81,8 +100,10 @@ class EventClassification(MemoryTask):
         if not isinstance(built_by, str):
             of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
             check_left_out(EventClassification, **of_model, message=message)
-        super().__init__(built_by, config, lr=lr, weight_decay=weight_decay, message=made_by)
-        self.save_hyperparameters()
+        optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
+        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization}
+        super().__init__(built_by, config, **training, message=made_by)
+        self.save_hyperparameters(ignore=NOT_SAVED)
         self.hidden_dim = hidden_dim
 
     def check_labels(self, info: StreamInfo) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
+from lightning_tgnn.tasks.optimization import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    Optimization,
+    OptimizerCallable,
+    ParamGroups,
+)
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_message, check_model
 from lightning_tgnn.types import EventBatch, StreamInfo
 
@@ -43,6 +50,13 @@ class LinkPrediction(MemoryTask):
             node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
             and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
             node takes its mail in; the time since its memory was written is encoded beside them.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -65,6 +79,11 @@ class LinkPrediction(MemoryTask):
         lr: float = 1e-3,
         weight_decay: float = 0.0,
         message: str | Callable[[int, int], nn.Module] | None = None,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
         built_by, made_by = at_path("model", model), at_path("message", message)
         check_model(built_by, MODEL_NAMES, "a MemoryModel")
@@ -80,8 +99,10 @@ class LinkPrediction(MemoryTask):
         )
         if not isinstance(built_by, str):
             check_left_out(LinkPrediction, **vars(config), message=message)
-        super().__init__(built_by, config, lr=lr, weight_decay=weight_decay, message=made_by)
-        self.save_hyperparameters()
+        optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
+        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization}
+        super().__init__(built_by, config, **training, message=made_by)
+        self.save_hyperparameters(ignore=NOT_SAVED)
         self.val_metrics = LinkMetrics()
         self.test_metrics = LinkMetrics()
 

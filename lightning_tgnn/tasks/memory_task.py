@@ -12,6 +12,7 @@ from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.tasks.event_rate import EventRate
+from lightning_tgnn.tasks.optimization import Optimization
 from lightning_tgnn.tasks.random_states import random_states, restore_random_states
 from lightning_tgnn.tasks.requirements import (
     check_same_graph,
@@ -38,6 +39,7 @@ class MemoryTask(StagedTask):
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
         message: Makes the messages of one of our models, see `Mails`.
+        optimization: How the optimizer is made, where not as Adam alone.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -63,8 +65,9 @@ class MemoryTask(StagedTask):
         lr: float,
         weight_decay: float,
         message: Callable[[int, int], nn.Module] | None = None,
+        optimization: Optimization | None = None,
     ) -> None:
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message, optimization=optimization)
         self._snapshot: Any = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
