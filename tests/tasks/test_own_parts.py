@@ -193,7 +193,7 @@ def test_recipes_take_them_by_path_and_predict_too(my_parts, in_own_group, argum
     main(["predict", "--ckpt_path=served.pt", "--score=pairs.csv", "--output=served.csv", *own])
     written = {name: (my_parts / f"{name}.csv").read_text() for name in ("given", "trusted", "served")}
     assert len(set(written.values())) == 1
-    with pytest.raises(SystemExit, match=r"must be given, for it is none of this package, got 'my_parts.*trust=True"):
+    with pytest.raises(SystemExit, match=r"got 'my_parts.*yourself, or pass trust=True"):
         main([*ask, "--output=refused.csv"])
 
 
