@@ -391,7 +391,7 @@ SAMPLERS = [
     ("own.near", "negatives must be the import path of a class, got 'own.near'; check the name, and that Python finds"),
     (
         lambda src, dst: src,
-        "negatives must be called with src, dst, time, events, candidates, seed, epoch",
+        "negatives must be called with src, dst, time, events, seed, epoch, num, cand",
     ),
     (drawing(lambda events, num, _: torch.zeros(len(events), num)), r"int64 of shape \[64, 3\], .* got 'torch.float32"),
     (drawing(lambda events, num, _: torch.zeros(len(events)).long()), r"shape \[64, 3\], .* got 'torch.int64 \[64\]'"),
