@@ -177,7 +177,7 @@ def main(args: ArgsType = None) -> None:
             TGNNCommand(args)
     except (FileNotFoundError, MisconfigurationException) as error:
         sys.exit(f"lightning-tgnn: {error}")
-    except (LightningTGNNError, ValueError, OSError) as error:
+    except (LightningTGNNError, ValueError, OSError, RuntimeError) as error:
         refused = _refusal(error)
         if refused is None and "invalid strategy name" in str(error):
             sys.exit(f"lightning-tgnn: {str(error).partition('. ')[0]}; those of this package are {_own_strategies()}")
