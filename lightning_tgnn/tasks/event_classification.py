@@ -31,6 +31,7 @@ class EventClassification(MemoryTask):
         dropout: Rate of dropout, in [0, 1).
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        detect_nan: End the run at the first loss, gradient or score that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -53,6 +54,7 @@ class EventClassification(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        detect_nan: bool = True,
     ) -> None:
         config = ModelConfig(
             memory_dim=memory_dim,
@@ -65,7 +67,7 @@ class EventClassification(MemoryTask):
         )
         check_choice("model", model, MODEL_NAMES)
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, detect_nan=detect_nan)
         self.save_hyperparameters()
         self.hidden_dim = hidden_dim
 
@@ -131,11 +133,16 @@ class EventClassification(MemoryTask):
 
     def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Measure a batch."""
-        self.measure(self.val_metrics, self.stage_order(self, batch), batch.labels)
+        self._evaluate(batch, self.val_metrics)
 
     def test_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Measure a batch."""
-        self.measure(self.test_metrics, self.stage_order(self, batch), batch.labels)
+        self._evaluate(batch, self.test_metrics)
+
+    def _evaluate(self, batch: EventBatch, metric: Metric) -> None:
+        logits = self.stage_order(self, batch)
+        self.check_scores(logits)
+        self.measure(metric, logits, batch.labels)
 
     def figures(self, metrics: Metric) -> dict[str, Tensor]:
         """Return what was measured on a part, by name."""

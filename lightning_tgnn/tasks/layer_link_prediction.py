@@ -27,6 +27,7 @@ class LayerLinkPrediction(LinkPrediction):
         static_dim: Width of the static node memory, a learned vector per node; 0 for none.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        detect_nan: End the run at the first loss, gradient or score that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -42,6 +43,7 @@ class LayerLinkPrediction(LinkPrediction):
         static_dim: int = 0,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        detect_nan: bool = True,
     ) -> None:
         super().__init__(
             "tgn",
@@ -52,6 +54,7 @@ class LayerLinkPrediction(LinkPrediction):
             static_dim=static_dim,
             lr=lr,
             weight_decay=weight_decay,
+            detect_nan=detect_nan,
         )
         layer_of(layer, layer_args)  # what is wrong with it is told at once
         self.layer_path = layer

@@ -31,6 +31,7 @@ class LinkPrediction(MemoryTask):
         dropout: Rate of dropout, in [0, 1).
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        detect_nan: End the run at the first loss, gradient or score that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -51,6 +52,7 @@ class LinkPrediction(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        detect_nan: bool = True,
     ) -> None:
         config = ModelConfig(
             memory_dim=memory_dim,
@@ -62,7 +64,7 @@ class LinkPrediction(MemoryTask):
             dropout=dropout,
         )
         check_choice("model", model, MODEL_NAMES)
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, detect_nan=detect_nan)
         self.save_hyperparameters()
         self.val_metrics = LinkMetrics()
         self.test_metrics = LinkMetrics()
@@ -116,4 +118,5 @@ class LinkPrediction(MemoryTask):
 
     def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
         positive, negatives = self.run_stages(batch)
+        self.check_scores(positive, negatives)
         metrics.update(positive, batch.rank_missing_last(negatives), batch.unseen)

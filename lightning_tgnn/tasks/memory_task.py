@@ -31,6 +31,7 @@ class MemoryTask(StagedTask):
         config: Widths and rates of the model.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        detect_nan: End the run at the first loss or gradient that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -48,8 +49,10 @@ class MemoryTask(StagedTask):
     test_metrics: Any
     """The same of the test steps."""
 
-    def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+    def __init__(
+        self, model: str, config: ModelConfig, *, lr: float, weight_decay: float, detect_nan: bool = True
+    ) -> None:
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, detect_nan=detect_nan)
         self._snapshot: Any = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
@@ -61,6 +64,7 @@ class MemoryTask(StagedTask):
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""
+        super().on_train_start()
         self._rate.restart()
         self._abandon_evaluation()
         saved, self._saved_random = self._saved_random, None
@@ -128,6 +132,7 @@ class MemoryTask(StagedTask):
 
     def on_validation_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
+        super().on_validation_epoch_end()
         self._log_figures("val")
         self._end_evaluation()
         self._rate.restart()
@@ -167,9 +172,11 @@ class MemoryTask(StagedTask):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add node state, random states and what the stream looks like."""
+        super().on_save_checkpoint(checkpoint)
         assert self.info is not None
         # A checkpoint made in the middle of an evaluation holds what that evaluation will put back.
         state = self.state_store.state_dict(self._snapshot)
+        self.check_saved("node state", state)
         data = getattr(self.trainer, "datamodule", None)
         checkpoint[_CHECKPOINT_KEY] = {
             "stream": asdict(self.info),
@@ -190,6 +197,7 @@ class MemoryTask(StagedTask):
         if _CHECKPOINT_KEY not in checkpoint:
             cure = "give a checkpoint of a lightning_tgnn task"
             raise CheckpointError(refusal("checkpoint", "with node state", sorted(checkpoint), cure))
+        super().on_load_checkpoint(checkpoint)
         saved = checkpoint[_CHECKPOINT_KEY]
         info = StreamInfo(**saved["stream"])
         if self.model is None:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from inspect import signature
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -26,6 +25,7 @@ from lightning_tgnn.checks import (
 )
 from lightning_tgnn.models import GAT, GCN
 from lightning_tgnn.tasks.requirements import check_precision
+from lightning_tgnn.tasks.trained_task import TrainedTask
 from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
 
 GRAPH_MODELS = ("gcn", "gat")
@@ -37,7 +37,7 @@ def alone(values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
     return values
 
 
-class NodeClassification(pl.LightningModule):
+class NodeClassification(TrainedTask):
     """Trains a GNN to tell the class of each vertex.
 
     Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
@@ -53,6 +53,7 @@ class NodeClassification(pl.LightningModule):
         layer_norm: Normalise each vertex between layers.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        detect_nan: End the run at the first loss, gradient or score that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -68,8 +69,9 @@ class NodeClassification(pl.LightningModule):
         layer_norm: bool = False,
         lr: float = 0.01,
         weight_decay: float = 5e-4,
+        detect_nan: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(detect_nan=detect_nan)
         _check_model(model)
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
         check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
@@ -166,6 +168,7 @@ class NodeClassification(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Forget the figures of an earlier fit."""
+        super().on_fit_start()
         self.train_figures = None
 
     def on_train_epoch_end(self) -> None:
@@ -189,10 +192,13 @@ class NodeClassification(pl.LightningModule):
         self._evaluate(part, self.test_metrics)
 
     def _evaluate(self, part: GraphPart, metrics: MetricCollection) -> None:
-        metrics.update(*_measurable(self(part)[part.scored], part.labels[part.scored]))
+        logits = self(part)[part.scored]
+        self.check_scores(logits)
+        metrics.update(*_measurable(logits, part.labels[part.scored]))
 
     def on_validation_epoch_end(self) -> None:
         """Log the figures over all ranks."""
+        super().on_validation_epoch_end()
         self._report(self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
@@ -209,6 +215,7 @@ class NodeClassification(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the graph looks like."""
+        super().on_save_checkpoint(checkpoint)
         assert self.info is not None
         checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info)}
 
@@ -221,6 +228,7 @@ class NodeClassification(pl.LightningModule):
         if "graph" not in checkpoint.get(_CHECKPOINT_KEY, {}):
             cure = "give a checkpoint of NodeClassification"
             raise CheckpointError(refusal("checkpoint", "of a graph", sorted(checkpoint), cure))
+        super().on_load_checkpoint(checkpoint)
         info = GraphInfo(**checkpoint[_CHECKPOINT_KEY]["graph"])
         if self.model is None:
             self.build(info)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, chec
 from lightning_tgnn.models import MemoryTGNN, ModelConfig, UpdatedRows, build_model
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.requirements import check_same_graph
+from lightning_tgnn.tasks.trained_task import TrainedTask
 from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
@@ -27,7 +27,7 @@ from lightning_tgnn.types import (
 )
 
 
-class StagedTask(pl.LightningModule):
+class StagedTask(TrainedTask):
     """A memory-based temporal GNN whose step is made of stages.
 
     They (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a stage rather than
@@ -38,6 +38,7 @@ class StagedTask(pl.LightningModule):
         config: Widths and rates of the model.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        detect_nan: End the run at the first loss or gradient that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -45,8 +46,10 @@ class StagedTask(pl.LightningModule):
 
     model: MemoryTGNN | None
 
-    def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:
-        super().__init__()
+    def __init__(
+        self, model: str, config: ModelConfig, *, lr: float, weight_decay: float, detect_nan: bool = True
+    ) -> None:
+        super().__init__(detect_nan=detect_nan)
         self.model_name = model
         self.config = config
         check_positive("lr", lr, cure="1e-3 is usual")
