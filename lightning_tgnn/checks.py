@@ -49,6 +49,10 @@ class RowError(DataError):
         return DataError(refusal(f"{self.column} in row {start + self._row} of {path}, counted from 0,", *self._rest))
 
 
+class NotFiniteError(LightningTGNNError, FloatingPointError):
+    """A loss, a gradient, a weight or a score is NaN or infinite, so training has come to nothing."""
+
+
 class CheckpointError(LightningTGNNError, RuntimeError):
     """A checkpoint does not belong to the graph or the model at hand."""
 
