@@ -12,6 +12,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.graph_streams import from_dgl, from_temporal_data
 from lightning_tgnn.data.named_streams import prepare_stream, stream_folder
+from lightning_tgnn.data.node_ids import LONGEST_ID
 from lightning_tgnn.data.readers import read_events
 from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.read import check_unread
@@ -40,6 +41,7 @@ class ReadOptions:
         bipartite: Number sources and destinations apart.
         synthetic: Settings of the synthetic stream.
         root: Folder of the named streams.
+        longest_id: Bytes that a string id may have.
     """
 
     format: str
@@ -47,6 +49,7 @@ class ReadOptions:
     bipartite: bool | None
     synthetic: Mapping[str, Any]
     root: Path
+    longest_id: int = LONGEST_ID
 
 
 def prepare_events(source: Any, root: Path) -> None:
@@ -127,13 +130,19 @@ def _read_path(source: str | Path, options: ReadOptions) -> EventStore:
     if not path.exists() and path.name == str(source) and not path.suffix:
         cure = "correct the path or the name"
         raise DataError(refusal("source", f"an existing file or folder, or one of {', '.join(_NAMES)}", source, cure))
-    return read_events(path, format=options.format, columns=options.columns, bipartite=options.bipartite)
+    return read_events(
+        path,
+        format=options.format,
+        columns=options.columns,
+        bipartite=options.bipartite,
+        longest_id=options.longest_id,
+    )
 
 
 def _from_object(source: Any, options: ReadOptions) -> EventStore:
     if any(_is_instance(source, *kind) for kind in _FRAMES):
         check_unread("a DataFrame", format=options.format)
-        return read_frame(source, columns=options.columns, bipartite=options.bipartite)
+        return read_frame(source, columns=options.columns, bipartite=options.bipartite, longest_id=options.longest_id)
     if _is_instance(source, "torch_geometric.data", "TemporalData"):
         check_unread("a TemporalData", format=options.format, columns=options.columns, bipartite=options.bipartite)
         return from_temporal_data(source)
