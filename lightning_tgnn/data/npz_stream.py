@@ -72,9 +72,8 @@ class NpzStream:
         # Packed zeros take a thousandth of their size: only the header says what they unpack to.
         needed = math.prod(self.shape) * self.dtype.itemsize
         what = f"{self.dtype} of shape {list(self.shape)}"
-        check_fits(
-            self.file.name or "the array", what, needed, cure="use a machine with more, or fewer rows or columns"
-        )
+        cure = "use a machine with more memory, or fewer rows or columns"
+        check_fits(str(self.file.name), what, needed, cure=cure)
 
 
 @contextmanager
