@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lightning_tgnn import tasks
+import lightning_tgnn.tasks as tasks
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, refusal
 from lightning_tgnn.models.class_paths import built_from, import_path, named_code
 from lightning_tgnn.tasks import MemoryTask
