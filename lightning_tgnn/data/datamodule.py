@@ -114,7 +114,7 @@ class TemporalDataModule(DescribedData):
         root: str = "data",
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(logged_settings(locals()))
+        self.log_settings(locals())
         check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
         check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
         check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")

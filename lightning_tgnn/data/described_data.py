@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import lightning.pytorch as pl
@@ -9,11 +11,22 @@ from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from typing_extensions import Self, override
 
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.data.logged_settings import logged_settings
 from lightning_tgnn.trust import TRUST
 
 
 class DescribedData(pl.LightningDataModule):
     """A DataModule that is made from its arguments."""
+
+    def log_settings(self, arguments: Mapping[str, Any]) -> None:
+        """Have loggers and checkpoints take down what the DataModule is made with.
+
+        Args:
+            arguments: ``locals()`` at the start of the constructor.
+        """
+        # Lightning looks for the values among the arguments by ==, which data frames answer otherwise; not if told so.
+        named = {*arguments, *signature(type(self)).parameters}
+        self.save_hyperparameters(logged_settings(arguments), ignore=sorted(named - {"data"}))
 
     @override
     @_restricted_classmethod

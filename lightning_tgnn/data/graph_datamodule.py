@@ -16,7 +16,6 @@ from lightning_tgnn.data.described_data import DescribedData
 from lightning_tgnn.data.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graph_source import SYNTHETIC, open_source, prepare_graph
-from lightning_tgnn.data.logged_settings import logged_settings
 from lightning_tgnn.types import GraphInfo, GraphPart, SparseRows
 
 
@@ -53,7 +52,7 @@ class FullGraphDataModule(DescribedData):
         root: str = "data",
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(logged_settings(locals()))
+        self.log_settings(locals())
         check_choice("normalization", normalization, NORMALIZATIONS)
         check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
         self.source = source

@@ -122,8 +122,8 @@ class _Times:
         if self._has_dates is None:
             self._has_dates = is_date(str(given.iloc[0]))
         if not self._has_dates:
-            numbers = given if pd.api.types.is_numeric_dtype(given) else pd.to_numeric(given, errors="coerce")
-            self._refuse(piece, given[numbers.isna()], "a number")
+            if not pd.api.types.is_numeric_dtype(given):
+                self._refuse(piece, given[[not _is_number(time) for time in given]], "a number")
             return piece
         try:
             seconds = seconds_of_dates(given.astype(str))
@@ -237,3 +237,11 @@ class _ParquetWriter:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True

@@ -173,8 +173,10 @@ class CDFGNNStrategy(ExchangingStrategy):
         task: Any = self.lightning_module
         known = getattr(task, "train_accuracy", None)
         if known is None:
+            known = self._saved_accuracy
+        if known is None:
             known = task.trainer.callback_metrics.get("train/accuracy")
-        return self._saved_accuracy if known is None else float(known)
+        return None if known is None else float(known)
 
     @override
     def strategy_state(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from lightning_tgnn import LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.data import batch_memory
+from lightning_tgnn.data import batch_memory, memory
 from lightning_tgnn.data.batch_memory import available_memory, batch_bytes
 from tests.data.disks import files_below
 from tests.data.streams import random_store
@@ -117,7 +117,7 @@ def test_memory_is_read_from_the_system(tmp_path):
     assert 0 < available_memory() <= whole
     (tmp_path / "limited").write_text("5000000\n")
     (tmp_path / "free").write_text("max\n")
-    found = [list(batch_memory._limit(tmp_path / name)) for name in ("limited", "free", "none")]
+    found = [list(memory._limit(tmp_path / name)) for name in ("limited", "free", "none")]
     assert found == [[5_000_000], [], []]
 
 

@@ -84,7 +84,7 @@ def main(run, where, how, folder):
     if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
         break_at(where, how)
     cli.TGNNCommand = lambda words: print("finished", {"sven": sven, "cdfgnn": cdfgnn}[run](folder))
-    cli.main(["fit"])  # which says what is wrong
+    cli.main(["fit", run])  # which says what is wrong
 
 
 if __name__ == "__main__":
