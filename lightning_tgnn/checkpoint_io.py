@@ -5,12 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import Strategy
 from typing_extensions import override
 
 from lightning_tgnn.files import reading_tensors, write_tensors
 from lightning_tgnn.tensor_file import check_records
+
+
+def on_cpu(storage: Any, location: str) -> Any:
+    """Leave a tensor of a file on the CPU; for `torch.load`."""
+    return storage
+
+
+def where_it_was(storage: Any, location: str) -> Any:
+    """Let `torch.load` put a tensor where it was, or leave it on the CPU where there is no such device."""
+    there = location == "cpu" or (location.startswith("cuda") and torch.cuda.is_available())
+    return None if there else storage
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
@@ -28,10 +40,30 @@ class WholeCheckpointIO(TorchCheckpointIO):
             write_tensors(Path(path).expanduser(), checkpoint)
 
     @override
-    def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
+    def load_checkpoint(
+        self, path: Any, map_location: Any = on_cpu, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Return a checkpoint that is whole; this is the one way in which this package reads one.
+
+        Args:
+            path: A path, an address of other storage, or an open file.
+            map_location: As for `torch.load`.
+            weights_only: Whether to refuse objects of other classes; None does, of other storage too.
+
+        Raises:
+            CheckpointError: It is damaged, or holds something else than tensors and plain values.
+            FileNotFoundError: It is not there.
+        """
+        plain_only = True if weights_only is None else weights_only
         with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
             check_records(path)
-            return super().load_checkpoint(path, *args, **options)
+            if hasattr(path, "read"):
+                held = torch.load(path, map_location=map_location, weights_only=plain_only)
+            else:
+                held = super().load_checkpoint(path, map_location, plain_only)
+            if not isinstance(held, dict):
+                raise ValueError(f"a {type(held).__name__}")
+            return held
 
 
 def save_whole_checkpoints(strategy: Strategy) -> None:

@@ -15,18 +15,21 @@ from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from lightning_tgnn.best_checkpoint import deciding_callback
+from lightning_tgnn.broken_off import leave
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
 from lightning_tgnn.commands import COMMANDS
-from lightning_tgnn.files import reading_tensors, refusal_to_write
+from lightning_tgnn.files import refusal_to_write
 from lightning_tgnn.report import Best, print_report
+from lightning_tgnn.resuming_cli import ResumingCLI
 
 _DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
 
   lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
   lightning-tgnn fit --config RECIPE --data.source events.csv      the same on your own events
-  lightning-tgnn fit --config RECIPE --ckpt_path runs/.../last.ckpt   go on where a run stopped
-  lightning-tgnn test --config RECIPE --ckpt_path CHECKPOINT       the figures of a checkpoint
+  lightning-tgnn fit --config RECIPE --ckpt_path last              go on where its newest run stopped
+  lightning-tgnn test --config RECIPE --ckpt_path best             the figures of its best checkpoint, or of a path
   lightning-tgnn fit --model.help LinkPrediction                   what --model.* takes
   lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
   lightning-tgnn fit --config RECIPE --print_config                every setting with its value
@@ -51,7 +54,7 @@ _DEFAULTS = {
 }
 
 
-class TGNNCommand(LightningCLI):
+class TGNNCommand(ResumingCLI):
     """LightningCLI with our defaults. A task or DataModule of your own is given by its ``class_path``."""
 
     def __init__(self, args: ArgsType = None) -> None:
@@ -90,12 +93,9 @@ class TGNNCommand(LightningCLI):
         if subcommand in ("fit", "validate", "test"):
             help_ = "Measure EdgeBank beside the model, on the same events and negatives."
             parser.add_argument("--edgebank", type=bool, default=False, help=help_)
+            help_ = "Import and call whatever the checkpoint names; only for one of which you know where it is from."
+            parser.add_argument("--trust", type=bool, default=False, help=help_)
         return parser
-
-    def _parse_ckpt_path(self) -> None:
-        path = self.config[self.config["subcommand"]].get("ckpt_path")
-        with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
-            super()._parse_ckpt_path()
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, with the baseline if asked for, and our progress bar unless one is given or unwanted."""
@@ -114,7 +114,7 @@ class TGNNCommand(LightningCLI):
         """Measure the best checkpoint on validation and test part, and print what came out and where it is."""
         if not self._get(self.config, "test_after_fit") or getattr(self.trainer, "fast_dev_run", False):
             return
-        checkpoints = self.trainer.checkpoint_callback
+        checkpoints = deciding_callback(self.trainer)
         best, seconds = _best(checkpoints), _seconds(self.trainer)
         path = getattr(checkpoints, "best_model_path", None) or None
         figures: dict[str, float] = {}
@@ -162,6 +162,10 @@ class _Parser(LightningArgumentParser):
                 defaults[name].pop("init_args", None)
         return defaults
 
+    def add_lightning_class_args(self, *args: Any, **kwargs: Any) -> list[str]:
+        """Add the arguments of a class; none has to be given, for there are defaults."""
+        return super().add_lightning_class_args(*args, **{**kwargs, "required": False})
+
 
 class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
     """Keeps the lines of the description."""
@@ -175,6 +179,8 @@ def main(args: ArgsType = None) -> None:
             COMMANDS[words[0]](words[1:])
         else:
             TGNNCommand(args)
+    except KeyboardInterrupt:
+        leave()
     except (FileNotFoundError, MisconfigurationException) as error:
         sys.exit(f"lightning-tgnn: {error}")
     except (LightningTGNNError, ValueError, OSError) as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
+
+_ARCHIVE = b"PK\x03\x04"
 
 
 def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped: bool = False) -> Any:
@@ -27,7 +29,7 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
     with Path(path).open("rb"):
         pass
     try:
-        sizes = _sizes_of_records(path) if zipfile.is_zipfile(path) else None
+        sizes = _sizes_of_records(path)
         mapped = mapped and sizes is not None
         held = torch.load(path, map_location=device, weights_only=True, mmap=mapped or None)
         is_plain = isinstance(held, Tensor) and held.layout == torch.strided
@@ -41,19 +43,39 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
         raise ValueError(reason) from error
 
 
-def check_records(path: str | Path) -> None:
+def check_records(file: str | Path | IO[bytes]) -> None:
     """Refuse a file of `torch.save` whose checksums are wrong; what is no such file on a disk is left to its reader.
+
+    Args:
+        file: A path, or an open file, which is put back to its beginning.
 
     Raises:
         ValueError: They are.
     """
-    place = Path(path).expanduser()
-    if place.is_file() and zipfile.is_zipfile(place):
+    if not isinstance(file, (str, Path)):
+        file.seek(0)
+        _sizes_of_records(file)
+        file.seek(0)
+        return
+    place = Path(file).expanduser()
+    if place.is_file():
         _sizes_of_records(place)
 
 
-def _sizes_of_records(path: str | Path) -> list[int]:
-    with Path(path).open("rb") as file, zipfile.ZipFile(file) as archive:
+def _sizes_of_records(file: str | Path | IO[bytes]) -> list[int] | None:
+    """Return the bytes of every tensor; None of a file in torch's form of before 2020, which has no checksums."""
+    if not isinstance(file, (str, Path)):
+        return _sizes_in_archive(file)
+    with Path(file).open("rb") as opened:
+        return _sizes_in_archive(opened)
+
+
+def _sizes_in_archive(file: IO[bytes]) -> list[int] | None:
+    start = file.read(len(_ARCHIVE))
+    file.seek(0)
+    if start != _ARCHIVE:  # by which torch tells them, too
+        return None
+    with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         if len({member.filename for member in members}) < len(members):
             raise ValueError("an archive with a name twice")

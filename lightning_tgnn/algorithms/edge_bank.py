@@ -23,13 +23,13 @@ class EdgeBank(TensorFields):
     Attributes:
         pairs: int64 [P], ascending, ``source * num_nodes + destination`` of the distinct pairs.
         keys: int64 [E], ascending, ``position of the pair * E + event``.
-        time: float64 [E], time of every event.
+        event_time: float64 [E], time of every event.
         num_nodes: Nodes are ``0 .. num_nodes - 1``.
     """
 
     pairs: Tensor
     keys: Tensor
-    time: Tensor
+    event_time: Tensor
     num_nodes: int
 
     @classmethod
@@ -53,24 +53,27 @@ class EdgeBank(TensorFields):
         keys = (pair * len(src) + torch.arange(len(src), device=src.device)).sort().values
         return cls(pairs, keys, time, num_nodes)
 
-    def remembers(self, src: Tensor, dst: Tensor, before: Tensor, window: float | None = None) -> Tensor:
+    def remembers(
+        self, src: Tensor, dst: Tensor, before: Tensor, *, time: Tensor | None = None, window: float | None = None
+    ) -> Tensor:
         """Return 1 where a pair had an event before, else 0, float32 [R].
 
         Args:
             src: int64 [R].
             dst: int64 [R].
             before: int64 [R], event ids; only earlier events count.
+            time: float64 [R], when the pairs are asked about; a window needs it.
             window: How long a pair is remembered, in the unit of the stream: only events of at most this long before
-                the event ``before`` count. None is for ever.
+                ``time`` count. None is for ever.
 
         Raises:
-            InvalidArgumentError: The window is not above 0.
+            InvalidArgumentError: The window is not above 0, or there is no time to count it from.
 
         >>> bank = EdgeBank.build(torch.tensor([0, 0, 0]), torch.tensor([1, 2, 1]), torch.arange(3.0).double(), 3)
         >>> bank.remembers(torch.tensor([0, 0]), torch.tensor([1, 1]), torch.tensor([0, 2]))
         tensor([0., 1.])
         """
-        count = len(self.time)
+        count = len(self.event_time)
         if not count:
             return torch.zeros(len(src), device=src.device)
         wanted = src * self.num_nodes + dst
@@ -80,5 +83,7 @@ class EdgeBank(TensorFields):
         known = (self.pairs[pair] == wanted) & (latest >= 0) & (key >= pair * count)
         if window is not None:
             check_positive("window", window, cure="give a span of time, or None for ever")
-            known &= self.time[before] - self.time[key - key // count * count] <= window
+            if time is None:
+                raise InvalidArgumentError(refusal("time", "given beside a window", None, "give a time per pair"))
+            known &= time - self.event_time[key - key // count * count] <= window
         return known.float()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+
+from lightning_tgnn.algorithms.past import tied_share
 
 QUANTILES = (0.5, 0.9, 0.99)
 Table = dict[str, dict[str, float]]
@@ -32,7 +35,7 @@ def count_statistics(src: np.ndarray, dst: np.ndarray, time: np.ndarray) -> dict
         "last_time": float(time[-1]),
         "span": float(time[-1] - time[0]),
         "distinct_times": len(ties),
-        "tie_rate": float(ties[ties > 1].sum() / len(src)),
+        "tie_rate": tied_share(torch.from_numpy(time)),
         "largest_tie": int(ties.max()),
     }
 

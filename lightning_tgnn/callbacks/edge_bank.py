@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.edge_bank import EdgeBank
+from lightning_tgnn.algorithms.past import past_end
 from lightning_tgnn.checks import InvalidArgumentError, check_positive, refusal
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.types import EventBatch
@@ -18,9 +19,9 @@ class EdgeBankBaseline(pl.Callback):
     """Scores the same events and negatives as the model with EdgeBank, unlimited and with a time window.
 
     A pair scores 1 if it had an event before this one, at any time or within the window, and 0 otherwise (Poursafaei et
-    al., "Towards Better Evaluation for Dynamic Link Prediction", NeurIPS 2022, section 5). As the model it looks at
-    validation and test events that have happened, but event by event, not batch by batch. Logs for ``val`` and ``test``
-    the figures of `LinkPrediction` as ``test/edgebank/ap`` and ``test/edgebank_window/ap`` and so on.
+    al., "Towards Better Evaluation for Dynamic Link Prediction", NeurIPS 2022, section 5). It also remembers events of
+    validation and test, up to where the ``past`` of the DataModule ends for the event in question. Logs for ``val`` and
+    ``test`` the figures of `LinkPrediction` as ``test/edgebank/ap`` and ``test/edgebank_window/ap`` and so on.
 
     Args:
         window: In the unit of the stream; None takes the time that the test part lasts, as the paper does.
@@ -83,6 +84,7 @@ class EdgeBankBaseline(pl.Callback):
         if self._store is not store:  # of an earlier run on other data
             self._store = store
             self._bank = EdgeBank.build(store.src, store.dst, store.time, store.num_nodes)
+        self._past = data.past
         self._test_span = float(store.time[-1] - store.time[data.split.test[0]])
         self._metrics = {name: LinkMetrics().to(pl_module.device) for name in ("edgebank", "edgebank_window")}
 
@@ -90,7 +92,7 @@ class EdgeBankBaseline(pl.Callback):
         # A test part at one moment has no span; its events then remember that moment.
         window = self.window or self._test_span or torch.finfo(torch.float64).tiny
         for (_, metrics), span in zip(self._metrics.items(), (None, window), strict=True):
-            positive, negatives = _scores(self._bank, batch, span)
+            positive, negatives = _scores(self._bank, batch, self._past, span)
             metrics.update(positive, batch.rank_missing_last(negatives), batch.unseen)
 
     def _log(self, part: str, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -101,13 +103,13 @@ class EdgeBankBaseline(pl.Callback):
         self._metrics = {}
 
 
-def _scores(bank: EdgeBank | None, batch: EventBatch, window: float | None) -> tuple[Tensor, Tensor]:
+def _scores(bank: EdgeBank | None, batch: EventBatch, past: str, window: float | None) -> tuple[Tensor, Tensor]:
     """Return the scores of the true destinations [B] and of the negatives [B, Q]."""
     assert bank is not None
     count = batch.negatives.shape[1]
     src, dst, events, negatives = (part.cpu() for part in (batch.src, batch.dst, batch.events, batch.negatives))
-    positive = bank.remembers(src, dst, events, window)
-    repeated = (column.repeat_interleave(count) for column in (src, events))
-    source, before = repeated
-    negative = bank.remembers(source, negatives.flatten(), before, window)
+    time, before = bank.event_time[events], past_end(bank.event_time, events, batch.first, past)
+    positive = bank.remembers(src, dst, before, time=time, window=window)
+    source, before, time = (column.repeat_interleave(count) for column in (src, before, time))
+    negative = bank.remembers(source, negatives.flatten(), before, time=time, window=window)
     return positive.to(batch.src.device), negative.view(len(src), count).to(batch.src.device)

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from lightning_tgnn.data.split_stream import tie_notice
 from lightning_tgnn.report import print_table
 
 
@@ -24,6 +25,8 @@ def print_stream(console: Console, figures: dict[str, Any], folder: Path) -> Non
     for name, value in {"nodes": figures["nodes"], **figures["counts"], **figures["repetition"]}.items():
         single.add_row(name.replace("_", " "), _text(value))
     print_table(single, console)
+    if notice := tie_notice(figures["counts"]["tie_rate"]):
+        console.print(notice, soft_wrap=True)
     _print_rows(console, "events per", figures["degrees"])
     _print_rows(console, "gaps of", figures["gaps"])
     _print_batches(console, figures["batches"])

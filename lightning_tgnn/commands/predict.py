@@ -15,6 +15,7 @@ from lightning_tgnn.checks import InvalidArgumentError, RowError, check_choice, 
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.place import check_place
 from lightning_tgnn.data.readers.frame_columns import time_column
+from lightning_tgnn.models.class_paths import imported
 from lightning_tgnn.serving import Predictor
 from lightning_tgnn.serving.node_numbers import SIDES
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
@@ -54,8 +55,15 @@ class PredictOptions:
         events: Table of events that came after those of the stream, columns src, dst and time: taken in before the
             first answer. The other columns are the edge features, in the order of training, whatever their names: the
             model does not keep these.
-        source: The stream of training, where it is no longer at the place that the checkpoint names.
+        source: The stream of training, where it is no longer at the place that the checkpoint names, or would have to
+            be downloaded or unpickled.
+        root: Folder of the named streams.
         save: Where to keep the state with those events, for the next --ckpt_path; nowhere if None.
+        task: Import path of the task's class, my_module.MyTask, where it is your own.
+        model: The same of the model.
+        message: The same of the message function.
+        trust: Do what the checkpoint says: import the classes that it names, in the place of the three options above,
+            and prepare its stream where it says. Whoever wrote the file then chooses what runs here.
         batch_size: Questions answered at once.
         device: Where the model is.
     """
@@ -70,7 +78,12 @@ class PredictOptions:
     side: str | None = None
     events: str | None = None
     source: str | None = None
+    root: str | None = None
     save: str | None = None
+    task: str | None = None
+    model: str | None = None
+    message: str | None = None
+    trust: bool = False
     batch_size: int = 10_000
     device: str = "cpu"
 
@@ -125,9 +138,12 @@ def _predictor(options: PredictOptions) -> Predictor:
     path = Path(options.ckpt_path)
     if not path.is_file():
         raise InvalidArgumentError(refusal("ckpt_path", "a file", str(path), "give a checkpoint of a run"))
+    paths = {name: getattr(options, name) for name in ("task", "model", "message")}
+    own: dict[str, Any] = {name: imported(name, given) for name, given in paths.items() if given is not None}
     if is_saved_predictor(path):
-        return Predictor.load(path, device=options.device)
-    return Predictor.from_checkpoint(path, options.source, device=options.device)
+        return Predictor.load(path, device=options.device, trust=options.trust, **own)
+    door = {"device": options.device, "root": options.root, "trust": options.trust}
+    return Predictor.from_checkpoint(path, options.source, **door, **own)
 
 
 def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple[str, ...]) -> Iterator[pd.DataFrame]:

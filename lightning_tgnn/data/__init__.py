@@ -1,5 +1,6 @@
 """Event streams, sampling, batches and DataModules."""
 
+from lightning_tgnn.algorithms.counter_random import random_below
 from lightning_tgnn.data.datamodule import TemporalDataModule
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.graph import Graph
@@ -21,6 +22,7 @@ __all__ = [
     "generate_graph",
     "generate_stream",
     "open_graph",
+    "random_below",
     "read_events",
     "save_graph",
 ]

@@ -18,12 +18,14 @@ class Place:
     """Where a rank's batch stands in the stream and among the ranks.
 
     Attributes:
+        first: The first event of the global batch.
         position: Events of the stream that have happened once the global batch has.
         starts_stream: It is the first of an epoch.
         ranks: How many share the global batch.
         others: Events of the global batch, int64 [G], and their sample; None where this rank has all of them.
     """
 
+    first: int
     position: int
     starts_stream: bool = False
     ranks: int = 1
@@ -83,6 +85,7 @@ class BatchOrganizer:
             num_written=_distinct_in(root_index[: 2 * count]),
             num_roots=_distinct_in(root_index),
             starts_stream=place.starts_stream,
+            first=place.first,
             position=place.position,
             changed=self._changed(place),
             share=count * place.ranks / len(together),

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from lightning_tgnn.algorithms.demand import Demand
-from lightning_tgnn.checks import check_choice, check_int
+from lightning_tgnn.algorithms.past import PASTS
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.data.batch_memory import check_batch_fits
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
+from lightning_tgnn.data.described_data import DescribedData
 from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, opened, prepare_events
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.loader import EventLoader
+from lightning_tgnn.data.negative_function import FunctionNegatives
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.prefetch import default_workers
 from lightning_tgnn.data.presample import PresampledEpochs
 from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.sampling import NEIGHBOR_SAMPLERS, EventSampler
-from lightning_tgnn.data.split_stream import SplitStream
+from lightning_tgnn.data.split_stream import SplitStream, tie_notice
 from lightning_tgnn.data.splits import SPLIT_BY, Split
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import EventBatch, SampledRoots, StreamInfo
@@ -34,7 +36,7 @@ from lightning_tgnn.types import EventBatch, SampledRoots, StreamInfo
 PRESAMPLE = ("off", "epoch")
 
 
-class TemporalDataModule(pl.LightningDataModule):
+class TemporalDataModule(DescribedData):
     """Chronological batches of an event stream, with negatives and past neighbours.
 
     Args:
@@ -51,12 +53,16 @@ class TemporalDataModule(pl.LightningDataModule):
         split_by: Whether these shares count ``"events"`` or ``"time"``.
         held_out_nodes: Share of the nodes of validation and test whose events leave the training part, so that
             ``test/ap_inductive`` has events to look at.
-        negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"`` or
-            ``"inductive"``.
+        negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
+            ``"inductive"``, or what draws them, in a recipe by its path: see
+            `lightning_tgnn.data.negative_function.NegativeFunction`.
         eval_negatives: The same for validation and test; as ``negatives`` if None.
         num_train_negatives: Negatives per training event.
         num_eval_negatives: Negatives per validation and test event. AP and AUC use the first, MRR and Hits@K all.
         neighbor_sampler: ``"most_recent"`` or ``"uniform"``.
+        past: Which events may make neighbours, and may be known to EdgeBank: ``"time"`` those of a strictly earlier
+            time, so that simultaneous events do not give each other away (as in TGN's and TGL's code), ``"batch"``
+            those before the batch (as in PyG, TGB and TGM), ``"event"`` all that come earlier in the stream.
         seed: Of negatives, uniform neighbours and held-out nodes.
         num_workers: Background threads that make batches; None takes one where there are more than two cores, else 0.
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
@@ -86,11 +92,12 @@ class TemporalDataModule(pl.LightningDataModule):
         test_ratio: float = 0.15,
         split_by: str = "events",
         held_out_nodes: float = 0.0,
-        negatives: str = "destination",
-        eval_negatives: str | None = None,
+        negatives: Callable[..., Any] | str = "destination",
+        eval_negatives: Callable[..., Any] | str | None = None,
         num_train_negatives: int = 1,
         num_eval_negatives: int = 49,
         neighbor_sampler: str = "most_recent",
+        past: str = "time",
         seed: int = 0,
         num_workers: int | None = None,
         prefetch_batches: int = 2,
@@ -111,9 +118,10 @@ class TemporalDataModule(pl.LightningDataModule):
         check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
         check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
         check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
-        check_choice("negatives", negatives, NEGATIVE_SAMPLERS)
-        check_choice("eval_negatives", eval_negatives or negatives, NEGATIVE_SAMPLERS)
+        _check_negatives("negatives", negatives)
+        _check_negatives("eval_negatives", eval_negatives or negatives)
         check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
+        check_choice("past", past, PASTS)
         check_choice("split_by", split_by, SPLIT_BY)
         check_choice("presample", presample, PRESAMPLE)
         check_choice("format", format, FORMATS)
@@ -125,6 +133,7 @@ class TemporalDataModule(pl.LightningDataModule):
         self.num_train_negatives = num_train_negatives
         self.num_eval_negatives = num_eval_negatives
         self.neighbor_sampler = neighbor_sampler
+        self.past = past
         self.seed = seed
         self.num_workers = num_workers
         self.prefetch_batches = prefetch_batches
@@ -138,6 +147,8 @@ class TemporalDataModule(pl.LightningDataModule):
         }
         self._read_options = ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser())
         self._stream: SplitStream | None = None
+        # Whether the adjacency of a store may be kept in its folder.
+        self.writes = True
         # Whose neighbours to sample; None asks the model that is trained.
         self.sampled_roots: SampledRoots | None = None
 
@@ -151,11 +162,15 @@ class TemporalDataModule(pl.LightningDataModule):
             return
         source = self._opened()
         store = open_events(source, self._read_options)
-        self._stream = SplitStream.of(store, fixed_protocol(source, store), seed=self.seed, **self._split_options)
+        self._stream = SplitStream.of(
+            store, fixed_protocol(source, store), seed=self.seed, writes=self.writes, **self._split_options
+        )
         if self._stream.protocol is not None:
             self.num_eval_negatives = self._stream.protocol.negatives.table.shape[1]
         name = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
         rank_zero_info(f"{name}: {self._stream}")
+        if notice := tie_notice(self._stream.tied, self.past):
+            rank_zero_info(f"{name}: {notice}")
 
     @property
     def stream(self) -> SplitStream:
@@ -195,6 +210,7 @@ class TemporalDataModule(pl.LightningDataModule):
             "batch_size": self.batch_size,
             "num_neighbors": self.num_neighbors,
             "neighbor_sampler": self.neighbor_sampler,
+            "past": self.past,
             "seed": self.seed,
             "split_by": split.pop("by"),
             "held_out_nodes": split.pop("held_out"),
@@ -203,6 +219,22 @@ class TemporalDataModule(pl.LightningDataModule):
             "synthetic": dict(self._read_options.synthetic),
             "root": str(self._read_options.root.resolve()),
         }
+
+    def fixed_settings(self, *, training: bool) -> dict[str, Any]:
+        """Return the settings, by argument, that a checkpoint fixes.
+
+        Args:
+            training: Of a run that goes on with it: what decides what is trained, and by which measure it is the best.
+                Otherwise of its evaluation: what decides which events a model has not seen, and what it is shown.
+        """
+        split = {"split_by" if name == "by" else name: value for name, value in self._split_options.items()}
+        split["held_out_nodes"] = split.pop("held_out")
+        shown = {"num_neighbors": self.num_neighbors, "neighbor_sampler": self.neighbor_sampler}
+        if not training:
+            return {**split, **shown, **({"seed": self.seed} if split["held_out_nodes"] else {})}
+        names = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
+        drawn = {name: getattr(self, name) for name in names}
+        return {**split, **shown, **drawn}
 
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training part."""
@@ -262,7 +294,7 @@ class TemporalDataModule(pl.LightningDataModule):
         return self._loader(events, training=training, negatives=False, replayed=True)
 
     @cached_property
-    def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives]:
+    def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives | FunctionNegatives]:
         """The samplers of training and of evaluation."""
         kinds = {True: self.negatives, False: self.eval_negatives}
         return {training: self.stream.negatives(kind, self.seed, training=training) for training, kind in kinds.items()}
@@ -285,6 +317,7 @@ class TemporalDataModule(pl.LightningDataModule):
             num_negatives=num_negatives if negatives else 0,
             num_neighbors=self.num_neighbors,
             neighbor_sampler=self.neighbor_sampler,
+            past=self.past,
             sampled_roots=roots,
             seed=self.seed,
         )
@@ -302,6 +335,15 @@ class TemporalDataModule(pl.LightningDataModule):
             presampled=PresampledEpochs(sampler, events, self.presample_dir) if presampled else None,
             history=history,
         )
+
+
+def _check_negatives(argument: str, given: Any) -> None:
+    if isinstance(given, str) and "." in given:
+        cure = "check that path: it has to be one that Python finds, say by PYTHONPATH=."
+        requirement = f"the path of a function, or one of {', '.join(NEGATIVE_SAMPLERS)}"
+        raise InvalidArgumentError(refusal(argument, requirement, given, cure))
+    if not callable(given):
+        check_choice(argument, given, NEGATIVE_SAMPLERS)
 
 
 def _lasting_name(source: str | Path) -> str:

@@ -8,18 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.checks import check_choice, check_int
+from lightning_tgnn.data.described_data import DescribedData
 from lightning_tgnn.data.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graph_source import SYNTHETIC, open_source, prepare_graph
 from lightning_tgnn.types import GraphInfo, GraphPart, SparseRows
 
 
-class FullGraphDataModule(pl.LightningDataModule):
+class FullGraphDataModule(DescribedData):
     """A static graph with features, labels and splits; each epoch is one step on all of it.
 
     Args:
@@ -60,6 +60,15 @@ class FullGraphDataModule(pl.LightningDataModule):
         self.synthetic = dict(synthetic or {})
         self.root = Path(root).expanduser()
         self._moved: tuple[SparseRows, GraphPart] | None = None
+
+    def fixed_settings(self, *, training: bool) -> dict[str, Any]:
+        """Return the settings, by argument, that a checkpoint fixes.
+
+        Args:
+            training: Of a run that goes on with it; otherwise of its evaluation, where the seed of dropout is free.
+        """
+        names = ("undirected", "self_loops", "normalization", *(("seed",) if training else ()))
+        return {name: getattr(self, name) for name in names}
 
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""

@@ -26,17 +26,24 @@ _COLUMNS = ("indptr", "keys", "neighbors")
 _BLOCK_BYTES = 1 << 22
 
 
-def adjacency_of(store: EventStore) -> TemporalAdjacency:
+def adjacency_of(store: EventStore, *, writes: bool = True) -> TemporalAdjacency:
     """Return the adjacency of all events of a store.
 
     That of a store which was opened is mapped from its folder, and made there where it is missing, of another stream
     or version, or damaged; processes that ask at once wait for the one that makes it. Where the folder cannot be
     written, and for a store that is not in one, it is built in memory.
 
+    Args:
+        store: The store.
+        writes: Whether it may be made in the folder; otherwise one that is missing is built in memory.
+
     Raises:
         DataError: The store has a node outside of its range.
     """
-    if store.folder is not None:
+    if store.folder is not None and not writes:
+        with suppress(DataError, FileNotFoundError):
+            return _open(store.folder / _FOLDER, store)
+    elif store.folder is not None:
         try:
             return keep_adjacency(store, store.folder)
         except InvalidArgumentError as error:

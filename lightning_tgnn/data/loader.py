@@ -136,7 +136,7 @@ class EventLoader:
 
         def make(events: Tensor) -> EventBatch:
             own = events[self._own(len(events))]
-            return organizer.organize(own, sampler.sample(own, None), self._place(events, None))
+            return organizer.organize(own, sampler.sample(own, None, int(events[0])), self._place(events, None))
 
         remaining = self.events[int((self.events < position).sum()) :]
         return self._prefetched(make, remaining.split(self.global_batch_size) if len(remaining) else ())
@@ -151,7 +151,7 @@ class EventLoader:
         epoch = self._epoch if self._training else None
         if self._presampled is not None:
             begin = perf_counter()
-            self._presampled.draw(epoch)
+            self._presampled.draw(epoch, self.global_batch_size)
             self.waited += perf_counter() - begin
         batches = self._prefetched(lambda number: self._make(number, epoch), range(self._position, len(self)))
         batches = batches if self.ranks == 1 else _with_upcoming(batches)
@@ -182,7 +182,7 @@ class EventLoader:
         own = self._own(len(events))
         piece = slice(first + own.start, first + own.stop)
         sample = (
-            self._sampler.sample(self.events[piece], epoch)
+            self._sampler.sample(self.events[piece], epoch, int(events[0]))
             if self._presampled is None
             else self._presampled.batch(piece)
         )
@@ -196,13 +196,13 @@ class EventLoader:
         return slice(start, start + base + int(self.rank < more))
 
     def _place(self, events: Tensor, epoch: int | None, *, starts_stream: bool = False) -> Place:
-        position = int(events[-1]) + 1
+        first, position = int(events[0]), int(events[-1]) + 1
         if self.ranks == 1:
-            return Place(position, starts_stream)
+            return Place(first, position, starts_stream)
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
         roots: SampledRoots = "events" if self._organizer.sampled_roots == "events" else "none"
         sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
-        return Place(position, starts_stream, self.ranks, (events, sampler.sample(events, epoch)))
+        return Place(first, position, starts_stream, self.ranks, (events, sampler.sample(events, epoch, first)))
 
 
 def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:

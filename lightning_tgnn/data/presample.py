@@ -37,17 +37,21 @@ class PresampledEpochs:
         with writing_to(place):
             place.mkdir(parents=True, exist_ok=True)
             self._folder = tempfile.TemporaryDirectory(prefix="lightning_tgnn-presample-", dir=place)
-        self._epoch: int | None = None
+        self._kind: tuple[int | None, int] | None = None
         self._files: Sample | None = None
         self._drawn: Sample | None = None
 
-    def draw(self, epoch: int | None) -> None:
+    def draw(self, epoch: int | None, batch_size: int) -> None:
         """Draw the epoch, unless it is there.
+
+        Args:
+            epoch: Its number; None in evaluation.
+            batch_size: Events of a global batch.
 
         Raises:
             InvalidArgumentError: The files do not fit.
         """
-        if self._drawn is not None and self._epoch == epoch:
+        if self._drawn is not None and self._kind == (epoch, batch_size):
             return
         sampler, count = self._sampler, len(self._events)
         if self._files is None:
@@ -59,10 +63,12 @@ class PresampledEpochs:
         self._drawn = None
         for start in range(0, count, at_once):
             piece = slice(start, start + at_once)
-            sample = sampler.sample(self._events[piece], epoch)
+            events = self._events[piece]
+            batch = torch.arange(start, start + len(events)) // batch_size
+            sample = sampler.sample(events, epoch, self._events[batch * batch_size])
             self._files.negatives[piece] = sample.negatives
             self._files.neighbor_events[piece] = sample.neighbor_events
-        self._epoch, self._drawn = epoch, self._files
+        self._kind, self._drawn = (epoch, batch_size), self._files
 
     def batch(self, piece: slice) -> Sample:
         """Return a copy of what `draw` drew for a run of the epoch's events: the next epoch overwrites the files."""

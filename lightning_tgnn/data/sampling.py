@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.past import past_end
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
+from lightning_tgnn.data.negative_function import FunctionNegatives
 from lightning_tgnn.data.negatives import NegativeSampler
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import SampledRoots
@@ -46,16 +48,18 @@ class EventSampler:
         num_negatives: Q.
         num_neighbors: K.
         neighbor_sampler: ``most_recent`` or ``uniform``.
+        past: Which events may make neighbours, one of `lightning_tgnn.algorithms.past.PASTS`.
         sampled_roots: Whose neighbours are drawn: G = 0 for ``none``, 2 for ``events``, 2 + Q for ``all``.
         seed: Of uniform neighbours.
     """
 
     store: EventStore
     adjacency: TemporalAdjacency
-    negatives: NegativeSampler | GivenNegatives | None
+    negatives: NegativeSampler | GivenNegatives | FunctionNegatives | None
     num_negatives: int
     num_neighbors: int
     neighbor_sampler: str
+    past: str
     sampled_roots: SampledRoots
     seed: int
 
@@ -64,21 +68,27 @@ class EventSampler:
         """G, the roots of an event whose neighbours are drawn."""
         return {"none": 0, "events": 2, "all": 2 + self.num_negatives}[self.sampled_roots]
 
-    def sample(self, events: Tensor, epoch: int | None) -> Sample:
-        """Draw for ``events`` (int64 [B]); ``epoch`` is None in evaluation."""
+    def sample(self, events: Tensor, epoch: int | None, first: Tensor | int) -> Sample:
+        """Draw for events.
+
+        Args:
+            events: int64 [B].
+            epoch: None in evaluation.
+            first: The first event of their global batch; int64 [B] where they are of several.
+        """
         if self.negatives is None:
             negatives = torch.empty(len(events), 0, dtype=torch.int64)
         else:
             negatives = self.negatives.sample(events, self.num_negatives, epoch=epoch)
-        return Sample(negatives, self._sample_neighbors(events, negatives, epoch))
+        return Sample(negatives, self._sample_neighbors(events, negatives, epoch, first))
 
-    def _sample_neighbors(self, events: Tensor, negatives: Tensor, epoch: int | None) -> Tensor:
+    def _sample_neighbors(self, events: Tensor, negatives: Tensor, epoch: int | None, first: Tensor | int) -> Tensor:
         groups = self.roots_per_event
         if groups * self.num_neighbors == 0:
             return torch.empty(len(events), groups, self.num_neighbors, dtype=torch.int64)
         ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
         roots = torch.cat([ends, candidates(ends[:, 0], negatives)], dim=1)[:, :groups].flatten()
-        before = events.repeat_interleave(groups)
+        before = past_end(self.store.time, events, first, self.past).repeat_interleave(groups)
         if self.neighbor_sampler == "uniform":
             epoch_counter = 0 if epoch is None else epoch + 1
             found = self.adjacency.uniform(roots, before, self.num_neighbors, self.seed, epoch_counter)

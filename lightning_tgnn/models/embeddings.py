@@ -122,32 +122,32 @@ class TemporalAttention(Embedding):
 
 
 class TimeProjection(Embedding):
-    """``W ((1 + w dt) * h)``: the memory drifts with the time since it was written (JODIE, section 3.2).
+    """``W ((1 + w log(1 + dt / unit)) * h)``: the memory drifts with the time since it was written.
 
-    APAN takes it, too: its memory alone does not tell an active node from one that has long been silent.
+    JODIE (section 3.2) drifts in proportion to the time itself. By its logarithm, a silence that is longer than any of
+    training takes the memory little further. APAN takes it, too: its memory alone does not tell an active node from one
+    that has long been silent.
 
     Args:
         state_dim: Width of the node states.
         embedding_dim: Width of the result.
-        gap_mean: Mean time between events of a node.
-        gap_std: Its standard deviation.
+        unit: A typical elapsed time of the stream, in the stream's unit.
         sampled_roots: Whose neighbours receive mails, see `EventBatch`.
     """
 
-    gap: Tensor
+    unit: Tensor
 
     def __init__(
         self,
         state_dim: int,
         embedding_dim: int,
-        gap_mean: float,
-        gap_std: float,
+        unit: float,
         *,
         sampled_roots: SampledRoots = "none",
     ) -> None:
         super().__init__()
         self.sampled_roots = sampled_roots
-        self.register_buffer("gap", torch.tensor([gap_mean, gap_std], dtype=torch.float64))
+        self.register_buffer("unit", torch.tensor(unit, dtype=torch.float64))
         self.drift = nn.Linear(1, state_dim)
         nn.init.normal_(self.drift.weight, std=state_dim**-0.5)
         nn.init.zeros_(self.drift.bias)
@@ -156,5 +156,5 @@ class TimeProjection(Embedding):
     def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots."""
         elapsed = batch.root_times - memory_time[batch.root_index]
-        normalised = ((elapsed - self.gap[0]) / self.gap[1]).float().unsqueeze(-1)
-        return self.out(states.index_select(0, batch.root_index) * (1 + self.drift(normalised)))
+        drift = self.drift(torch.log1p(elapsed / self.unit).float().unsqueeze(-1))
+        return self.out(states.index_select(0, batch.root_index) * (1 + drift))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.models.class_paths import import_path, imported
 from lightning_tgnn.models.embeddings import Embedding
 from lightning_tgnn.models.neighborhood import NeighborEdges, neighbor_edges
 from lightning_tgnn.models.time_encoding import TimeEncoder
 from lightning_tgnn.types import RootBatch, SampledRoots
+
+FORM = (
+    "a layer is called as layer((senders, receivers), edge_index) if it is a MessagePassing of PyG, with edge_attr if "
+    "it has an edge_dim, and otherwise as layer(block, (senders, receivers)) with a DGLBlock"
+)
 
 
 class LayerEmbedding(Embedding):
@@ -26,6 +32,9 @@ class LayerEmbedding(Embedding):
         layer: Maps states [R + U, d_state] to [R, d_emb], or to [R, heads, width] of that size.
         embedding_dim: d_emb.
         time_encoder: Encodes the age of a neighbour's event, for PyG's layers with edge attributes.
+
+    Raises:
+        InvalidArgumentError: The layer cannot be called so.
     """
 
     sampled_roots: SampledRoots = "all"
@@ -36,46 +45,54 @@ class LayerEmbedding(Embedding):
         self.embedding_dim = embedding_dim
         self.is_pyg = any(base.__name__ == "MessagePassing" for base in type(layer).__mro__)
         self.time_encoder = time_encoder if getattr(layer, "edge_dim", None) is not None else None
+        attributes = {} if self.time_encoder is None else {"edge_attr": None}
+        try:
+            signature(layer.forward).bind(None, None, **attributes)
+        except TypeError as error:
+            received = f"{type(layer).__name__}: {error}"
+            raise InvalidArgumentError(refusal("layer", "called with two arguments", received, FORM)) from error
 
     def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots."""
         edges = neighbor_edges(batch)
         senders = states.index_select(0, edges.rows)
         ends = (senders, senders[: edges.num_roots])
-        if self.is_pyg:
-            attributes = {} if self.time_encoder is None else {"edge_attr": self._attributes(edges)}
-            embedded = self.layer(ends, edges.edge_index, **attributes)
-        else:
-            embedded = self.layer(edges.block(), ends)
+        embedded = self._called(ends, edges)
+        if not isinstance(embedded, Tensor) or embedded.dim() < 2 or len(embedded) != edges.num_roots:
+            received = list(embedded.shape) if isinstance(embedded, Tensor) else type(embedded).__name__
+            raise InvalidArgumentError(refusal("layer", f"of {edges.num_roots} rows, one per root", received, FORM))
         flat = embedded.flatten(1)
         if flat.shape[1] != self.embedding_dim:
             received, cure = list(embedded.shape), f"set embedding_dim={flat.shape[1]}, or change the layer"
             raise InvalidArgumentError(refusal("layer", f"of {self.embedding_dim} values per root", received, cure))
         return flat
 
+    def _called(self, ends: tuple[Tensor, Tensor], edges: NeighborEdges) -> Any:
+        if self.is_pyg:
+            attributes = {} if self.time_encoder is None else {"edge_attr": self._attributes(edges)}
+            return self.layer(ends, edges.edge_index, **attributes)
+        return self.layer(edges.block(), ends)
+
     def _attributes(self, edges: NeighborEdges) -> Tensor:
         assert self.time_encoder is not None
         return torch.cat([self.time_encoder(edges.age), edges.features], dim=1)
 
 
-def layer_of(path: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Return a layer given by its import path, such as ``dgl.nn.SAGEConv``.
+def layer_of(layer: str | type[nn.Module], arguments: Mapping[str, Any]) -> nn.Module:
+    """Return a layer given by its class or by the import path of that, such as ``dgl.nn.SAGEConv``.
 
     Raises:
         InvalidArgumentError: There is no such module class, or it does not take the arguments.
     """
-    module, _, name = path.rpartition(".")
-    try:
-        kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        cure = f"check the name, and that what it is in can be imported ({error})"
-        raise InvalidArgumentError(refusal("layer", "the import path of a class", path, cure)) from error
+    kind = imported("layer", layer) if isinstance(layer, str) else layer
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise InvalidArgumentError(refusal("layer", "a torch.nn.Module", path, "give the path of a layer's class"))
+        received = layer if isinstance(layer, str) else type(layer).__name__
+        cure = f"give a layer's class or the path of it, and what it takes as layer_args; {FORM}"
+        raise InvalidArgumentError(refusal("layer", "the class of a torch.nn.Module", received, cure))
     try:
         return kind(**arguments)
     except TypeError as error:
-        cure = f"give what {path} takes"
+        cure = f"give what {import_path(kind)} takes"
         raise InvalidArgumentError(
             refusal("layer_args", "its arguments", f"{dict(arguments)}: {error}", cure)
         ) from error

@@ -72,22 +72,28 @@ class TimeEncoder(nn.Module):
     The frequencies start evenly spaced on a logarithmic scale, three decades to either side of ``1 / unit``, so the
     encoding does not depend on whether a stream counts seconds or days.
 
+    Longer times than ``longest`` count as that: a phase that training has hardly seen says nothing. Where activity
+    fades, as on CollegeMsg, most times of the test part are such.
+
     Args:
         dim: Width of the encoding.
         unit: A typical elapsed time of the stream, in the stream's unit.
+        longest: The longest time that is told from others, in the stream's unit.
     """
 
     unit: Tensor
+    longest: Tensor
 
-    def __init__(self, dim: int, unit: float) -> None:
+    def __init__(self, dim: int, unit: float, longest: float = math.inf) -> None:
         super().__init__()
         self.register_buffer("unit", torch.tensor(unit, dtype=torch.float64))
+        self.register_buffer("longest", torch.tensor(longest, dtype=torch.float64))
         self.weight = nn.Parameter(10 ** torch.linspace(_DECADES / 2, -_DECADES / 2, dim))
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def elapsed(self, later: Tensor, earlier: Tensor) -> Tensor:
-        """Return ``(later - earlier) / unit`` as float32; the difference is taken in float64."""
-        return ((later - earlier) / self.unit).float()
+        """Return ``min(later - earlier, longest) / unit`` as float32; the difference is taken in float64."""
+        return ((later - earlier).clamp(max=self.longest) / self.unit).float()
 
     def forward(self, elapsed: Tensor) -> Tensor:
         """Encode ``elapsed`` [...], in units, to [..., dim]."""

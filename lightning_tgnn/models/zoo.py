@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -12,8 +12,12 @@ from lightning_tgnn.models.embeddings import TemporalAttention, TimeProjection
 from lightning_tgnn.models.layer_embedding import LayerEmbedding
 from lightning_tgnn.models.memory_tgnn import MemoryTGNN
 from lightning_tgnn.models.memory_updaters import GRUUpdater, MailboxAttentionUpdater, RNNUpdater
+from lightning_tgnn.models.message import Message, MessageFunction
 from lightning_tgnn.models.time_encoding import TimeEncoder
 from lightning_tgnn.types import StateSpec, StreamInfo
+
+# Deviations above the mean beyond which less than one gap in a hundred lies, whatever their distribution (Chebyshev).
+_LONGEST = 10
 
 
 @dataclass(frozen=True)
@@ -53,57 +57,89 @@ class ModelConfig:
                 raise InvalidArgumentError(refusal(name, requirement, width, "change one of the two"))
 
 
-def _tgn(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
-    spec = _spec(config, info)
-    updater = GRUUpdater(spec, TimeEncoder(config.time_dim, info.gap_mean))
+@dataclass(frozen=True)
+class Mails:
+    """What a model is to make of mails.
+
+    Attributes:
+        message: Builds the function that makes a message of a mail, see `Message`; None takes the mail as it is.
+        raw: They hold the memories of both ends and the features of the event; otherwise anything of that width.
+    """
+
+    message: Callable[[int, int], MessageFunction] | None = None
+    raw: bool = True
+
+
+def _tgn(config: ModelConfig, info: StreamInfo, mails: Mails) -> MemoryTGNN:
+    spec, message, read = _spec(config, info, mails)
+    updater = GRUUpdater(read, _time_encoder(config, info))
     embedding = TemporalAttention(
         config.memory_dim,
         info.edge_feature_dim,
         config.embedding_dim,
-        TimeEncoder(config.time_dim, info.gap_mean),
+        _time_encoder(config, info),
         num_heads=config.num_heads,
         dropout=config.dropout,
     )
-    return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
+    sizes = {"embedding_dim": config.embedding_dim, "static_dim": config.static_dim}
+    return MemoryTGNN(spec, info, updater, embedding, message=message, **sizes)
 
 
-def _jodie(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
-    spec = _spec(config, info)
-    updater = RNNUpdater(spec, TimeEncoder(config.time_dim, info.gap_mean))
-    embedding = TimeProjection(config.memory_dim, config.embedding_dim, info.gap_mean, info.gap_std)
-    return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
+def _jodie(config: ModelConfig, info: StreamInfo, mails: Mails) -> MemoryTGNN:
+    spec, message, read = _spec(config, info, mails)
+    updater = RNNUpdater(read, _time_encoder(config, info))
+    embedding = TimeProjection(config.memory_dim, config.embedding_dim, info.gap_mean)
+    sizes = {"embedding_dim": config.embedding_dim, "static_dim": config.static_dim}
+    return MemoryTGNN(spec, info, updater, embedding, message=message, **sizes)
 
 
-def _apan(config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
-    spec = _spec(config, info, mailbox_size=config.mailbox_size, own_half=False)
-    time_encoder = TimeEncoder(config.time_dim, info.gap_mean)
-    updater = MailboxAttentionUpdater(spec, time_encoder, config.num_heads, config.dropout)
-    gaps = (info.gap_mean, info.gap_std)
-    embedding = TimeProjection(config.memory_dim, config.embedding_dim, *gaps, sampled_roots="events")
-    return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
+def _apan(config: ModelConfig, info: StreamInfo, mails: Mails) -> MemoryTGNN:
+    spec, message, read = _spec(config, info, mails, mailbox_size=config.mailbox_size, own_half=False)
+    time_encoder = _time_encoder(config, info)
+    updater = MailboxAttentionUpdater(read, time_encoder, config.num_heads, config.dropout)
+    embedding = TimeProjection(config.memory_dim, config.embedding_dim, info.gap_mean, sampled_roots="events")
+    sizes = {"embedding_dim": config.embedding_dim, "static_dim": config.static_dim}
+    return MemoryTGNN(spec, info, updater, embedding, message=message, **sizes)
 
 
-def build_with_layer(layer: nn.Module, config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
+def build_with_layer(layer: nn.Module, config: ModelConfig, info: StreamInfo, mails: Mails | None = None) -> MemoryTGNN:
     """Return TGN with a graph layer of another library in place of its attention; see `LayerEmbedding`."""
-    spec = _spec(config, info)
-    updater = GRUUpdater(spec, TimeEncoder(config.time_dim, info.gap_mean))
-    embedding = LayerEmbedding(layer, config.embedding_dim, TimeEncoder(config.time_dim, info.gap_mean))
-    return MemoryTGNN(spec, info, updater, embedding, static_dim=config.static_dim)
+    spec, message, read = _spec(config, info, mails or Mails())
+    updater = GRUUpdater(read, _time_encoder(config, info))
+    embedding = LayerEmbedding(layer, config.embedding_dim, _time_encoder(config, info))
+    sizes = {"embedding_dim": config.embedding_dim, "static_dim": config.static_dim}
+    return MemoryTGNN(spec, info, updater, embedding, message=message, **sizes)
 
 
-_BUILDERS: dict[str, Callable[[ModelConfig, StreamInfo], MemoryTGNN]] = {"tgn": _tgn, "jodie": _jodie, "apan": _apan}
+_BUILDERS: dict[str, Callable[[ModelConfig, StreamInfo, Mails], MemoryTGNN]] = {
+    "tgn": _tgn,
+    "jodie": _jodie,
+    "apan": _apan,
+}
 MODEL_NAMES = tuple(_BUILDERS)
 
 
-def build_model(name: str, config: ModelConfig, info: StreamInfo) -> MemoryTGNN:
+def build_model(name: str, config: ModelConfig, info: StreamInfo, mails: Mails | None = None) -> MemoryTGNN:
     """Return the model called ``name`` for a stream.
 
     Raises:
-        InvalidArgumentError: There is no model of that name.
+        InvalidArgumentError: There is no model of that name, or no message can be made.
     """
-    return _BUILDERS[check_choice("model", name, MODEL_NAMES)](config, info)
+    return _BUILDERS[check_choice("model", name, MODEL_NAMES)](config, info, mails or Mails())
 
 
-def _spec(config: ModelConfig, info: StreamInfo, *, mailbox_size: int = 1, own_half: bool = True) -> StateSpec:
-    mail_dim = 2 * config.memory_dim + info.edge_feature_dim
-    return StateSpec(info.num_nodes, config.memory_dim, mail_dim, mailbox_size, own_half)
+def _time_encoder(config: ModelConfig, info: StreamInfo) -> TimeEncoder:
+    return TimeEncoder(config.time_dim, info.gap_mean, info.gap_mean + _LONGEST * info.gap_std)
+
+
+def _spec(
+    config: ModelConfig, info: StreamInfo, mails: Mails, *, mailbox_size: int = 1, own_half: bool = True
+) -> tuple[StateSpec, Message | None, StateSpec]:
+    """Return the widths of rows, what makes messages, and the widths of rows as the updater then reads them."""
+    width, features = config.memory_dim, info.edge_feature_dim
+    own_half = own_half and mails.raw
+    spec = StateSpec(info.num_nodes, width, 2 * width + features, mailbox_size, own_half, event_features=mails.raw)
+    if mails.message is None:
+        return spec, None, spec
+    message = Message(mails.message, width, features)
+    return spec, message, replace(spec, mail_dim=message.width, own_half=False)

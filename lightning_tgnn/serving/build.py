@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import lightning_tgnn.tasks as tasks
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data import EventStore, TemporalDataModule
+from lightning_tgnn.data.recipe import data_of_recipe
 from lightning_tgnn.serving.clock import Clock
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.live_state import Events, LiveState
@@ -22,8 +22,11 @@ from lightning_tgnn.serving.node_numbers import NodeNumbers
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
 from lightning_tgnn.serving.saved_checks import check_numbers, check_saved, content_of
 from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
-from lightning_tgnn.tasks import MemoryTask
+from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
 from lightning_tgnn.tasks.requirements import check_same_graph
+from lightning_tgnn.tasks.restorable_task import task_again
+from lightning_tgnn.tasks.resumable import task_name
+from lightning_tgnn.trust import saved_class
 from lightning_tgnn.types import StreamInfo
 
 _KEY = "lightning_tgnn"
@@ -53,7 +56,7 @@ class Parts:
         """Return tensors and plain values that hold all of it but the stream."""
         ids = self.numbers.ids
         return {
-            "task": type(self.live.task).__name__,
+            "task": task_name(type(self.live.task)),
             "hyper_parameters": dict(self.live.task.hparams),
             "weights": self.live.task.state_dict(),
             "stream": asdict(self.info),
@@ -76,12 +79,17 @@ def from_checkpoint(
     data: TemporalDataModule | str | Path | None,
     task: type[MemoryTask] | None,
     device: torch.device,
+    *,
+    root: str | Path | None = None,
+    trust: bool = False,
+    given: Mapping[str, Any] | None = None,
 ) -> Parts:
     """Return the parts after the events that the state in a checkpoint has taken in.
 
     Raises:
         CheckpointError: It is no checkpoint of a task on event streams, or one of another stream.
-        InvalidArgumentError: The DataModule cannot be made again, or its neighbours are not the most recent ones.
+        InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or the
+            checkpoint names a class that is none of this package and was not given.
     """
     what = "a checkpoint of a lightning_tgnn task"
     checkpoint = read_tensors(path, what, device)
@@ -91,10 +99,15 @@ def from_checkpoint(
         raise CheckpointError(refusal(str(path), "a checkpoint with node state", sorted(map(str, checkpoint)), cure))
     if not isinstance(data, TemporalDataModule):
         with content_of(path, what):
-            data = _data_again(path, saved, data)
+            data = data_of_recipe(saved.get("data"), file=path, source=data, root=root, trust=trust)
+    elif root is not None:
+        cure = "give it to the DataModule"
+        raise InvalidArgumentError(refusal("root", "left out beside a DataModule", str(root), cure))
+    with content_of(path, what):  # before the stream is read: it may be long
+        kind = _kind(task, saved.get("task", "LinkPrediction"), path, trust)
+        module = task_again(kind, checkpoint.get("hyper_parameters", {}), given=given, file=path, trust=trust)
     data.setup()
     with content_of(path, what):
-        module = _task(task, saved.get("task", "LinkPrediction"), checkpoint.get("hyper_parameters", {}))
         module.on_load_checkpoint(checkpoint)
         check_same_graph(module.info, data.info)
         if module.sampled_roots != "none":
@@ -129,11 +142,19 @@ def catch_up(parts: Parts) -> None:
             parts.clock.latest = float(store.time[events[-1]])
 
 
-def from_saved(path: str | Path, task: type[MemoryTask] | None, device: torch.device) -> Parts:
+def from_saved(
+    path: str | Path,
+    task: type[MemoryTask] | None,
+    device: torch.device,
+    *,
+    trust: bool = False,
+    given: Mapping[str, Any] | None = None,
+) -> Parts:
     """Return the parts that `Parts.state_dict` has told of.
 
     Raises:
         CheckpointError: The file is something else.
+        InvalidArgumentError: It names a class that is none of this package and was not given.
     """
     what = "a saved Predictor"
     held = read_tensors(path, what, "cpu")
@@ -142,7 +163,8 @@ def from_saved(path: str | Path, task: type[MemoryTask] | None, device: torch.de
         info = StreamInfo(**held["stream"])
         ids = held["ids"].numpy() if isinstance(held["ids"], Tensor) else np.array(held["ids"], dtype=np.str_)
         check_saved(held, info, len(ids))
-        module = _task(task, held["task"], held["hyper_parameters"])
+        kind = _kind(task, held["task"], path, trust)
+        module = task_again(kind, held["hyper_parameters"], given=given, file=path, trust=trust)
         module.build(info)
         module = _ready(module, held["weights"], device)
         numbers = NodeNumbers(ids, held["first_destination"])
@@ -151,32 +173,21 @@ def from_saved(path: str | Path, task: type[MemoryTask] | None, device: torch.de
         return Parts(live, numbers, Clock(**held["clock"]), info, held["is_destination"])
 
 
-def _data_again(path: str | Path, saved: dict[str, Any], source: str | Path | None) -> TemporalDataModule:
-    arguments = dict(saved.get("data") or {})
-    if source is not None:
-        arguments["source"] = source
-    if arguments.get("source") is None:
-        cure = "pass Predictor.from_checkpoint(path, data=TemporalDataModule(...)) with the stream of training"
-        raise InvalidArgumentError(refusal("data", f"given for {path}", None, cure))
-    return TemporalDataModule(**arguments)
-
-
 def _check_neighbors(data: TemporalDataModule) -> None:
     if data.neighbor_sampler != "most_recent":
         cure = "train with neighbor_sampler='most_recent': others need the whole past of every node"
         raise InvalidArgumentError(refusal("neighbor_sampler", "'most_recent'", data.neighbor_sampler, cure))
 
 
-def _task(task: type[MemoryTask] | None, name: str, arguments: dict[str, Any]) -> MemoryTask:
-    kind = task or getattr(tasks, name, None)
-    if kind is None:
-        cure = "pass the class of your own task as task=..."
-        raise InvalidArgumentError(refusal("task", "given, for it is none of this package", name, cure))
-    # As `load_from_checkpoint` does: a subclass keeps its parents' arguments too, and Lightning's command its own.
-    known = inspect.signature(kind).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
-        return kind(**{key: value for key, value in arguments.items() if not key.startswith("_")})
-    return kind(**{key: value for key, value in arguments.items() if key in known})
+def _kind(given: Any, name: Any, path: str | Path, trust: bool) -> type[MemoryTask]:
+    """Return the class of the task: what the caller gives, else what the file names."""
+    kind = given or saved_class(name, TASKS_OF_EVENTS, argument="task", file=path, trust=trust)
+    if not (isinstance(kind, type) and issubclass(kind, MemoryTask)):
+        received = getattr(kind, "__name__", type(kind).__name__)
+        raise CheckpointError(
+            refusal("task", "a class of tasks on event streams", received, "give LinkPrediction, say")
+        )
+    return kind
 
 
 def _ready(module: MemoryTask, weights: dict[str, Any], device: torch.device) -> MemoryTask:
@@ -188,7 +199,7 @@ def _live_after(data: TemporalDataModule, module: MemoryTask, position: int, bat
     store = data.store
     reads_features = module.sampled_roots == "all" and store.edge_features is not None
     width = 0 if module.sampled_roots == "none" else data.num_neighbors
-    recent, events = RecentNeighbors.of_stream(store, data.adjacency, position, width)
+    recent, events = RecentNeighbors.of_stream(store, data.adjacency, position, width, data.past)
     rows = torch.empty(0, 0) if store.edge_features is None else store.edge_features[events]
     features = FeatureLog(rows.to(module.device) if reads_features else torch.empty(0, 0))
     return LiveState(module, recent, features, store.node_features, batch_size)

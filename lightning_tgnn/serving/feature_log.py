@@ -46,11 +46,13 @@ class FeatureLog:
         """Drop what was appended since `mark`."""
         self._used = mark
 
-    def forget_others(self, rows: Tensor) -> None:
-        """Keep only what ``rows`` (int64 [N, K], -1 in empty places) refer to, and renumber them in place."""
-        mask = rows >= 0
-        kept, renumbered = rows[mask].unique(return_inverse=True)
-        rows[mask] = renumbered
+    def forget_others(self, tables: list[Tensor]) -> None:
+        """Keep only the rows that ``tables`` (int64, -1 in empty places) refer to, and renumber these in place."""
+        masks = [rows >= 0 for rows in tables]
+        used = [rows[mask] for rows, mask in zip(tables, masks, strict=True)]
+        kept, renumbered = torch.cat(used).unique(return_inverse=True)
+        for rows, mask, own in zip(tables, masks, renumbered.split([len(rows) for rows in used]), strict=True):
+            rows[mask] = own
         table = self.table.new_zeros(max(2 * len(kept), 1), self.width)
         table[: len(kept)] = self.table[kept.to(self.table.device)]
         self.table, self._used = table, len(kept)

@@ -116,7 +116,7 @@ class LiveState:
             _Backup(list(vars(store.rows).values()), changed),
             _Backup(list(self.recent.tables.values()), ends),
         ]
-        self._position, self._used = store.position, self.features.mark()
+        self._position, self._used, self._moment = store.position, self.features.mark(), self.recent.moment
         self._take_in(batch)
         self._is_settled = True
 
@@ -129,7 +129,8 @@ class LiveState:
         """
         self.settle()
         if self.task.sampled_roots == "all":
-            neighbors, time, row = (self.recent.tables[name][nodes] for name in ("neighbor", "time", "row"))
+            found = self.recent.at(nodes, times)
+            neighbors, time, row = found["neighbor"], found["time"], found["row"]
         else:
             neighbors = row = nodes.new_empty(0, 0)
             time = times.new_empty(0, 0)
@@ -165,7 +166,7 @@ class LiveState:
         self._is_settled = True
         self.task.state_store.reset()
         self.recent.clear()
-        self.features.forget_others(self.recent.tables["row"])
+        self.features.forget_others(self.recent.rows)
         self._memory.mark_changed()
 
     def state_dict(self) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class LiveState:
         self._is_settled = not self._open
         return {
             "state": self.task.state_store.state_dict(),
-            "recent": self.recent.tables,
+            "recent": self.recent.state_dict(),
             "features": self.features.held().clone(),
             "node_features": self._node_features,
             "batch_size": self.batch_size,
@@ -185,7 +186,10 @@ class LiveState:
     def from_state_dict(cls, task: Any, state: dict[str, Any]) -> LiveState:
         """Return what `state_dict` told of, around a task with its weights."""
         task.state_store.load_state_dict(state["state"])
-        recent, features = RecentNeighbors(state["recent"]), FeatureLog(state["features"].to(task.device))
+        recent, features = (
+            RecentNeighbors.from_state_dict(state["recent"]),
+            FeatureLog(state["features"].to(task.device)),
+        )
         live = cls(task, recent, features, state["node_features"], state["batch_size"])
         if state["open"] is not None:
             live.append(Events(**state["open"]))
@@ -199,12 +203,13 @@ class LiveState:
         if self._backups:
             self.task.state_store.position = self._position
             self.features.rewind(self._used)
+            self.recent.moment = self._moment
         self._backups = []
 
     def _make_room(self) -> None:
         """Forget features that nobody refers to rather than let their table grow."""
         if self.features.width and not self.features.has_room(self.num_open):
-            self.features.forget_others(self.recent.tables["row"])
+            self.features.forget_others(self.recent.rows)
 
     def _take_in(self, batch: EventBatch) -> None:
         self.task.take_in(batch.to(self.task.device))
@@ -219,7 +224,7 @@ class LiveState:
         count, position = len(events.src), self.task.state_store.position
         ends = torch.stack([events.src, events.dst], dim=1)
         mails_neighbors = self.task.sampled_roots == "events"
-        mail_nodes, mail_source = deliver(ends, self.recent.before_each(ends) if mails_neighbors else None)
+        mail_nodes, mail_source = deliver(ends, self.recent.before_each(ends, events.time) if mails_neighbors else None)
         own = organize(torch.cat([events.src, events.dst]))
         none = events.src.new_empty(0)
         nothing = none.view(0, 0)
@@ -246,6 +251,7 @@ class LiveState:
             num_written=len(own.distinct),
             num_roots=len(own.distinct),
             starts_stream=False,
+            first=position,
             position=position + count,
             changed=none,
             share=1.0,

@@ -60,8 +60,15 @@ class Predictor:
         catch_up_stream: bool = True,
         task: type[MemoryTask] | None = None,
         device: torch.device | str = "cpu",
+        root: str | Path | None = None,
+        trust: bool = False,
+        **arguments: Any,
     ) -> Predictor:
         """Return a predictor that has seen the stream that the model was trained on.
+
+        Nothing that the checkpoint holds or names is run. It may name a task of this package, the layers of
+        `lightning_tgnn.trust`, and a stream that can be read as it lies there; a stream that would have to be
+        downloaded, converted or unpickled is refused unless you give it as ``data``, or trust the checkpoint.
 
         Args:
             path: A checkpoint of a run.
@@ -69,30 +76,50 @@ class Predictor:
                 path does so with another source.
             catch_up_stream: Take in the events of the stream that come after the state in the checkpoint, validation
                 and test part as two more parts; otherwise stop where training has stopped.
-            task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names.
+            task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names, of
+                this package.
             device: Where node state and model are.
+            root: Folder of the named streams, for a ``data`` that is a name; None takes ``data``, or for a stream that
+                the checkpoint names the folder that it says.
+            trust: Import whatever the checkpoint names, and prepare its stream where it says.
+            **arguments: Of the task, in place of those of the checkpoint, such as ``layer=MyLayer``.
 
         Raises:
-            CheckpointError: It is no checkpoint of a task on event streams, or one of another stream.
+            CheckpointError: It is no checkpoint of a task on event streams, one of another stream, or one that names
+                what it may not.
             InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or
                 there is no such device.
         """
-        predictor = cls(from_checkpoint(path, data, task, usable_device(device)))
+        parts = from_checkpoint(path, data, task, usable_device(device), root=root, trust=trust, given=arguments)
+        predictor = cls(parts)
         if catch_up_stream:
             catch_up(predictor._parts)
         return predictor
 
     @classmethod
     def load(
-        cls, path: str | Path, *, task: type[MemoryTask] | None = None, device: torch.device | str = "cpu"
+        cls,
+        path: str | Path,
+        *,
+        task: type[MemoryTask] | None = None,
+        device: torch.device | str = "cpu",
+        trust: bool = False,
+        **arguments: Any,
     ) -> Predictor:
         """Return what `save` has written; needs no stream.
 
+        Args:
+            path: The file. Nothing that it holds or names is run, as with `from_checkpoint`.
+            task: The class of the task, for a subclass of your own; None takes the one that the file names.
+            device: Where node state and model are.
+            trust: Import whatever the file names.
+            **arguments: Of the task, in place of those of the file, such as ``layer=MyLayer``.
+
         Raises:
-            CheckpointError: The file is something else.
+            CheckpointError: The file is something else, or names what it may not.
             InvalidArgumentError: There is no such device.
         """
-        return cls(from_saved(path, task, usable_device(device)))
+        return cls(from_saved(path, task, usable_device(device), trust=trust, given=arguments))
 
     def save(self, path: str | Path) -> None:
         """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete."""

@@ -17,7 +17,7 @@ def embed(live: LiveState, nodes: Tensor, times: Tensor) -> Tensor:
     """Return the embeddings of ``nodes`` (int64 [R]) at ``times`` (float64 [R]), float32 [R, d_emb]."""
     pieces = zip(nodes.split(_CANDIDATES_PER_PIECE), times.split(_CANDIDATES_PER_PIECE), strict=True)
     if not len(nodes):
-        return torch.empty(0, live.task.config.embedding_dim, device=live.task.device)
+        return torch.empty(0, live.task.embedding_dim, device=live.task.device)
     embedded = [live.task.embed(*live.query(some, when)) for some, when in pieces]
     return torch.cat(embedded) if len(embedded) > 1 else embedded[0]
 

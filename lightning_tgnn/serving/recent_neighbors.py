@@ -2,80 +2,183 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.dedup import organize
+from lightning_tgnn.algorithms.past import past_end
 from lightning_tgnn.data import EventStore, TemporalAdjacency
 
 EMPTY = -1
 
 
+class Moment(NamedTuple):
+    """The time of the latest event, and the rows that its simultaneous events have changed as they were before it.
+
+    Attributes:
+        time: Since the first event of the stream; -inf before that one.
+        nodes: int64 [C], ascending: the nodes of the events at that time, where the past ends before it.
+        tables: Their rows [C, K], by the names of `RecentNeighbors.tables`.
+    """
+
+    time: float
+    nodes: Tensor
+    tables: dict[str, Tensor]
+
+
 class RecentNeighbors:
     """The K latest events of every node, the latest in column 0: all that a query at a later time may see.
 
-    Attributes:
+    Where the past of a query are events of a strictly earlier time, a query at the time of the latest event must not
+    see the events at that time. The rows that they have changed are kept as they were, in `moment`.
+
+    Args:
         tables: Rows per node. ``neighbor`` int64 [N, K], the event's other end, -1 in empty places; ``time`` float64
             [N, K], since the first event of the stream; ``row`` int64 [N, K], where its features are kept.
+        past: One of `lightning_tgnn.algorithms.past.PASTS`.
+        moment: The latest time; None is before the first event.
     """
 
-    def __init__(self, tables: dict[str, Tensor]) -> None:
+    def __init__(self, tables: dict[str, Tensor], past: str, moment: Moment | None = None) -> None:
         self.tables = tables
+        self.past = past
+        self.moment = moment or self._moment(-math.inf)
 
     @classmethod
-    def empty(cls, num_nodes: int, num_neighbors: int) -> RecentNeighbors:
+    def empty(cls, num_nodes: int, num_neighbors: int, past: str) -> RecentNeighbors:
         """Return the tables before the first event."""
-        shape = (num_nodes, num_neighbors)
-        integers = {name: torch.full(shape, EMPTY, dtype=torch.int64) for name in ("neighbor", "row")}
-        return cls({**integers, "time": torch.zeros(shape, dtype=torch.float64)})
+        return cls(_empty(num_nodes, num_neighbors), past)
 
     @classmethod
     def of_stream(
-        cls, store: EventStore, adjacency: TemporalAdjacency, before: int, num_neighbors: int
+        cls, store: EventStore, adjacency: TemporalAdjacency, before: int, num_neighbors: int, past: str
     ) -> tuple[RecentNeighbors, Tensor]:
         """Return the tables after the first ``before`` events, and the events (int64 [V]) that their rows stand for."""
-        nodes = torch.arange(store.num_nodes)
-        found = adjacency.most_recent(nodes, torch.full_like(nodes, before), num_neighbors)
+        every, at_last = torch.arange(store.num_nodes), torch.empty(0, dtype=torch.int64)
+        latest, start = -math.inf, before
+        if before:
+            latest = float(store.time[before - 1] - store.time[0])
+            start = int(torch.searchsorted(store.time, store.time[before - 1 : before]))
+        if past == "time":
+            at_last = torch.cat([store.src[start:before], store.dst[start:before]]).unique()
+        nodes, ends = torch.cat([every, at_last]), torch.tensor([before, start])
+        found = adjacency.most_recent(
+            nodes, ends.repeat_interleave(torch.tensor([len(every), len(at_last)])), num_neighbors
+        )
         kept = found.events[found.mask]
         events, rows = kept.unique(return_inverse=True)
-        recent = cls.empty(store.num_nodes, num_neighbors)
-        recent.tables["neighbor"][found.mask] = found.nodes[found.mask]
-        recent.tables["time"][found.mask] = store.time[kept] - store.time[0]
-        recent.tables["row"][found.mask] = rows
-        return recent, events
+        tables = _empty(len(nodes), num_neighbors)
+        tables["neighbor"][found.mask] = found.nodes[found.mask]
+        tables["time"][found.mask] = store.time[kept] - store.time[0]
+        tables["row"][found.mask] = rows
+        now = {name: table[: len(every)] for name, table in tables.items()}
+        earlier = {name: table[len(every) :] for name, table in tables.items()}
+        return cls(now, past, Moment(latest, at_last, earlier)), events
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> RecentNeighbors:
+        """Return what `state_dict` told of."""
+        return cls(state["tables"], state["past"], Moment(**state["moment"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values that hold all of it."""
+        return {"tables": self.tables, "past": self.past, "moment": self.moment._asdict()}
 
     def clear(self) -> None:
         """Return to the tables before the first event."""
         for name, table in self.tables.items():
             table.fill_(0 if name == "time" else EMPTY)
+        self.moment = self._moment(-math.inf)
+
+    @property
+    def rows(self) -> list[Tensor]:
+        """The tables that say where features are kept."""
+        return [self.tables["row"], self.moment.tables["row"]]
 
     @property
     def num_neighbors(self) -> int:
         """K."""
         return self.tables["neighbor"].shape[1]
 
-    def before_each(self, ends: Tensor) -> Tensor:
-        """Return the neighbours that the ends of new events had before each of them.
+    def at(self, nodes: Tensor, times: Tensor) -> dict[str, Tensor]:
+        """Return what `tables` has of ``nodes`` (int64 [R]) for queries at ``times`` (float64 [R]), [R, K] each.
+
+        Args:
+            nodes: Whose rows.
+            times: Since the first event of the stream, none before the latest event.
+        """
+        found = {name: table[nodes] for name, table in self.tables.items()}
+        self._hide_simultaneous(found, nodes, times)
+        return found
+
+    def before_each(self, ends: Tensor, time: Tensor) -> Tensor:
+        """Return the neighbours that the ends of the next batch had in the past of each of its events.
 
         Args:
             ends: int64 [B, 2], source and destination of every event, in order.
+            time: float64 [B], of the events.
 
         Returns:
             int64 [B, 2, K], the end itself in empty places.
         """
         nodes, position, window = self._window(ends)
-        before = torch.arange(len(ends)).add_(self.num_neighbors).repeat_interleave(2)
-        found = window.most_recent(position, before, self.num_neighbors)
-        return torch.where(found.mask, found.nodes, nodes[position].unsqueeze(1)).view(len(ends), 2, -1)
+        end = past_end(time, torch.arange(len(ends)), 0, self.past).add(self.num_neighbors).repeat_interleave(2)
+        found = window.most_recent(position, end, self.num_neighbors)
+        rows = {"neighbor": found.nodes.masked_fill(~found.mask, EMPTY)}
+        self._hide_simultaneous(rows, nodes[position], time.repeat_interleave(2))
+        neighbors = rows["neighbor"]
+        return torch.where(neighbors >= 0, neighbors, nodes[position].unsqueeze(1)).view(len(ends), 2, -1)
 
     def add(self, ends: Tensor, time: Tensor, rows: Tensor) -> None:
         """Take in new events.
 
         Args:
             ends: int64 [B, 2], in order.
-            time: float64 [B].
+            time: float64 [B], ascending, none before the latest event.
             rows: int64 [B], where their features are kept.
         """
+        if not len(ends):
+            return
+        latest = float(time[-1])
+        if self.past != "time":
+            self._append(ends, time, rows)
+            self.moment = self._moment(latest)
+            return
+        start = int(torch.searchsorted(time, time[-1:]))
+        if latest > self.moment.time:
+            self._append(ends[:start], time[:start], rows[:start])
+            self.moment = self._moment(latest)
+        self._keep(ends[start:].unique())
+        self._append(ends[start:], time[start:], rows[start:])
+
+    def _moment(self, time: float) -> Moment:
+        return Moment(time, torch.empty(0, dtype=torch.int64), _empty(0, self.num_neighbors))
+
+    def _keep(self, nodes: Tensor) -> None:
+        """Keep the rows of ``nodes`` as they are before the events at the latest time, unless they are kept."""
+        held = self.moment
+        own = torch.cat([held.nodes, nodes[~torch.isin(nodes, held.nodes)]])
+        merged, order = own.sort()
+        new = own[len(held.nodes) :]
+        tables = {name: torch.cat([held.tables[name], table[new]])[order] for name, table in self.tables.items()}
+        self.moment = Moment(held.time, merged, tables)
+
+    def _hide_simultaneous(self, found: dict[str, Tensor], nodes: Tensor, times: Tensor) -> None:
+        """Put the kept rows into the rows ``found`` of queries at the time of the latest event."""
+        held = self.moment
+        if not len(held.nodes):
+            return
+        place = torch.searchsorted(held.nodes, nodes).clamp_(max=len(held.nodes) - 1)
+        hidden = (held.nodes[place] == nodes) & (times <= held.time)
+        for name, rows in found.items():
+            rows[hidden] = held.tables[name][place[hidden]]
+
+    def _append(self, ends: Tensor, time: Tensor, rows: Tensor) -> None:
+        if not len(ends):
+            return
         nodes, _, window = self._window(ends)
         span = torch.full_like(nodes, window.span)
         found = window.most_recent(torch.arange(len(nodes)), span, self.num_neighbors)
@@ -106,3 +209,10 @@ class RecentNeighbors:
         neighbors = torch.cat([past[past >= 0], ends.flip(1)[is_entry]])[order]
         indptr = torch.searchsorted(keys, starts)
         return own.distinct, own.position, TemporalAdjacency(indptr, keys, neighbors, span)
+
+
+def _empty(count: int, num_neighbors: int) -> dict[str, Tensor]:
+    """Return rows without a neighbour."""
+    shape = (count, num_neighbors)
+    integers = {name: torch.full(shape, EMPTY, dtype=torch.int64) for name in ("neighbor", "row")}
+    return {**integers, "time": torch.zeros(shape, dtype=torch.float64)}

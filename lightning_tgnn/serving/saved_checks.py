@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_tgnn.algorithms.past import PASTS
 from lightning_tgnn.checks import CheckpointError, LightningTGNNError, refusal
 from lightning_tgnn.types import StreamInfo
 
@@ -89,17 +90,33 @@ def _is_latest(clock: Mapping[str, float], held: Mapping[str, Any]) -> bool:
 
 def _check_recent(held: Mapping[str, Any], info: StreamInfo) -> None:
     recent = held["recent"]
-    shape = recent["neighbor"].shape
-    _require(set(recent) == {"neighbor", "row", "time"} and len(shape) == 2, f"recent {sorted(recent)}")
-    for name, dtype in (("neighbor", torch.int64), ("row", torch.int64), ("time", torch.float64)):
-        _check_tensor(recent, name, dtype, (info.num_nodes, shape[1]))
+    _require(set(recent) == {"tables", "past", "moment"} and recent["past"] in PASTS, "recent")
+    moment, shape = recent["moment"], recent["tables"]["neighbor"].shape
+    _require(set(moment) == {"time", "nodes", "tables"} and type(moment["time"]) is float, "moment")
+    _require(len(shape) == 2 and moment["time"] < math.inf, f"neighbours of shape {list(shape)}")
+    _check_tensor(moment, "nodes", torch.int64, (len(moment["nodes"]),))
+    _check_range("nodes", moment["nodes"], 0, info.num_nodes)
+    _require(bool((moment["nodes"][1:] > moment["nodes"][:-1]).all()), "nodes of a moment out of order")
+    rows = _check_features(held, info)
+    _check_neighbors(recent["tables"], (info.num_nodes, shape[1]), info, rows)
+    _check_neighbors(moment["tables"], (len(moment["nodes"]), shape[1]), info, rows)
+
+
+def _check_features(held: Mapping[str, Any], info: StreamInfo) -> int:
+    """Return the end of the rows that neighbours may refer to."""
     features = held["features"]
     width = info.edge_feature_dim if features.shape[1:] != (0,) else 0
     _check_tensor(held, "features", torch.float32, (len(features), width))
-    rows = len(features) if width else torch.iinfo(torch.int64).max
-    _check_range("neighbor", recent["neighbor"], -1, info.num_nodes)
-    _check_range("row", recent["row"], -1, rows)
-    _require(torch.equal(recent["neighbor"] < 0, recent["row"] < 0), "neighbours without a row")
+    return len(features) if width else torch.iinfo(torch.int64).max
+
+
+def _check_neighbors(tables: Mapping[str, Any], shape: tuple[int, int], info: StreamInfo, rows: int) -> None:
+    _require(set(tables) == {"neighbor", "row", "time"}, f"tables {sorted(tables)}")
+    for name, dtype in (("neighbor", torch.int64), ("row", torch.int64), ("time", torch.float64)):
+        _check_tensor(tables, name, dtype, shape)
+    _check_range("neighbor", tables["neighbor"], -1, info.num_nodes)
+    _check_range("row", tables["row"], -1, rows)
+    _require(torch.equal(tables["neighbor"] < 0, tables["row"] < 0), "neighbours without a row")
 
 
 def _check_open(events: Mapping[str, Any], info: StreamInfo) -> None:

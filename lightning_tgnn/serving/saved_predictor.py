@@ -12,7 +12,7 @@ from lightning_tgnn.files import write_tensors
 from lightning_tgnn.tensor_file import load_tensors
 
 FORMAT = "lightning_tgnn.Predictor"
-VERSION = 1
+VERSION = 2
 
 
 def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dict[str, Any]:

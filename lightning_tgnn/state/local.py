@@ -121,6 +121,7 @@ def check_same_spec(state: dict[str, Any], spec: StateSpec) -> None:
     Raises:
         CheckpointError: It is.
     """
-    if state["spec"] != asdict(spec):
+    # Earlier files do not say whether mails have the features of their events: all had.
+    if {"event_features": True, **state["spec"]} != asdict(spec):
         cure = "use the stream and the model widths that the checkpoint was trained with"
         raise CheckpointError(refusal("node state", f"of {asdict(spec)}", state["spec"], cure))

@@ -60,7 +60,9 @@ class ShardedStateStore:
         self.local_row = torch.full_like(self.owner, -1)
         self.local_row[self.own_nodes] = torch.arange(len(self.own_nodes), device=device)
         self.local = LocalStateStore(replace(spec, num_nodes=len(self.own_nodes)), device)
-        mails = MailCodec(spec, own_half=omit_own_half and spec.own_half, edge_features=edge_features)
+        # A model that mails something else has its mails sent whole.
+        looked_up = edge_features if spec.event_features else None
+        mails = MailCodec(spec, own_half=omit_own_half and spec.own_half, edge_features=looked_up)
         self.row_codec = RowCodec(mails)
         self.cache = RowCache(
             spec.num_nodes, self.row_codec.width, int(row_cache_mb * 2**20) if exchange.ranks > 1 else 0, device

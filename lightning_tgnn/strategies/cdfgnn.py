@@ -138,7 +138,8 @@ class CDFGNNStrategy(ExchangingStrategy):
     def _fits(self, dataloader: Any) -> bool:
         """Whether what a checkpoint holds of the strategy is of this graph and these hosts."""
         saved = self._saved.get("part")
-        return saved is not None and self._same_way and len(saved) == len(dataloader.edges[0])
+        # Of a file that holds something else: a name would be that of a method or of a file to read.
+        return isinstance(saved, Tensor) and self._same_way and len(saved) == len(dataloader.edges[0])
 
     @property
     def _start(self) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
@@ -15,6 +16,7 @@ from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Attendance, Exchange, handle_failure
 from lightning_tgnn.strategies.gradient_sync import GradientSync
+from lightning_tgnn.strategies.interrupts import FirstRankLauncher, ignore_interrupts, restore_interrupts
 
 _CHECKPOINT_KEY = "lightning_tgnn.strategy"
 
@@ -46,6 +48,7 @@ class ExchangingStrategy(DDPStrategy):
         self._saved: dict[str, Any] = {}
         self._gradients: GradientSync | None = None
         self._attendance: Attendance | None = None
+        self._interrupts: Any = None  # what Ctrl-C did before this rank left it to the first
 
     @property
     def waited(self) -> float:
@@ -57,12 +60,21 @@ class ExchangingStrategy(DDPStrategy):
         return {} if self._gradients is None else {"gradients": self._gradients.state_dict()}
 
     @override
+    def _configure_launcher(self) -> None:
+        super()._configure_launcher()
+        if type(self._launcher) is _SubprocessScriptLauncher:
+            assert self.cluster_environment is not None
+            self._launcher = FirstRankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    @override
     def setup_environment(self) -> None:
         if self.root_device.type == "cuda" and not torch.cuda.is_available():
             cure = "set accelerator='cpu'"
             raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
         super().setup_environment()
         save_whole_checkpoints(self)
+        if self.global_rank != 0 and self._interrupts is None:  # torchrun's processes hear Ctrl-C as well
+            self._interrupts = ignore_interrupts()
         if self.world_size > 1:
             self._attendance = Attendance(self.global_rank)
         if self.world_size > 1 and self.exchange.ranks == 1:
@@ -120,6 +132,8 @@ class ExchangingStrategy(DDPStrategy):
         if self._attendance is not None:
             self._attendance.end()
             self._attendance = None
+        before, self._interrupts = self._interrupts, None
+        restore_interrupts(before)
         super().teardown()
 
     @override

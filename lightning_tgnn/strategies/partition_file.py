@@ -13,6 +13,9 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files import write_tensors
 from lightning_tgnn.tensor_file import load_tensors
 
+_WIDE_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+_INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *_WIDE_UNSIGNED}
+
 
 def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerprint: str) -> None:
     """Write a partition for a strategy's ``partition=path``.
@@ -66,10 +69,24 @@ def given_partition(
             raise refused(f"for {ranks} ranks", f"{saved_ranks} ranks in {partition}")
         if datamodule is not None and datamodule.info.fingerprint != fingerprint:
             raise refused("of this graph", f"that of another in {partition}")
-    if owner.is_floating_point() or owner.is_complex() or owner.dtype == torch.bool:
+    if owner.dtype not in _INTEGERS:
         raise refused("of integers", str(owner.dtype))
+    if owner.is_meta:
+        raise refused("of values", "a tensor without any")
     if owner.shape != (count,):
         raise refused(f"a rank for each of {count} {things}", list(owner.shape))
+    owner = _signed(owner)
     if count and not 0 <= int(owner.min()) <= int(owner.max()) < ranks:
         raise refused(f"ranks in 0 .. {ranks - 1}", int(owner.min()) if int(owner.min()) < 0 else int(owner.max()))
     return owner
+
+
+def _signed(owner: Tensor) -> Tensor:
+    """Return ranks in a type that torch compares and counts, which unsigned ones wider than a byte are not."""
+    if owner.dtype not in _WIDE_UNSIGNED:
+        return owner
+    same_bits = owner.contiguous().view(_WIDE_UNSIGNED[owner.dtype]).long()
+    bits = 8 * owner.element_size()
+    if bits == 64:
+        return torch.where(same_bits < 0, torch.iinfo(torch.int64).max, same_bits)  # far beyond any rank
+    return same_bits & ((1 << bits) - 1)

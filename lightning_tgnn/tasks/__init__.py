@@ -7,7 +7,13 @@ from lightning_tgnn.tasks.link_prediction import LinkPrediction
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.node_classification import NodeClassification
 
+TASKS_OF_EVENTS: dict[str, type[MemoryTask]] = {
+    kind.__name__: kind for kind in (DynamicNodeClassification, EdgeClassification, LayerLinkPrediction, LinkPrediction)
+}
+"""Tasks that a file may name."""
+
 __all__ = [
+    "TASKS_OF_EVENTS",
     "DynamicNodeClassification",
     "EdgeClassification",
     "LayerLinkPrediction",

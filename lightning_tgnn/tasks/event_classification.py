@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
+from lightning_tgnn.tasks.requirements import check_left_out, check_message, check_model
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -20,7 +22,9 @@ class EventClassification(MemoryTask):
     negative label change the node state but are neither learnt from nor measured. Subclasses say what a label is.
 
     Args:
-        model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
+        model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
+            class (in a recipe its path, or ``class_path`` with ``init_args``). The six arguments that follow and
+            ``message`` are of the built-in models, and to be left out beside another.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.
@@ -28,21 +32,27 @@ class EventClassification(MemoryTask):
         mailbox_size: Mails that APAN keeps per node.
         static_dim: Width of the static node memory, a learned vector per node; 0 for none.
         hidden_dim: Width of the classifier.
-        dropout: Rate of dropout, in [0, 1).
+        dropout: Rate of dropout, in [0, 1), in a built-in model and in the classifier.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        message: What builds the function that makes a message of a mail, called with ``memory_dim`` and the width of
+            the edge features: for example the class of a module, which is then called with the memory of a mail's own
+            node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
+            and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
+            node takes its mail in; the time since its memory was written is encoded beside them.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {"model": MODEL_NAMES, "message": ()}
     draws_negatives = False
     reads_destination = True
     classifier: EventClassifier
 
     def __init__(
         self,
-        model: str = "tgn",
+        model: Callable[[StreamInfo], nn.Module] | str = "tgn",
         memory_dim: int = 100,
         embedding_dim: int = 100,
         time_dim: int = 100,
@@ -53,7 +63,10 @@ class EventClassification(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        message: Callable[[int, int], nn.Module] | None = None,
     ) -> None:
+        check_model(model, MODEL_NAMES, "a MemoryModel")
+        check_message(message)
         config = ModelConfig(
             memory_dim=memory_dim,
             embedding_dim=embedding_dim,
@@ -63,9 +76,11 @@ class EventClassification(MemoryTask):
             static_dim=static_dim,
             dropout=dropout,
         )
-        check_choice("model", model, MODEL_NAMES)
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+        if not isinstance(model, str):
+            of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
+            check_left_out(EventClassification, **of_model, message=message)
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
         self.save_hyperparameters()
         self.hidden_dim = hidden_dim
 
@@ -106,7 +121,7 @@ class EventClassification(MemoryTask):
     def build_head(self) -> None:
         """Create the classifier."""
         assert self.info is not None
-        width = (2 if self.reads_destination else 1) * self.config.embedding_dim + self.info.edge_feature_dim
+        width = (2 if self.reads_destination else 1) * self.embedding_dim + self.info.edge_feature_dim
         outputs = self.num_outputs(self.info)
         self.classifier = EventClassifier(width, self.hidden_dim, outputs, self.config.dropout)
 

@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar
 
-from lightning_tgnn.models import build_with_layer
+from torch import nn
+
+from lightning_tgnn.models import Mails, MemoryModel, build_with_layer
+from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.models.layer_embedding import layer_of
 from lightning_tgnn.tasks.link_prediction import LinkPrediction
+from lightning_tgnn.trust import LAYERS, WORDS
 from lightning_tgnn.types import StreamInfo
 
 
 class LayerLinkPrediction(LinkPrediction):
     """`LinkPrediction` with TGN's memory and, for its attention, a layer of `dgl.nn`, `torch_geometric.nn` or your own.
 
-    The layer's inputs are node states of width ``memory_dim``; what it returns per root has to be ``embedding_dim``
-    values. Roots may have no neighbour: layers of DGL that object to that want ``allow_zero_in_degree=True``. PyG's
-    layers with an ``edge_dim`` get the encoded age of every event and its features, ``time_dim`` plus their number.
+    A layer turns the states of a batch's vertices into embeddings of its roots. The vertices are the R roots and,
+    behind them, the U nodes of the batch; edges go from past neighbours to roots. It has one of two forms:
+
+    - A subclass of PyG's ``MessagePassing`` is called as ``layer((senders, receivers), edge_index)``: states
+      [R + U, memory_dim], their first R rows, and int64 [2, A]. If it has an ``edge_dim`` that is not None, it also
+      gets ``edge_attr``, [A, time_dim + edge features]: the encoded age of every event, and its features.
+    - Any other module is called as DGL's layers are, ``layer(block, (senders, receivers))``, with a `dgl.DGLBlock`,
+      whose ``edata`` holds the events' ``"age"`` [A] and ``"feat"`` [A, edge features].
+
+    It returns [R, embedding_dim], or [R, heads, width] of that size. Roots may have no neighbour: layers of DGL that
+    object to that want ``allow_zero_in_degree=True``.
 
     Args:
-        layer: Import path of its class, such as ``dgl.nn.SAGEConv`` or ``torch_geometric.nn.TransformerConv``.
-        layer_args: Its arguments.
+        layer: Its class, or the import path of that, such as ``dgl.nn.SAGEConv`` or
+            ``torch_geometric.nn.TransformerConv``. A checkpoint holds the path; from an untrusted one only those of
+            `lightning_tgnn.trust.LAYERS` are imported, others have to be given again.
+        layer_args: The arguments that the class is called with.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.
         static_dim: Width of the static node memory, a learned vector per node; 0 for none.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        message: As in `LinkPrediction`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {
+        **LinkPrediction.file_may_name,
+        "layer": LAYERS,
+        "layer_args": WORDS,
+    }
+
     def __init__(
         self,
-        layer: str,
+        layer: str | type[nn.Module],
         layer_args: Mapping[str, Any],
         memory_dim: int = 100,
         embedding_dim: int = 100,
@@ -42,7 +63,11 @@ class LayerLinkPrediction(LinkPrediction):
         static_dim: int = 0,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        message: Callable[[int, int], nn.Module] | None = None,
     ) -> None:
+        self._layer = layer
+        if isinstance(layer, type):
+            layer = import_path(layer)  # checkpoints hold plain values only
         super().__init__(
             "tgn",
             memory_dim=memory_dim,
@@ -52,13 +77,11 @@ class LayerLinkPrediction(LinkPrediction):
             static_dim=static_dim,
             lr=lr,
             weight_decay=weight_decay,
+            message=message,
         )
-        layer_of(layer, layer_args)  # what is wrong with it is told at once
-        self.layer_path = layer
+        layer_of(self._layer, layer_args)  # what is wrong with it is told at once
         self.layer_args = dict(layer_args)
 
-    def build(self, info: StreamInfo) -> None:
-        """Build the model for a stream."""
-        self.info = info
-        self.model = build_with_layer(layer_of(self.layer_path, self.layer_args), self.config, info)
-        self.build_head()
+    def make_model(self, info: StreamInfo, mails: Mails) -> MemoryModel:
+        """Return the model for a stream."""
+        return build_with_layer(layer_of(self._layer, self.layer_args), self.config, info, mails)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
+from typing import ClassVar
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from lightning_tgnn.checks import check_choice
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
-from lightning_tgnn.types import EventBatch
+from lightning_tgnn.tasks.requirements import check_left_out, check_message, check_model
+from lightning_tgnn.types import EventBatch, StreamInfo
 
 
 class LinkPrediction(MemoryTask):
@@ -21,7 +24,9 @@ class LinkPrediction(MemoryTask):
     half), and ``ap_inductive`` over the events that have a node unseen in training, where there are any.
 
     Args:
-        model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
+        model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
+            class (in a recipe its path, or ``class_path`` with ``init_args``). The seven arguments that follow and
+            ``message`` are of the built-in models, and to be left out beside another.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.
@@ -31,6 +36,11 @@ class LinkPrediction(MemoryTask):
         dropout: Rate of dropout, in [0, 1).
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        message: What builds the function that makes a message of a mail, called with ``memory_dim`` and the width of
+            the edge features: for example the class of a module, which is then called with the memory of a mail's own
+            node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
+            and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
+            node takes its mail in; the time since its memory was written is encoded beside them.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -38,10 +48,11 @@ class LinkPrediction(MemoryTask):
 
     predictor: LinkPredictor
     figure = "ap"
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {"model": MODEL_NAMES, "message": ()}
 
     def __init__(
         self,
-        model: str = "tgn",
+        model: Callable[[StreamInfo], nn.Module] | str = "tgn",
         memory_dim: int = 100,
         embedding_dim: int = 100,
         time_dim: int = 100,
@@ -51,7 +62,10 @@ class LinkPrediction(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
+        message: Callable[[int, int], nn.Module] | None = None,
     ) -> None:
+        check_model(model, MODEL_NAMES, "a MemoryModel")
+        check_message(message)
         config = ModelConfig(
             memory_dim=memory_dim,
             embedding_dim=embedding_dim,
@@ -61,15 +75,16 @@ class LinkPrediction(MemoryTask):
             static_dim=static_dim,
             dropout=dropout,
         )
-        check_choice("model", model, MODEL_NAMES)
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+        if not isinstance(model, str):
+            check_left_out(LinkPrediction, **vars(config), message=message)
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
         self.save_hyperparameters()
         self.val_metrics = LinkMetrics()
         self.test_metrics = LinkMetrics()
 
     def build_head(self) -> None:
         """Create the link predictor."""
-        self.predictor = LinkPredictor(self.config.embedding_dim)
+        self.predictor = LinkPredictor(self.embedding_dim)
 
     def score(self, embeddings: Tensor, batch: EventBatch) -> tuple[Tensor, Tensor]:
         """Return logits of the true destinations [B] and of the negatives [B, Q]."""

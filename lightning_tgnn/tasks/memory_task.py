@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import CheckpointError, refusal
@@ -27,10 +28,11 @@ class MemoryTask(StagedTask):
     hold the node state and the random states, so that resuming continues as if nothing had happened.
 
     Args:
-        model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
-        config: Widths and rates of the model.
+        model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
+        config: Widths and rates of the model, if it is one of ours.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        message: Makes the messages of one of our models, see `Mails`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -48,8 +50,16 @@ class MemoryTask(StagedTask):
     test_metrics: Any
     """The same of the test steps."""
 
-    def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay)
+    def __init__(
+        self,
+        model: Callable[[StreamInfo], nn.Module] | str,
+        config: ModelConfig,
+        *,
+        lr: float,
+        weight_decay: float,
+        message: Callable[[int, int], nn.Module] | None = None,
+    ) -> None:
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
         self._snapshot: Any = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
@@ -61,6 +71,7 @@ class MemoryTask(StagedTask):
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""
+        super().on_train_start()
         self._rate.restart()
         self._abandon_evaluation()
         saved, self._saved_random = self._saved_random, None
@@ -175,8 +186,8 @@ class MemoryTask(StagedTask):
             "stream": asdict(self.info),
             "state": state,
             "random": random_states(self.trainer),
-            # What answers from the checkpoint alone need: the task's name and how to come by its stream again.
-            "task": type(self).__name__,
+            **self.resumption(),
+            # What answers from the checkpoint alone need, beside the task's name: how to come by its stream again.
             "data": getattr(data, "recipe", None),
             "global_batch_size": getattr(data, "batch_size", 0) * self.trainer.world_size,
         }
@@ -185,12 +196,14 @@ class MemoryTask(StagedTask):
         """Build the model if need be, and keep node state and random states until they can be used.
 
         Raises:
-            CheckpointError: The checkpoint is of another graph, or holds no node state.
+            CheckpointError: The checkpoint is of another task or graph or was trained with other settings, or holds no
+                node state.
         """
         if _CHECKPOINT_KEY not in checkpoint:
             cure = "give a checkpoint of a lightning_tgnn task"
             raise CheckpointError(refusal("checkpoint", "with node state", sorted(checkpoint), cure))
         saved = checkpoint[_CHECKPOINT_KEY]
+        self.resume_with(checkpoint, saved)
         info = StreamInfo(**saved["stream"])
         if self.model is None:
             self.build(info)

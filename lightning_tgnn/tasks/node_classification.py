@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
-from inspect import signature
-from typing import Any
+from typing import Any, ClassVar
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -25,7 +23,8 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.models import GAT, GCN
-from lightning_tgnn.tasks.requirements import check_precision
+from lightning_tgnn.tasks.requirements import check_left_out, check_model, check_precision
+from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
 
 GRAPH_MODELS = ("gcn", "gat")
@@ -37,7 +36,7 @@ def alone(values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
     return values
 
 
-class NodeClassification(pl.LightningModule):
+class NodeClassification(ResumableTask):
     """Trains a GNN to tell the class of each vertex.
 
     Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
@@ -58,6 +57,8 @@ class NodeClassification(pl.LightningModule):
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {"model": GRAPH_MODELS}
+
     def __init__(
         self,
         model: str | Callable[[GraphInfo], nn.Module] = "gcn",
@@ -70,7 +71,7 @@ class NodeClassification(pl.LightningModule):
         weight_decay: float = 5e-4,
     ) -> None:
         super().__init__()
-        _check_model(model)
+        check_model(model, GRAPH_MODELS, "a module")
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
         check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
         check_int("heads", heads, minimum=1, cure="4 is usual")
@@ -81,9 +82,8 @@ class NodeClassification(pl.LightningModule):
         check_not_negative("weight_decay", weight_decay, cure="5e-4 is usual")
         self._own_model = None if isinstance(model, str) else model
         if not isinstance(model, str):
-            _check_left_out(
-                hidden_dim=hidden_dim, num_layers=num_layers, heads=heads, dropout=dropout, layer_norm=layer_norm
-            )
+            layers = {"hidden_dim": hidden_dim, "num_layers": num_layers, "layer_norm": layer_norm}
+            check_left_out(NodeClassification, **layers, heads=heads, dropout=dropout)
             # Checkpoints hold plain values only.
             model = getattr(model, "__qualname__", type(model).__name__)
         self.save_hyperparameters()
@@ -166,6 +166,7 @@ class NodeClassification(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Forget the figures of an earlier fit."""
+        super().on_fit_start()
         self.train_figures = None
 
     def on_train_epoch_end(self) -> None:
@@ -210,40 +211,24 @@ class NodeClassification(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the graph looks like."""
         assert self.info is not None
-        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info)}
+        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info), **self.resumption()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model if need be.
 
         Raises:
-            CheckpointError: The checkpoint is of another task or graph.
+            CheckpointError: The checkpoint is of another task or graph, or was trained with other settings.
         """
         if "graph" not in checkpoint.get(_CHECKPOINT_KEY, {}):
             cure = "give a checkpoint of NodeClassification"
             raise CheckpointError(refusal("checkpoint", "of a graph", sorted(checkpoint), cure))
+        self.resume_with(checkpoint, checkpoint[_CHECKPOINT_KEY])
         info = GraphInfo(**checkpoint[_CHECKPOINT_KEY]["graph"])
         if self.model is None:
             self.build(info)
         elif info != self.info:
             cure = "give the graph that the checkpoint was trained on, or train a new model"
             raise CheckpointError(refusal("checkpoint", f"of this graph ({self.info})", info, cure))
-
-
-def _check_model(model: object) -> None:
-    if (isinstance(model, str) and model in GRAPH_MODELS) or (callable(model) and not isinstance(model, nn.Module)):
-        return
-    listed = ", ".join(repr(name) for name in sorted(GRAPH_MODELS))
-    cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
-    received = model if isinstance(model, str) else type(model).__name__
-    raise InvalidArgumentError(refusal("model", f"what builds a module, or one of {listed}", received, cure))
-
-
-def _check_left_out(**given: Any) -> None:
-    """Refuse settings that a model of the user's own would not get to see."""
-    for name, value in given.items():
-        if value != signature(NodeClassification).parameters[name].default:
-            cure = f"give it to your module, model=lambda info: Net(info, {name}={value!r}), in a recipe by init_args"
-            raise InvalidArgumentError(refusal(name, "left out beside a model of your own", value, cure))
 
 
 def _measurable(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,68 @@
-"""What a task on a memory-based temporal GNN refuses: Trainers that it cannot train under, models of another graph."""
+"""What tasks refuse: models that cannot be built, Trainers that they cannot train under, models of another graph."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from inspect import signature
+from typing import Any
+
 import lightning.pytorch as pl
+from torch import nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.types import StateStore, StreamInfo
 
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+
+
+def check_model(model: Any, names: Collection[str], builds: str) -> None:
+    """Refuse what is neither the name of a model nor builds one.
+
+    Args:
+        model: What a user gave.
+        names: Of the built-in models.
+        builds: What a model of a user's own has to be.
+
+    Raises:
+        InvalidArgumentError: It is such a thing.
+    """
+    if (isinstance(model, str) and model in names) or (callable(model) and not isinstance(model, nn.Module)):
+        return
+    listed = ", ".join(repr(name) for name in sorted(names))
+    cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
+    if isinstance(model, str) and "." in model:
+        cure = "check that path: a recipe takes that of a class that Python finds, say by PYTHONPATH=."
+    received = model if isinstance(model, (str, dict)) else type(model).__name__
+    raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", received, cure))
+
+
+def check_left_out(task: type, **given: Any) -> None:
+    """Refuse settings that a model of a user's own would not get to see.
+
+    Args:
+        task: Whose arguments they are.
+        **given: Values of those arguments.
+
+    Raises:
+        InvalidArgumentError: One is not the default.
+    """
+    for name, value in given.items():
+        if value != signature(task).parameters[name].default:
+            cure = f"give it to your module, model=lambda info: Net(info, {name}={value!r}), in a recipe by init_args"
+            raise InvalidArgumentError(refusal(name, "left out beside a model of your own", value, cure))
+
+
+def check_message(message: Any) -> None:
+    """Refuse what builds no message function.
+
+    Raises:
+        InvalidArgumentError: It is such a thing.
+    """
+    if message is None or (callable(message) and not isinstance(message, nn.Module)):
+        return
+    cure = "give the class of your module; one that is built already by message=lambda memory_dim, edge_dim: module"
+    received = message if isinstance(message, (str, dict)) else type(message).__name__
+    raise InvalidArgumentError(refusal("message", "what builds a module for two widths", received, cure))
 
 
 def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:

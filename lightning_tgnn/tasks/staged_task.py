@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from inspect import currentframe
+from types import FrameType
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, check_positive, refusal
-from lightning_tgnn.models import MemoryTGNN, ModelConfig, UpdatedRows, build_model
+from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, UpdatedRows, build_model
+from lightning_tgnn.models.class_paths import class_path
+from lightning_tgnn.models.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.requirements import check_same_graph
+from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
@@ -27,27 +34,37 @@ from lightning_tgnn.types import (
 )
 
 
-class StagedTask(pl.LightningModule):
+class StagedTask(ResumableTask):
     """A memory-based temporal GNN whose step is made of stages.
 
     They (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a stage rather than
     the step. A strategy that reads rows in parts goes to its store in place of `fetch`.
 
     Args:
-        model: ``"tgn"``, ``"jodie"`` or ``"apan"``.
-        config: Widths and rates of the model.
+        model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
+        config: Widths and rates of the model, if it is one of ours.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        message: Makes the messages of one of our models, see `Mails`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    model: MemoryTGNN | None
+    model: MemoryModel | None
 
-    def __init__(self, model: str, config: ModelConfig, *, lr: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        model: Callable[[StreamInfo], nn.Module] | str,
+        config: ModelConfig,
+        *,
+        lr: float,
+        weight_decay: float,
+        message: Callable[[int, int], nn.Module] | None = None,
+    ) -> None:
         super().__init__()
-        self.model_name = model
+        self._built_by = model
+        self._message = message
         self.config = config
         check_positive("lr", lr, cure="1e-3 is usual")
         check_not_negative("weight_decay", weight_decay, cure="0 is usual")
@@ -60,6 +77,16 @@ class StagedTask(pl.LightningModule):
         # How the stages of a step follow each other; a strategy may put another order here.
         self.stage_order: StageOrder = in_order
 
+    def save_hyperparameters(
+        self, *args: Any, ignore: Any = None, frame: FrameType | None = None, logger: bool = True
+    ) -> None:
+        """Save arguments as Lightning does, and of a class or function its path: checkpoints hold plain values only."""
+        current = currentframe()
+        frame = frame or (current and current.f_back)
+        super().save_hyperparameters(*args, ignore=ignore, frame=frame, logger=logger)
+        self.hparams.update({name: class_path(value) for name, value in self.hparams.items() if callable(value)})
+        self._hparams_initial = deepcopy(self.hparams)
+
     def build_head(self) -> None:
         """Create the modules that turn embeddings into answers."""
         raise NotImplementedError
@@ -70,7 +97,7 @@ class StagedTask(pl.LightningModule):
         return self._model.sampled_roots
 
     @property
-    def _model(self) -> MemoryTGNN:
+    def _model(self) -> MemoryModel:
         self.configure_model()
         assert self.model is not None
         return self.model
@@ -99,8 +126,30 @@ class StagedTask(pl.LightningModule):
     def build(self, info: StreamInfo) -> None:
         """Build the model for a stream."""
         self.info = info
-        self.model = build_model(self.model_name, self.config, info)
+        mails = Mails(self._message, raw=self.sends_raw_mails)
+        model = self.make_model(info, mails)
+        if not isinstance(model, MemoryModel):
+            received = f"a {type(model).__name__}"
+            cure = "subclass lightning_tgnn.models.MemoryModel, and return one from what you gave as `model`"
+            raise InvalidArgumentError(refusal("model", "built as a MemoryModel", received, cure))
+        if not mails.raw:
+            model.spec = replace(model.spec, own_half=False, event_features=False)
+        self.model = model
         self.build_head()
+
+    def make_model(self, info: StreamInfo, mails: Mails) -> nn.Module:
+        """Return the model for a stream."""
+        if isinstance(self._built_by, str):
+            return build_model(self._built_by, self.config, info, mails)
+        return self._built_by(info)
+
+    @property
+    def sends_raw_mails(self) -> bool:
+        """Whether `make_mails` leaves mails as the model makes them, of which a strategy need not send all.
+
+        An override that only looks at them may say so.
+        """
+        return type(self).make_mails is StagedTask.make_mails
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam, fused unless Lightning has to clip between its parts."""
@@ -113,11 +162,16 @@ class StagedTask(pl.LightningModule):
 
     def apply_mail(self, rows: StateRows) -> UpdatedRows:
         """Take in the pending mails of the rows."""
-        return self._model.apply_mail(rows)
+        updated = self._model.apply_mail(rows)
+        check_result("apply_mail, memory,", updated.memory, rows.memory.shape)
+        check_result("apply_mail, memory_time,", updated.memory_time, rows.memory_time.shape)
+        return updated
 
     def embed(self, updated: UpdatedRows, batch: RootBatch) -> Tensor:
         """Return the embeddings [R, d_emb] of the roots."""
-        return self._model.embed(updated, batch)
+        embeddings = self._model.embed(updated, batch)
+        check_result(f"{type(self.model).__name__}.embed", embeddings, (len(batch.root_index), self.embedding_dim))
+        return embeddings
 
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
         """Return what the batch writes."""
@@ -131,6 +185,11 @@ class StagedTask(pl.LightningModule):
     def default_stage_order(self) -> StageOrder:
         """The order of the stages where no strategy has another: one after the other."""
         return in_order
+
+    @property
+    def embedding_dim(self) -> int:
+        """Width of the embeddings."""
+        return self._model.embedding_dim
 
     @property
     def state_spec(self) -> StateSpec:

@@ -21,10 +21,11 @@ class StateSpec:
     Attributes:
         num_nodes: Rows.
         memory_dim: Width of the memory.
-        mail_dim: Width of a mail, ``2 * memory_dim + edge_feature_dim``.
+        mail_dim: Width of a mail; ``2 * memory_dim + edge_feature_dim``, unless a model mails something else.
         mailbox_size: Mails kept per node.
         own_half: Mails go to the ends of their event only and one is kept, so that the first half of a mail is the
             memory of the row it lies in, as both were written.
+        event_features: What a mail has behind ``2 * memory_dim`` are the features of its event.
     """
 
     num_nodes: int
@@ -32,6 +33,7 @@ class StateSpec:
     mail_dim: int
     mailbox_size: int
     own_half: bool
+    event_features: bool = True
 
 
 @dataclass(frozen=True)

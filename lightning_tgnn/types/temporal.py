@@ -81,6 +81,7 @@ class EventBatch(TensorFields):
         num_written: Distinct sources and destinations.
         num_roots: Distinct roots.
         starts_stream: This is the first batch of an epoch: node state has to be empty before it.
+        first: The first event of the global batch, on whatever rank it is.
         position: Events of the stream that have happened once this batch has, on all ranks.
         changed: int64 [C], distinct nodes whose rows the global batch changes, on whatever rank; [0] where the whole
             global batch is this batch.
@@ -113,6 +114,7 @@ class EventBatch(TensorFields):
     num_written: int
     num_roots: int
     starts_stream: bool
+    first: int
     position: int
     changed: Tensor
     share: float

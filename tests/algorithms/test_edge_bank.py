@@ -24,7 +24,8 @@ def test_it_remembers_what_a_list_remembers(seed, num_events, num_nodes, window)
     time = np.sort(rng.integers(0, 12, num_events)).astype(float)
     queries = np.stack([*rng.integers(0, num_nodes, (2, 80)), rng.integers(0, num_events, 80)], axis=1)
     bank = EdgeBank.build(*map(torch.from_numpy, (src, dst, time)), num_nodes)
-    found = bank.remembers(*torch.from_numpy(queries).unbind(1), window)
+    source, destination, before = torch.from_numpy(queries).unbind(1)
+    found = bank.remembers(source, destination, before, time=bank.event_time[before], window=window)
     assert found.tolist() == [reference(src, dst, time, query, window) for query in queries.tolist()]
 
 
@@ -32,6 +33,6 @@ def test_bad_arguments_are_refused():
     nodes = torch.tensor([0, 1])
     bank = EdgeBank.build(nodes, nodes, nodes.double(), 2)
     with pytest.raises(InvalidArgumentError, match="window must be a finite number above 0, got -1"):
-        bank.remembers(nodes, nodes, nodes, -1)
+        bank.remembers(nodes, nodes, nodes, time=nodes.double(), window=-1)
     with pytest.raises(InvalidArgumentError, match=r"nodes and events must be below 3,037,000,500, got 4000000000"):
         EdgeBank.build(nodes, nodes, nodes.double(), 4_000_000_000)

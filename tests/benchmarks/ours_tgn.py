@@ -37,6 +37,8 @@ class TimedLinkPrediction(LinkPrediction):
     def score(self, embeddings, batch):
         return self.timed("score", super().score, embeddings, batch)
 
+    sends_raw_mails = True
+
     def make_mails(self, updated, batch):
         return self.timed("make mails", super().make_mails, updated, batch)
 

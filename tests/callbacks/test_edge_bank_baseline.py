@@ -15,23 +15,25 @@ from tests.data.streams import random_store
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4}
 
 
-def slow_figures(data, loader, window):
+def slow_figures(data, loader, window, past="time"):
     """Return the figures of a list of edges, event by event."""
     store, metrics = data.store, LinkMetrics()
     for batch in loader:
         rows = []
         for event, u, others in zip(batch.events.tolist(), batch.src.tolist(), batch.negatives.tolist(), strict=True):
-            first = 0 if window is None else int((store.time[:event] < store.time[event] - window).sum())
-            seen = set(zip(store.src[first:event].tolist(), store.dst[first:event].tolist(), strict=True))
+            start = 0 if window is None else int((store.time < store.time[event] - window).sum())
+            earlier = int((store.time < store.time[event]).sum())
+            end = {"time": earlier, "batch": int(batch.events[0]), "event": event}[past]
+            seen = set(zip(store.src[start:end].tolist(), store.dst[start:end].tolist(), strict=True))
             rows.append([float((u, v) in seen) for v in [int(store.dst[event]), *others]])
         scores = torch.tensor(rows)
         metrics.update(scores[:, 0], scores[:, 1:], batch.unseen)
     return {name: float(value) for name, value in metrics.compute().items()}
 
 
-@pytest.mark.parametrize("window", [None, 13.0])
-def test_figures_are_those_of_a_list_of_edges(tmp_path, window):
-    data = TemporalDataModule(random_store(400, num_nodes=14), batch_size=17, num_eval_negatives=6)
+@pytest.mark.parametrize(("window", "past"), [(None, "time"), (13.0, "time"), (13.0, "batch"), (None, "event")])
+def test_figures_are_those_of_a_list_of_edges(tmp_path, window, past):
+    data = TemporalDataModule(random_store(400, num_nodes=14), batch_size=17, num_eval_negatives=6, past=past)
     trainer = pl.Trainer(
         callbacks=[EdgeBankBaseline(window)], accelerator="cpu", logger=False, enable_progress_bar=False, max_epochs=1,
         enable_checkpointing=False, enable_model_summary=False,
@@ -42,7 +44,7 @@ def test_figures_are_those_of_a_list_of_edges(tmp_path, window):
     span = float(data.store.time[-1] - data.store.time[data.split.test[0]])
     for part, loader in (("val", data.val_dataloader()), ("test", data.test_dataloader())):
         for name, lasting in (("edgebank", None), ("edgebank_window", window or span)):
-            expected = slow_figures(data, loader, lasting)
+            expected = slow_figures(data, loader, lasting, past)
             assert set(expected) >= {"ap", "auc", "mrr", "hits@10"}
             for figure, value in expected.items():
                 assert float(measured[f"{part}/{name}/{figure}"]) == pytest.approx(value, abs=1e-6), (

@@ -25,14 +25,23 @@ def batches(sampled_roots, store=None, training=True, **options):
     return data, list(data.train_dataloader() if training else data.val_dataloader())
 
 
-def past_events(store, node, before):
-    found = [e for e in range(before) if node in (int(store.src[e]), int(store.dst[e]))]
+PASTS = ["time", "batch", "event"]
+
+
+def past_events(store, node, event, first, past):
+    """Return the K latest events of a node that an event of the batch which begins with ``first`` may see."""
+
+    def is_past(e):
+        return {"time": store.time[e] < store.time[event], "batch": e < first, "event": e < event}[past]
+
+    found = [e for e in range(len(store)) if is_past(e) and node in (int(store.src[e]), int(store.dst[e]))]
     return found[::-1][:K]
 
 
+@pytest.mark.parametrize("past", PASTS)
 @pytest.mark.parametrize("training", [True, False])
-def test_neighbours_and_positions(training):
-    data, made = batches("all", training=training)
+def test_neighbours_and_positions(training, past):
+    data, made = batches("all", training=training, past=past)
     store = data.store
     for batch in made:
         negatives = batch.negatives
@@ -41,15 +50,15 @@ def test_neighbours_and_positions(training):
         when = [*events, *events, *(e for e in events for _ in range(negatives.shape[1]))]
         assert batch.nodes[batch.root_index].tolist() == roots
         for row, (root, event) in enumerate(zip(roots, when, strict=True)):
-            expected = past_events(store, root, event)
+            expected = past_events(store, root, event, events[0], past)
             mask = batch.neighbor_mask[row]
             assert mask.tolist() == [slot < len(expected) for slot in range(K)]
-            for slot, past in enumerate(expected):
-                neighbor = int(store.src[past]) + int(store.dst[past]) - root
+            for slot, earlier in enumerate(expected):
+                neighbor = int(store.src[earlier]) + int(store.dst[earlier]) - root
                 assert int(batch.nodes[batch.neighbor_index[row, slot]]) == neighbor
-                assert float(batch.neighbor_time[row, slot]) == float(store.time[past] - store.time[0])
+                assert float(batch.neighbor_time[row, slot]) == float(store.time[earlier] - store.time[0])
                 features = batch.edge_features[batch.neighbor_edge[row, slot]]
-                assert torch.equal(features, store.edge_features[past])
+                assert torch.equal(features, store.edge_features[earlier])
 
 
 def test_distinct_nodes_stand_in_groups():
@@ -67,9 +76,10 @@ def test_distinct_nodes_stand_in_groups():
         assert torch.equal(batch.edge_features[batch.event_edge], data.store.edge_features[batch.events])
 
 
+@pytest.mark.parametrize("past", PASTS)
 @pytest.mark.parametrize("sampled_roots", ["none", "events", "all"])
-def test_the_latest_event_mails(sampled_roots):
-    data, made = batches(sampled_roots)
+def test_the_latest_event_mails(sampled_roots, past):
+    data, made = batches(sampled_roots, past=past)
     store = data.store
     for batch in made:
         count, expected = len(batch), {}
@@ -77,8 +87,8 @@ def test_the_latest_event_mails(sampled_roots):
             u, v = int(store.src[event]), int(store.dst[event])
             if sampled_roots == "events":
                 for side, end in ((0, u), (1, v)):
-                    for past in past_events(store, end, event):
-                        expected[int(store.src[past]) + int(store.dst[past]) - end] = position + side * count
+                    for earlier in past_events(store, end, event, int(batch.events[0]), past):
+                        expected[int(store.src[earlier]) + int(store.dst[earlier]) - end] = position + side * count
             expected[u] = position
             expected[v] = position + count
         assert dict(zip(batch.mail_nodes.tolist(), batch.mail_source.tolist(), strict=True)) == expected
@@ -94,6 +104,7 @@ def test_nobody_reads_neighbours_that_only_receive():
 def test_a_batch_knows_where_it_stands():
     _, made = batches("none")
     assert [batch.starts_stream for batch in made] == [True] + [False] * (len(made) - 1)
+    assert [batch.first for batch in made] == [16 * i for i in range(len(made))]
     assert [batch.position for batch in made] == [min(16 * (i + 1), 140) for i in range(len(made))]
     assert torch.cat([batch.events for batch in made]).tolist() == list(range(140))
 

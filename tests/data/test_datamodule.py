@@ -19,6 +19,7 @@ from tests.data.streams import random_store
         ({"negatives": "hard"}, "negatives must be one of 'all', 'destination', 'historical', 'inductive', got 'hard'"),
         ({"eval_negatives": "hard"}, "eval_negatives must be one of"),
         ({"neighbor_sampler": "latest"}, "neighbor_sampler must be one of 'most_recent', 'uniform'"),
+        ({"past": "now"}, "past must be one of 'batch', 'event', 'time', got 'now'"),
         ({"split_by": "nodes"}, "split_by must be one of"),
         ({"presample": "yes"}, "presample must be one of 'epoch', 'off'"),
         ({"format": "xlsx"}, "format must be one of .*'jodie'.* got 'xlsx'"),
@@ -65,3 +66,20 @@ def test_a_stream_without_repeats_has_a_time_scale():
     )
     assert data.info.gap_mean > 0
     assert data.info.gap_std > 0
+
+
+@pytest.mark.parametrize(
+    ("past", "said"), [("time", "hides"), ("batch", "of different batches"), ("event", "give each other away")]
+)
+def test_many_tied_events_are_told(past, said, caplog):
+    caplog.set_level("INFO")
+    tied, plain = random_store(200, seed=1), random_store(200, seed=1, ties=False)
+    TemporalDataModule(tied, past=past).setup()
+    share = sum(int((tied.time == time).sum()) > 1 for time in tied.time) / 200
+    assert f"{share:.1%} of the events tied" in caplog.text
+    assert f"{share:.0%} of the events have another one at their time: " in caplog.text
+    assert said in caplog.text
+    caplog.clear()
+    TemporalDataModule(plain, past=past).setup()
+    assert "0.0% of the events tied" in caplog.text
+    assert "have another one" not in caplog.text

@@ -51,7 +51,9 @@ def test_length_is_the_number_of_batches():
         {"presample": "epoch", "prefetch_batches": 0},
     ],
 )
-@pytest.mark.parametrize("settings", [{}, {"negatives": "historical", "neighbor_sampler": "uniform"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"past": "batch"}, {"negatives": "historical", "neighbor_sampler": "uniform", "past": "event"}]
+)
 def test_how_batches_are_made_does_not_change_them(options, settings):
     plain, other = module(**settings), module(**settings, **options)
     for name in ("train_dataloader", "val_dataloader", "test_dataloader"):

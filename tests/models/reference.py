@@ -44,7 +44,7 @@ class Reference:
 
     def encode(self, prefix, elapsed):
         w, b = self.w[f"{prefix}.weight"], self.w[f"{prefix}.bias"]
-        return torch.cos(elapsed / self.gap_mean * w + b)
+        return torch.cos(min(elapsed, self.gap_mean + 10 * self.gap_std) / self.gap_mean * w + b)
 
     def linear(self, prefix, x):
         out = self.w[f"{prefix}.weight"] @ x
@@ -105,11 +105,13 @@ class Reference:
         return h, t
 
     def neighbors(self, node, event):
-        """The K latest events of ``node`` before ``event``: (neighbour, event id)."""
+        """The K latest events of ``node`` at earlier times than ``event``'s: (neighbour, event id)."""
         found = []
         for e in range(event - 1, -1, -1):
             if len(found) == self.k:
                 break
+            if self.times[e] == self.times[event]:
+                continue
             if node == self.src[e]:
                 found.append((self.dst[e], e))
             elif node == self.dst[e]:
@@ -120,7 +122,7 @@ class Reference:
         h, t_u = self.state(node)
         t = self.times[event]
         if self.name in {"jodie", "apan"}:
-            elapsed = torch.tensor([(t - t_u - self.gap_mean) / self.gap_std], dtype=D)
+            elapsed = torch.tensor([math.log(1 + (t - t_u) / self.gap_mean)], dtype=D)
             return self.linear("embedding.out", h * (1 + self.linear("embedding.drift", elapsed)))
         return self.attend(h, node, event)
 

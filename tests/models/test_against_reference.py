@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
+from lightning_tgnn.models.time_encoding import TimeEncoder
 from tests.models.reference import Reference
 
 NUM_NODES, NUM_EVENTS, BATCH, K = 12, 240, 16, 4
@@ -97,3 +98,12 @@ def assert_same_gradients(task, reference, loss, expected):
         torch.testing.assert_close(
             got.double(), want, rtol=2e-3, atol=2e-5 * float(largest) + 1e-7, msg=lambda m, n=name: f"{n}: {m}"
         )
+
+
+@pytest.mark.parametrize("name", ["tgn", "jodie", "apan"])
+def test_times_are_told_apart_up_to_ten_deviations_above_the_mean(name):
+    task, data, _ = make_pair(name, make_store(0, 0), 0, 1)
+    encoders = [module for module in task.modules() if isinstance(module, TimeEncoder)]
+    assert encoders
+    for encoder in encoders:
+        assert float(encoder.longest) == pytest.approx(data.info.gap_mean + 10 * data.info.gap_std)

@@ -187,6 +187,12 @@ def test_elapsed_time_is_taken_in_float64():
     assert encoder.elapsed(later, later - 0.25).tolist() == [0.25]
 
 
+def test_longer_times_than_the_longest_count_as_that():
+    encoder = TimeEncoder(4, unit=2.0, longest=30.0)
+    later = torch.tensor([10.0, 30.0, 31.0, 1e9], dtype=torch.float64)
+    assert encoder.elapsed(later, torch.zeros(4)).tolist() == [5.0, 15.0, 15.0, 15.0]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_equals_the_cpu():
     inputs, places, keep = make(300, 6, distinct=40)

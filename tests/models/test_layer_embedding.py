@@ -137,7 +137,7 @@ def test_a_layer_trains_and_comes_back_from_its_checkpoint(tmp_path, layer):
         (
             "os.system",
             {"command": "true"},
-            "layer must be a torch.nn.Module, got 'os.system'; give the path of a layer",
+            "layer must be the class of a torch.nn.Module, got 'os.system'; give a layer's class or the path of it",
         ),
         (
             "torch.nn.Linear",

@@ -100,27 +100,35 @@ def labelled_cases(rank, ranks):
     return outcomes
 
 
+IDLE = [(model, "time", name) for model in ("tgn", "jodie", "apan") for name in ("sven", "depcomm", "depcache")]
+IDLE += [(model, "batch", "sven") for model in ("tgn", "apan")]  # a rank's past ends with the global batch's
+
+
 def with_idle_ranks(rank, ranks):
     """140 events: 98 in training, so that the last global batch has 2 for 4 ranks."""
     as_torchrun(rank, ranks)
     outcomes = []
-    for model in ("tgn", "jodie", "apan"):
-        for name, options in (("sven", {"staleness": 0}), ("depcomm", {}), ("depcache", {})):
-            outcome = fit(*build(model, GLOBAL_BATCH // ranks, events=140), strategy(name, options), ranks)
-            del outcome["trainer"]
-            outcomes.append((model, name, outcome))
+    for model, past, name in IDLE:
+        options = {"staleness": 0} if name == "sven" else {}
+        outcome = fit(*build(model, GLOBAL_BATCH // ranks, events=140, past=past), strategy(name, options), ranks)
+        del outcome["trainer"]
+        outcomes.append(outcome)
     return outcomes, labelled_cases(rank, ranks)
 
 
 @pytest.mark.timeout(200)
 def test_a_rank_without_events_changes_nothing():
-    alone = {model: fit(*build(model, GLOBAL_BATCH, events=140), "auto", 1) for model in ("tgn", "jodie", "apan")}
+    alone = {
+        (model, past): fit(*build(model, GLOBAL_BATCH, events=140, past=past), "auto", 1)
+        for model, past in {(model, past) for model, past, _ in IDLE}
+    }
     outcomes, of_labels = run_ranks(with_idle_ranks, 4, timeout=190)[0]
-    for model, name, outcome in outcomes:
-        for key, value in alone[model]["weights"].items():
-            close(outcome["weights"][key], value, f"{model}, {name}: {key}")
+    for (model, past, name), outcome in zip(IDLE, outcomes, strict=True):
+        case, one = f"{model}, past={past}, {name}", alone[model, past]
+        for key, value in one["weights"].items():
+            close(outcome["weights"][key], value, f"{case}: {key}")
         for table in STATE:
-            close(outcome["state"][table], alone[model]["state"][table], f"{model}, {name}: {table}")
+            close(outcome["state"][table], one["state"][table], f"{case}: {table}")
     for kind, name in LABELLED:
         outcome, one = of_labels[kind, name], fit(*labelled(kind, GLOBAL_BATCH), "auto", 1)
         close(outcome["gradients"], one["gradients"], f"{kind}, {name}: gradients")

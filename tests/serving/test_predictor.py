@@ -14,6 +14,7 @@ from tests.data.streams import random_store
 from tests.serving.runs import SMALL, data_module, fitted, trainer
 
 MODELS = ["tgn", "jodie", "apan"]
+PASTS = ["time", "batch", "event"]
 
 
 def state_of(predictor):
@@ -89,7 +90,7 @@ def test_observing_the_training_part_gives_the_state_that_training_left(tmp_path
 @settings(deadline=None, max_examples=8)
 @given(data=st.data())
 def test_neither_chunks_nor_questions_change_the_state(tmp_path_factory, model, data):
-    path, module, store = checkpoint_of(tmp_path_factory, model)
+    path, module, store = checkpoint_of(tmp_path_factory, model, data.draw(st.sampled_from(PASTS)))
     count = data.draw(st.integers(1, 210))
     sizes = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=20))
     asks = data.draw(st.booleans())
@@ -109,21 +110,23 @@ def test_neither_chunks_nor_questions_change_the_state(tmp_path_factory, model, 
 _CHECKPOINTS = {}
 
 
-def checkpoint_of(factory, model):
-    if model not in _CHECKPOINTS:
+def checkpoint_of(factory, model, past="time"):
+    if (model, past) not in _CHECKPOINTS:
         store = random_store(300, num_nodes=25, edge_dim=2)
         path = factory.mktemp("run") / "a.ckpt"
-        fitted(path, data_module(store), model)
-        _CHECKPOINTS[model] = path, data_module(store), store
-    return _CHECKPOINTS[model]
+        fitted(path, data_module(store, past=past), model)
+        _CHECKPOINTS[model, past] = path, data_module(store, past=past), store
+    return _CHECKPOINTS[model, past]
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("features", [(0, 0), (2, 3)])
-def test_scores_are_those_of_evaluation(tmp_path, model, features):
+@pytest.mark.parametrize(
+    ("features", "past"), [((0, 0), "time"), ((2, 3), "time"), ((2, 0), "batch"), ((2, 0), "event")]
+)
+def test_scores_are_those_of_evaluation(tmp_path, model, features, past):
     # The first event of a batch has nothing of its batch before it, as a question has none.
     store = random_store(400, num_nodes=25, edge_dim=features[0], node_dim=features[1])
-    data = data_module(store, batch_size=7)
+    data = data_module(store, batch_size=7, past=past)
     task = fitted(tmp_path / "a.ckpt", data, model, static_dim=3)
     expected = [float(result["probability"][0]) for result in trainer().predict(task, datamodule=data)]
     predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data, catch_up_stream=False)
@@ -137,6 +140,47 @@ def test_scores_are_those_of_evaluation(tmp_path, model, features):
     np.testing.assert_allclose(scored, expected, atol=1e-5)
     caught_up = Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
     assert_same_state(state_of(caught_up), state_of(predictor))
+
+
+def past_of(store, end, node, time, past, k):
+    """Return other end, time and features of the K latest of ``end`` events that a question at ``time`` may see."""
+    seen = [e for e in range(end) if store.time[e] < time or (past != "time" and store.time[e] == time)]
+    own = [e for e in seen if node in (int(store.src[e]), int(store.dst[e]))][::-1][:k]
+    return [
+        (int(store.src[e] + store.dst[e]) - node, float(store.time[e] - store.time[0]), store.edge_features[e].tolist())
+        for e in own
+    ]
+
+
+def seen_by(batch, node):
+    """Return the same of what a question has been given."""
+    rows = zip(batch.neighbor_index[node], batch.neighbor_time[node], batch.neighbor_edge[node], strict=True)
+    found = [(int(batch.nodes[i]), float(when), batch.edge_features[edge].tolist()) for i, when, edge in rows]
+    return found[: int(batch.neighbor_mask[node].sum())]
+
+
+@pytest.mark.parametrize("past", PASTS)
+@settings(deadline=None, max_examples=10)
+@given(data=st.data())
+def test_questions_see_the_past_alone(tmp_path_factory, past, data):
+    path, module, store = checkpoint_of(tmp_path_factory, "tgn", past)
+    predictor = Predictor.from_checkpoint(path, module, catch_up_stream=False)
+    start = data.draw(st.sampled_from([0, predictor.num_events]))
+    if not start:
+        predictor.reset()
+    sizes = data.draw(st.lists(st.integers(1, 60), min_size=1, max_size=6))
+    ask = data.draw(st.sampled_from([None, lambda: predictor.embed(np.arange(25))]))
+    end = data.draw(st.integers(start + 1, len(store)))
+    observe_in_chunks(predictor, store, torch.arange(start, end), iter(sizes + [7] * 100), ask)
+    if data.draw(st.booleans()):
+        predictor.save(path.with_name("kept.pt"))
+        predictor = Predictor.load(path.with_name("kept.pt"))
+    latest = float(store.time[end - 1])
+    for time in (latest, latest + 1):
+        times = torch.full((25,), time - float(store.time[0]), dtype=torch.float64)
+        _, batch = predictor._live.query(torch.arange(25), times)
+        for node in range(25):
+            assert seen_by(batch, node) == past_of(store, end, node, time, past, module.num_neighbors)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -339,7 +383,7 @@ def test_checkpoints_that_cannot_serve_are_refused(tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
     with pytest.raises(CheckpointError, match=r"other.ckpt must be a checkpoint with node state"):
         Predictor.from_checkpoint(tmp_path / "other.ckpt")
-    with pytest.raises(CheckpointError, match=r"other.ckpt must be lightning_tgnn.Predictor, version 1, got 'None"):
+    with pytest.raises(CheckpointError, match=r"other.ckpt must be lightning_tgnn.Predictor, version 2, got 'None"):
         Predictor.load(tmp_path / "other.ckpt")
     (tmp_path / "text.pt").write_text("hello")
     with pytest.raises(CheckpointError, match=r"text.pt must be a saved Predictor"):
@@ -352,7 +396,7 @@ def test_a_task_of_the_users_own(tmp_path):
 
     store = random_store(300, num_nodes=25)
     fitted(tmp_path / "a.ckpt", data_module(store), task=Own("tgn", **SMALL))
-    with pytest.raises(InvalidArgumentError, match=r"task must be given, for it is none of this package, got 'Own'"):
+    with pytest.raises(CheckpointError, match=r"task in .* must be given, or one of Dyn.*Own'; give task yourself"):
         Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store))
     assert 0 < Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store), task=Own).score([1], [2])[0] < 1
 
@@ -455,12 +499,17 @@ def test_saved_states_that_do_not_fit_together_are_refused(tmp_path):
     fitted(tmp_path / "a.ckpt", data)
     Predictor.from_checkpoint(tmp_path / "a.ckpt", data).save(tmp_path / "live.pt")
     held, path = torch.load(tmp_path / "live.pt"), tmp_path / "bad.pt"
-    neighbor, weights = held["recent"]["neighbor"], held["weights"]
+    neighbor, weights = held["recent"]["tables"]["neighbor"], held["weights"]
+    moment = held["recent"]["moment"]
+    assert len(moment["nodes"]) >= 2
     for keys, value, message in (
-        (("version",), torch.ones(2), "must be lightning_tgnn.Predictor, version 1"),
+        (("version",), torch.ones(2), "must be lightning_tgnn.Predictor, version 2"),
         (("clock", "latest"), 1e308, "got .ValueError: what does not fit is clock .*not that of the latest event"),
-        (("recent", "neighbor"), neighbor + 25, "what does not fit is neighbor outside of -1 .. 24"),
-        (("recent", "neighbor"), neighbor[:1], "what does not fit is neighbor"),
+        (("recent", "tables", "neighbor"), neighbor + 25, "what does not fit is neighbor outside of -1 .. 24"),
+        (("recent", "tables", "neighbor"), neighbor[:1], "what does not fit is neighbor"),
+        (("recent", "past"), "future", "what does not fit is recent"),
+        (("recent", "moment", "nodes"), moment["nodes"].flip(0), "what does not fit is nodes of a moment out of order"),
+        (("recent", "moment", "time"), 7, "what does not fit is moment"),
         (("features",), held["features"][:1], "what does not fit is row outside of -1 .. 0"),
         (("is_destination",), torch.ones(24, dtype=torch.bool), "what does not fit is is_destination"),
         (("batch_size",), 0, "what does not fit is batch_size 0"),

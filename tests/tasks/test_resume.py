@@ -1,20 +1,12 @@
-"""Killed by SIGKILL at any step and resumed from the last checkpoint, a run ends as if nothing had happened."""
+"""Killed by SIGKILL at any moment and resumed by ``--ckpt_path last``, a recipe ends as if nothing had happened."""
 
 import random
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
-
-
-def run(folder, model, kill_at, result):
-    command = [sys.executable, "-m", "tests.tasks.resume_run", str(folder), model, str(kill_at), str(result)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+from tests.tasks.resume_run import run
 
 
 def assert_same(one, other, path=""):
@@ -29,17 +21,34 @@ def assert_same(one, other, path=""):
         assert one == other, path
 
 
-@pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
-def test_a_killed_run_ends_the_same(tmp_path, model):
-    # 14 steps an epoch: one kill in each epoch, the first where every checkpoint lies in mid-epoch.
+def moments(model):
+    """Return when a run and those that go on with it are killed: 14 steps an epoch, checkpoints every 4 and at its end.
+
+    In the first epoch all checkpoints lie in its middle.
+    """
     generator = random.Random(f"resume {model}")
-    kills = [generator.randint(5, 13), generator.randint(18, 27), generator.randint(29, 41)]
-    whole = run(tmp_path / "whole", model, 0, tmp_path / "whole.pt")
-    assert whole.returncode == 0, whole.stderr
-    for kill_at in kills:
-        killed = run(tmp_path / "killed", model, kill_at, tmp_path / "killed.pt")
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert not (tmp_path / "killed.pt").exists()
-    resumed = run(tmp_path / "killed", model, 0, tmp_path / "killed.pt")
-    assert resumed.returncode == 0, resumed.stderr
+    first = generator.randint(5, 12)
+    yield "step", first
+    yield "step", first + 1 if first % 4 != 3 else first  # before the second run has saved anything
+    if model == "tgn":
+        yield "validation", 0
+        yield "saving", generator.randint(0, 4)
+        yield "saving", 4  # of the best of an epoch, where every 4 steps were 3 checkpoints
+    yield "step", generator.randint(29, 41)
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
+def test_a_killed_recipe_ends_the_same(tmp_path, model):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    chosen = [f"--model.model={model}"]
+    code, said = run(whole, chosen, result=tmp_path / "whole.pt")
+    assert code == 0, said
+    resume = []
+    for moment in moments(model):
+        code, said = run(killed, chosen + resume, kill=moment)
+        assert code == -signal.SIGKILL, (moment, said)
+        resume = ["--ckpt_path=last"]
+    code, said = run(killed, chosen + resume, result=tmp_path / "killed.pt")
+    assert code == 0, said
     assert_same(torch.load(tmp_path / "whole.pt"), torch.load(tmp_path / "killed.pt"))

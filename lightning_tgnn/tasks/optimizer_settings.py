@@ -1,0 +1,81 @@
+"""How optimizers and schedulers are configured, and how a resumed run takes settings that have changed since."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from lightning_tgnn.checks import CheckpointError, refusal
+
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+def optimizer_settings(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return classes of optimizers and schedulers, and the options of each parameter group; plain values all.
+
+    To be asked before a checkpoint is restored and before the first step: then they are what was configured.
+    """
+    return {
+        "optimizers": [type(optimizer).__name__ for optimizer in trainer.optimizers],
+        "schedulers": [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs],
+        "groups": [[_options(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
+    }
+
+
+def take_changed_options(saved: dict[str, Any], configured: dict[str, Any], trainer: pl.Trainer) -> None:
+    """Give the optimizers what was configured otherwise than in the run that saved them.
+
+    Restoring has overwritten all of their options. A learning rate that a scheduler has changed since keeps its
+    relation to the configured one.
+
+    Args:
+        saved: `optimizer_settings` of that run.
+        configured: `optimizer_settings` of this one.
+        trainer: About to go on, with everything restored.
+
+    Raises:
+        CheckpointError: The optimizers or schedulers are others.
+    """
+    for kind in ("optimizers", "schedulers"):
+        if saved[kind] != configured[kind]:
+            cure = "go on with those, or leave the checkpoint out to train anew"
+            raise CheckpointError(refusal(kind, f"{saved[kind]}, as in the checkpoint", configured[kind], cure))
+    pairs = zip(saved["groups"], configured["groups"], trainer.optimizers, strict=True)
+    for before, now, optimizer in pairs:
+        for old, new, group in zip(before, now, optimizer.param_groups, strict=True):
+            changed = {name for name in new if name in old and old[name] != new[name]}
+            group.update({name: new[name] for name in changed - {"lr", "initial_lr"}})
+            if changed & {"lr", "initial_lr"}:
+                group["lr"] = _rescaled(float(group["lr"]), old["lr"], new["lr"])
+                if "initial_lr" in group:
+                    group["initial_lr"] = new["initial_lr"]
+    for config in trainer.lr_scheduler_configs:
+        _rescale_scheduler(config.scheduler, saved, configured, trainer)
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    options = {name: value for name, value in group.items() if name != "params" and isinstance(value, _PLAIN)}
+    if isinstance(group["lr"], torch.Tensor):
+        options["lr"] = float(group["lr"])
+    return options
+
+
+def _rescaled(rate: float, old: float, new: float) -> float:
+    return new if rate == old or not old else rate * (new / old)
+
+
+def _rescale_scheduler(scheduler: Any, saved: dict[str, Any], configured: dict[str, Any], trainer: pl.Trainer) -> None:
+    """Tell a scheduler the learning rates that have changed, and those of which it is made up."""
+    number = next((n for n, optimizer in enumerate(trainer.optimizers) if optimizer is scheduler.optimizer), None)
+    if number is None or not hasattr(scheduler, "base_lrs"):
+        return
+    groups = zip(saved["groups"][number], configured["groups"][number], strict=True)
+    initial = [(old.get("initial_lr", old["lr"]), new.get("initial_lr", new["lr"])) for old, new in groups]
+    for name in ("base_lrs", "_last_lr"):
+        rates = getattr(scheduler, name, [])
+        if len(rates) == len(initial):
+            setattr(scheduler, name, [_rescaled(rate, *pair) for rate, pair in zip(rates, initial, strict=True)])
+    for part in getattr(scheduler, "_schedulers", []):
+        _rescale_scheduler(part, saved, configured, trainer)

@@ -1,0 +1,135 @@
+"""Tasks that come back from a checkpoint: read in one way, made again from what a file may name only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from inspect import Parameter, signature
+from typing import Any, ClassVar, TypeVar
+
+import lightning.pytorch as pl
+from jsonargparse import ArgumentParser
+from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hparams_from_yaml
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from typing_extensions import Self, override
+
+from lightning_tgnn.checkpoint_io import WholeCheckpointIO, where_it_was
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.models.class_paths import import_path
+from lightning_tgnn.trust import describes_a_class, saved_arguments
+
+HYPER_PARAMETERS = pl.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
+_Task = TypeVar("_Task", bound=pl.LightningModule)
+
+
+class RestorableTask(pl.LightningModule):
+    """A LightningModule whose checkpoints choose nothing that runs code, see `lightning_tgnn.trust`."""
+
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {}
+    """Arguments that stand for classes or go to them: the strings that a file may hold there. Others are refused."""
+
+    @override
+    @_restricted_classmethod
+    def load_from_checkpoint(
+        cls,  # noqa: N805
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        *,
+        trust: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Return the task of a checkpoint, with its weights.
+
+        Neither the reading nor what the file names runs code: it holds tensors and plain values, and its
+        hyperparameters may name the layers and models of `lightning_tgnn.trust` and of ``file_may_name`` only.
+
+        Args:
+            checkpoint_path: A path, an address, or an open file.
+            map_location: As for `torch.load`; None puts weights where they were, if there is such a device.
+            hparams_file: Hyperparameters to take in place of the file's, ``.yaml`` or ``.csv``; they may name as much.
+            strict: Whether the names of the weights have to be those of the task; None asks its ``strict_loading``.
+            weights_only: False reads objects of other classes too, which runs code of the file's choosing.
+            trust: Import and call what the hyperparameters name, as LightningCLI does.
+            **kwargs: Arguments of the task in place of the file's, such as ``layer=MyLayer``.
+
+        Raises:
+            CheckpointError: The file is damaged, of another task or graph, or names what it may not.
+        """
+        checkpoint = WholeCheckpointIO().load_checkpoint(checkpoint_path, map_location or where_it_was, weights_only)
+        saved = checkpoint.get(HYPER_PARAMETERS, {}) if hparams_file is None else _read(str(hparams_file))
+        file = checkpoint_path if hparams_file is None else hparams_file
+        task = task_again(cls, saved, given=kwargs, file=file, trust=trust)
+        weights = checkpoint.get("state_dict")
+        if not isinstance(weights, dict):
+            cure = "give a checkpoint of a run"
+            raise CheckpointError(refusal(str(checkpoint_path), "a checkpoint with weights", sorted(checkpoint), cure))
+        task.configure_model()
+        task.on_load_checkpoint(checkpoint)
+        keys = task.load_state_dict(weights, strict=task.strict_loading if strict is None else strict)
+        for kind, names in (("missing", keys.missing_keys), ("unexpected", keys.unexpected_keys)):
+            if names:  # not strict, or an error has said so
+                rank_zero_warn(f"weights of {checkpoint_path} that are {kind}: {', '.join(names)}")
+        devices = {weight.device for weight in weights.values() if hasattr(weight, "device")}
+        return task.to(devices.pop()) if len(devices) == 1 else task
+
+
+def task_again(
+    kind: type[_Task], saved: Any, *, given: Mapping[str, Any] | None = None, file: Any, trust: bool = False
+) -> _Task:
+    """Return a new task with the hyperparameters of a file, those that the caller gives aside.
+
+    Args:
+        kind: Its class.
+        saved: The file's hyperparameters.
+        given: The caller's. A class that the file names too gets the plain arguments that the file has for it.
+        file: What to call the file.
+        trust: Make the objects that the file describes.
+
+    Raises:
+        CheckpointError: The file names what it may not.
+        InvalidArgumentError: The task does not take an argument that the caller gives.
+    """
+    given = dict(given or {})
+    _check_taken(kind, given)
+    if isinstance(saved, Mapping):
+        given = {name: _with_saved_arguments(value, saved.get(name)) for name, value in given.items()}
+    arguments = saved_arguments(kind, saved, given=given, file=file, trust=trust)
+    own = {name: value for name, value in arguments.items() if name not in given}
+    if describes_a_class(own):  # which is trusted
+        own = _made(kind, own, set(given))
+    return kind(**{**own, **given})
+
+
+def _check_taken(kind: type, given: Mapping[str, Any]) -> None:
+    known = signature(kind).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for name in given.keys() - known.keys():
+        requirement = f"one that {kind.__name__} takes"
+        raise InvalidArgumentError(refusal("argument", requirement, name, "correct its name"))
+
+
+def _with_saved_arguments(given: Any, saved: Any) -> Any:
+    """Return a class that the caller gives with the arguments that the file has for a class of that path."""
+    told = saved if isinstance(saved, Mapping) else {}
+    arguments = told.get("init_args") or {}
+    is_same = isinstance(given, type) and told.get("class_path") == import_path(given)
+    if not is_same or not isinstance(arguments, Mapping) or describes_a_class(arguments):
+        return given
+    return partial(given, **arguments)
+
+
+def _made(kind: type, arguments: Mapping[str, Any], given: set[str]) -> dict[str, Any]:
+    """Return arguments with the objects that they describe, as LightningCLI makes them."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, "task", skip=given, instantiate=False, fail_untyped=False)
+    made = parser.instantiate_classes(parser.parse_object({"task": dict(arguments)}))
+    return {name: made.task[name] for name in arguments}
+
+
+def _read(path: str) -> Any:
+    return load_hparams_from_tags_csv(path) if path.endswith(".csv") else load_hparams_from_yaml(path, False)

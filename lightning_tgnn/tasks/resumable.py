@@ -1,0 +1,141 @@
+"""What a task has to keep in a checkpoint so that a run can go on with it, and what it refuses to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from lightning_tgnn.best_checkpoint import carry_best
+from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.models.class_paths import import_path
+from lightning_tgnn.tasks.optimizer_settings import optimizer_settings, take_changed_options
+from lightning_tgnn.tasks.restorable_task import RestorableTask
+
+CURE = "give that, or leave the checkpoint out to train anew"
+
+
+class ResumableTask(RestorableTask):
+    """A task whose checkpoints say what they were trained with; what contradicts them is refused by name.
+
+    Settings of `may_change` are taken as they are given now, and so are the options of the optimizer. All other
+    arguments of the task, and those of the DataModule that it names in ``fixed_settings``, have to be as they were.
+    """
+
+    may_change: ClassVar[frozenset[str]] = frozenset({"lr", "weight_decay", "dropout"})
+    """Arguments that may differ from those in the checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._optimizers_configured: dict[str, Any] | None = None
+        self._optimizers_saved: dict[str, Any] | None = None
+
+    def on_fit_start(self) -> None:
+        """Note how the optimizers are configured, before a checkpoint is restored."""
+        self._optimizers_configured = optimizer_settings(self.trainer)
+
+    def on_train_start(self) -> None:
+        """Give restored optimizers the options that have changed."""
+        saved, self._optimizers_saved = self._optimizers_saved, None
+        if saved is not None and self._optimizers_configured is not None and self.trainer.ckpt_path is not None:
+            take_changed_options(saved, self._optimizers_configured, self.trainer)
+
+    def resumption(self) -> dict[str, Any]:
+        """Return what a checkpoint holds for `resume_with`, plain values all."""
+        data = getattr(self.trainer, "datamodule", None)
+        fixed = getattr(data, "fixed_settings", None)
+        return {
+            "task": task_name(type(self)),
+            "settings": {} if fixed is None else fixed(training=True),
+            "optimizers": self._optimizers_configured,
+        }
+
+    def resume_with(self, checkpoint: dict[str, Any], saved: dict[str, Any]) -> None:
+        """Go on with a checkpoint.
+
+        Args:
+            checkpoint: About to be restored.
+            saved: `resumption` of the task that has saved it; of an earlier version of this package, less.
+
+        Raises:
+            CheckpointError: An argument contradicts the checkpoint.
+        """
+        if self._trainer is None:  # `load_from_checkpoint` has made the task of it
+            return
+        self._check_kind(saved.get("task"))
+        training = self.trainer.state.fn == "fit"
+        arguments = checkpoint.get("hyper_parameters", {})
+        for line in check_same(arguments, self.hparams, f"{type(self).__name__}({{}}=...)", self.may_change):
+            if training:
+                rank_zero_info(line)
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if hasattr(data, "fixed_settings"):
+            check_same(
+                saved.get("settings", {}), data.fixed_settings(training=training), f"{type(data).__name__}({{}}=...)"
+            )
+        self._optimizers_saved = saved.get("optimizers") if training else None
+        carry_best(checkpoint, self.trainer)
+
+    def _check_kind(self, saved: str | None) -> None:
+        """Refuse a checkpoint of another task of this package; whose class a user's own task is, it knows itself."""
+        kinds = {kind.__name__: kind for kind in _below(ResumableTask) if kind.__module__.startswith("lightning_tgnn.")}
+        kind = kinds.get(saved or "")
+        if kind is not None and not (
+            isinstance(self, kind) and (type(self) is kind or type(self) not in kinds.values())
+        ):
+            raise CheckpointError(refusal("model", f"{saved}, as in the checkpoint", type(self).__name__, CURE))
+
+
+def check_same(
+    saved: Mapping[str, Any], given: Mapping[str, Any], argument: str, may_change: frozenset[str] = frozenset()
+) -> list[str]:
+    """Refuse what contradicts a checkpoint.
+
+    Args:
+        saved: Settings in the checkpoint.
+        given: Settings now; those that only one of the two has do not count, nor names with ``_`` at their head.
+        argument: How a setting is called in the refusal, with ``{}`` for its name.
+        may_change: Settings that may differ.
+
+    Returns:
+        A line for each setting of these that does.
+
+    Raises:
+        CheckpointError: Another differs.
+    """
+    differing = [
+        name for name in saved if not name.startswith("_") and name in given and _differ(saved[name], given[name])
+    ]
+    for name in differing:
+        if name not in may_change:
+            requirement = f"{saved[name]!r}, as in the checkpoint"
+            raise CheckpointError(refusal(argument.format(name), requirement, given[name], CURE))
+    return [f"{name}: {saved[name]!r} in the checkpoint, {given[name]!r} from here on" for name in differing]
+
+
+def task_name(kind: type) -> str:
+    """Return what a checkpoint calls a task: a class of this package by its name, another by its import path."""
+    package = __name__.partition(".")[0]
+    return kind.__name__ if kind.__module__.startswith(f"{package}.") else import_path(kind)
+
+
+def _differ(saved: Any, given: Any) -> bool:
+    saved, given = _as_in_yaml(saved), _as_in_yaml(given)
+    if isinstance(saved, dict | str) and isinstance(given, dict | str) and type(saved) is not type(given):
+        return False  # a class by its path and arguments from a recipe, by its name from Python
+    return saved != given
+
+
+def _as_in_yaml(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_in_yaml(held) for name, held in value.items()}
+    return [_as_in_yaml(held) for held in value] if isinstance(value, list | tuple) else value
+
+
+def _below(kind: type) -> Iterator[type]:
+    """Yield the classes that descend from one."""
+    children: list[type] = kind.__subclasses__()
+    for child in children:
+        yield child
+        yield from _below(child)
