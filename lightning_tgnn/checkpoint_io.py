@@ -63,6 +63,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
                 held = super().load_checkpoint(path, map_location, plain_only)
             if not isinstance(held, dict):
                 raise ValueError(f"a {type(held).__name__}")
+            _forget_files_elsewhere(held)
             return held
 
 
@@ -70,3 +71,21 @@ def save_whole_checkpoints(strategy: Strategy) -> None:
     """Let a strategy write checkpoints so, unless it was given a way of its own."""
     if type(strategy.checkpoint_io) is TorchCheckpointIO:
         strategy.checkpoint_io = WholeCheckpointIO()
+
+
+def _forget_files_elsewhere(checkpoint: dict[str, Any]) -> None:
+    """Drop the files outside of its folder that the state of a ModelCheckpoint names: it deletes them as its own."""
+    callbacks = checkpoint.get("callbacks")
+    for state in callbacks.values() if isinstance(callbacks, dict) else ():
+        if not isinstance(state, dict) or not isinstance(state.get("best_k_models"), dict):
+            continue
+        folder = state.setdefault("dirpath", None)  # without one it would take the files for those of the run
+        kept = state["best_k_models"].items()
+        state["best_k_models"] = {path: score for path, score in kept if _lies_in(path, folder)}
+        for name in ("kth_best_model_path", "last_model_path"):
+            if not _lies_in(state.get(name), folder):
+                state[name] = ""
+
+
+def _lies_in(path: Any, folder: Any) -> bool:
+    return str(path).startswith(f"{str(folder).rstrip('/')}/") and ".." not in Path(str(path)).parts

@@ -5,8 +5,10 @@ Every refusal names four things: the argument, what it must be, what came, and w
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -109,13 +111,39 @@ def check_not_negative(argument: str, value: Any, *, cure: str) -> float:
     return float(value)
 
 
+def did_you_mean(value: Any, names: Iterable[str]) -> str | None:
+    """Return the question after the name that was probably meant; None where none is near.
+
+    >>> did_you_mean("svn", ["ddp", "depcomm", "sven"])
+    "did you mean 'sven'?"
+    """
+    by_lower = {name.lower(): name for name in names}
+    near = get_close_matches(str(value).lower(), by_lower, n=1)
+    return f"did you mean {by_lower[near[0]]!r}?" if near else None
+
+
 def check_choice(argument: str, value: Any, choices: Collection[str]) -> str:
-    """Return ``value`` if it is one of ``choices``; the refusal lists them.
+    """Return ``value`` if it is one of ``choices``; the refusal lists them and names the nearest.
 
     Raises:
         InvalidArgumentError: It is not.
     """
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in sorted(choices))
-        raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, "choose a name from that list"))
+        cure = did_you_mean(value, choices) or "choose a name from that list"
+        raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, cure))
     return str(value)
+
+
+def check_import(argument: str, path: str) -> Any:
+    """Return what an import path names, such as ``dgl.nn.SAGEConv``. It runs what it imports.
+
+    Raises:
+        InvalidArgumentError: There is nothing of that name.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        cure = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({error})"
+        raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure)) from error

@@ -1,47 +1,34 @@
-"""The command ``lightning-tgnn``: LightningCLI's subcommands, a test of the best checkpoint after ``fit``, and ours."""
+"""LightningCLI's subcommands of ``lightning-tgnn``, and a test of the best checkpoint after ``fit``."""
 
 from __future__ import annotations
 
-import sys
 from argparse import RawDescriptionHelpFormatter
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import lightning.pytorch as pl
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter, Namespace
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.strategies import StrategyRegistry
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+import lightning_tgnn
+from lightning_tgnn.__main__ import DESCRIPTION, main
 from lightning_tgnn.best_checkpoint import deciding_callback
-from lightning_tgnn.broken_off import leave
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
-from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
-from lightning_tgnn.commands import COMMANDS
-from lightning_tgnn.files import refusal_to_write
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.parse_errors import OneLineErrors
 from lightning_tgnn.report import Best, print_report
 from lightning_tgnn.resuming_cli import ResumingCLI
+from lightning_tgnn.tasks.optimization import Optimization
 
-_DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
+__all__ = ["TGNNCommand", "main"]
 
-  lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
-  lightning-tgnn fit --config RECIPE --data.source events.csv      the same on your own events
-  lightning-tgnn fit --config RECIPE --ckpt_path last              go on where its newest run stopped
-  lightning-tgnn test --config RECIPE --ckpt_path best             the figures of its best checkpoint, or of a path
-  lightning-tgnn fit --model.help LinkPrediction                   what --model.* takes
-  lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
-  lightning-tgnn fit --config RECIPE --print_config                every setting with its value
-
-Beside the subcommands below there are these, with a --help of their own:
-
-  lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv   scores of pairs; top K, embeddings
-  lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
-  lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
-  lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
-  lightning-tgnn report runs/NAME/version_0                        one HTML page of a run
-"""
+for _name in lightning_tgnn.__all__:  # a class is known by its short name when it has been imported
+    getattr(lightning_tgnn, _name)
 
 _DEFAULTS = {
     "model": {"class_path": "lightning_tgnn.LinkPrediction"},
@@ -97,6 +84,23 @@ class TGNNCommand(ResumingCLI):
             parser.add_argument("--trust", type=bool, default=False, help=help_)
         return parser
 
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        # Lightning would make the optimizer now; our tasks have parameters when they know the stream.
+        given = {name: _maker(self._get(self.config_init, name)) for name in ("optimizer", "lr_scheduler")}
+        given = {name: make for name, make in given.items() if make is not None}
+        if not given:
+            return
+        if not isinstance(getattr(self.model, "optimization", None), Optimization):
+            _check_left_out("lr_scheduler", given.keys() == {"lr_scheduler"}, self.model, "without --optimizer")
+            super()._add_configure_optimizers_method_to_model(subcommand)
+            return
+        for name in given:
+            own = not type(self.model).configure_optimizers.__module__.startswith("lightning_tgnn.")
+            _check_left_out(name, own, self.model, "which has a configure_optimizers of its own")
+            twice = getattr(self.model.optimization, name) is not None
+            _check_left_out(name, twice, self.model, f"beside --model.{name}")
+        self.model.optimization = replace(self.model.optimization, **given)
+
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, with the baseline if asked for, and our progress bar unless one is given or unwanted."""
         given = self._get(self.config_init, "trainer", default={})
@@ -121,13 +125,14 @@ class TGNNCommand(ResumingCLI):
         for measure in (self.trainer.validate, self.trainer.test):
             results = measure(self.model, datamodule=self.datamodule, ckpt_path=path, verbose=False)
             figures.update(*results)
-        folder = self.trainer.log_dir  # all ranks ask for it: the first one tells the others
-        _report(figures, folder, best, seconds)
+        # All ranks ask for it: the first one tells the others.
+        folder = self.trainer.log_dir if self.trainer.loggers else None
+        _report(figures, folder, checkpoint_dir=getattr(checkpoints, "dirpath", None), best=best, seconds=seconds)
 
 
 @rank_zero_only
-def _report(figures: dict[str, float], log_dir: str | None, best: Best | None, seconds: dict[str, float]) -> None:
-    print_report(figures, log_dir, best=best, seconds=seconds)
+def _report(figures: dict[str, float], log_dir: str | None, **found: Any) -> None:
+    print_report(figures, log_dir, **found)
 
 
 def _best(callback: Any) -> Best | None:
@@ -142,13 +147,27 @@ def _seconds(trainer: pl.Trainer) -> dict[str, float]:
     return dict(monitors[0].seconds) if monitors else {}
 
 
+def _maker(chosen: Namespace | None) -> Callable[..., Any] | None:
+    """Return what makes an optimizer or a schedule, from its class path and arguments."""
+    if not chosen:
+        return None
+    module, _, name = chosen["class_path"].rpartition(".")
+    return partial(getattr(import_module(module), name), **chosen.get("init_args", {}))
+
+
+def _check_left_out(name: str, refused: bool, task: pl.LightningModule, why: str) -> None:
+    if refused:
+        cure = f"leave out --{name}, or set the optimizer in one place"
+        raise InvalidArgumentError(refusal(f"--{name}", f"left out, {why}", type(task).__name__, cure))
+
+
 def _parser_options() -> dict[str, Any]:
     # LightningCLI hands these to the parser of the command and of each subcommand.
-    options = {"description": _DESCRIPTION, "formatter_class": _Formatter}
+    options = {"description": DESCRIPTION, "formatter_class": _Formatter}
     return {**options, **{name: options for name in TGNNCommand.subcommands()}}
 
 
-class _Parser(LightningArgumentParser):
+class _Parser(OneLineErrors, LightningArgumentParser):
     """Knows of a default task and DataModule the class only.
 
     With their settings, a recipe with another class would be given those whose names it shares: the learning rate, say.
@@ -169,41 +188,3 @@ class _Parser(LightningArgumentParser):
 
 class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
     """Keeps the lines of the description."""
-
-
-def main(args: ArgsType = None) -> None:
-    """Run the command; what the user can put right is one line on standard error, not a traceback."""
-    words = sys.argv[1:] if args is None else args
-    try:
-        if isinstance(words, list) and words and words[0] in COMMANDS:
-            COMMANDS[words[0]](words[1:])
-        else:
-            TGNNCommand(args)
-    except KeyboardInterrupt:
-        leave()
-    except (FileNotFoundError, MisconfigurationException) as error:
-        sys.exit(f"lightning-tgnn: {error}")
-    except (LightningTGNNError, ValueError, OSError) as error:
-        refused = _refusal(error)
-        if refused is None and "invalid strategy name" in str(error):
-            sys.exit(f"lightning-tgnn: {str(error).partition('. ')[0]}; those of this package are {_own_strategies()}")
-        if refused is None:
-            raise
-        sys.exit(f"lightning-tgnn: {refused}")
-
-
-def _own_strategies() -> str:
-    kinds = {name: held["strategy"].__module__ for name, held in StrategyRegistry.items()}
-    return ", ".join(sorted(name for name, module in kinds.items() if module.startswith("lightning_tgnn.")))
-
-
-def _refusal(error: BaseException | None) -> LightningTGNNError | None:
-    """Return the refusal behind an error: jsonargparse wraps what a constructor raises in an error of its own."""
-    if isinstance(error, IsADirectoryError):
-        cure = "give the file in it"
-        return InvalidArgumentError(refusal("path", "a file", f"the folder {error.filename}", cure))
-    if isinstance(error, OSError):  # of a logger, say
-        return refusal_to_write(Path(error.filename or "the folder of the run"), error)
-    while error is not None and not isinstance(error, LightningTGNNError):
-        error = error.__cause__ or error.__context__
-    return error

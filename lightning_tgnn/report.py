@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
@@ -12,7 +13,8 @@ from rich.table import Table
 _PARTS = {"val": "validation", "test": "test"}
 _BASELINES = {"edgebank": "EdgeBank", "edgebank_window": "EdgeBank, window"}
 _PARTS |= {f"{part}/{key}": f"{title}, {name}" for key, name in _BASELINES.items() for part, title in _PARTS.items()}
-_FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "hits@10": "Hits@10", "ap_inductive": "AP, unseen nodes"}
+_FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "expected_mrr": "expected MRR", "hits@10": "Hits@10"}
+_FIGURES |= {"ap_inductive": "AP, unseen nodes"}
 _WIDEST = 1000
 _FIGURES |= {"accuracy": "accuracy", "f1": "F1", "f1_micro": "F1, micro"}
 
@@ -36,15 +38,19 @@ def print_report(
     log_dir: str | None,
     console: Console | None = None,
     *,
+    checkpoint_dir: str | None = None,
     best: Best | None = None,
     seconds: Mapping[str, float] | None = None,
 ) -> None:
     """Print the figures of a run, the best checkpoint, what took the time, and the commands that show more.
 
+    Of folders and commands only those are named that have something to show.
+
     Args:
         figures: By key, such as ``val/ap``.
         log_dir: Folder of the logs; None where there are none.
         console: Where to print; standard output if None.
+        checkpoint_dir: Folder of the checkpoints; None where there are none.
         best: None where no figure decided.
         seconds: Of the stages of training steps, and ``validation``; None where nobody counted.
     """
@@ -55,12 +61,25 @@ def print_report(
         lines.append(f"best {best.name}: {best.value:.4f}, {best.path}")
     if seconds:
         lines.append(time_line(seconds))
-    if log_dir is not None:
-        lines.append(f"logs and checkpoints: {log_dir}")
-        lines.append(f"curves: tensorboard --logdir {shlex.quote(log_dir)}")
-        lines.append(f"page: lightning-tgnn report {shlex.quote(log_dir)}")
+    lines += _places(log_dir, checkpoint_dir)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def _places(log_dir: str | None, checkpoint_dir: str | None) -> list[str]:
+    """Return where logs and checkpoints are, and the commands that show the logs; nothing of what is not there."""
+    curves = log_dir is not None and any(Path(log_dir).glob("events.out.tfevents.*"))
+    logs = curves or (log_dir is not None and (Path(log_dir) / "metrics.csv").is_file())
+    saved = checkpoint_dir is not None and any(Path(checkpoint_dir).glob("*.ckpt"))
+    lines = []
+    if logs and saved and Path(str(checkpoint_dir)).is_relative_to(str(log_dir)):
+        lines.append(f"logs and checkpoints: {log_dir}")
+    else:
+        lines += [f"logs: {log_dir}"] if logs else []
+        lines += [f"checkpoints: {checkpoint_dir}"] if saved else []
+    lines += [f"curves: tensorboard --logdir {shlex.quote(str(log_dir))}"] if curves else []
+    lines += [f"page: lightning-tgnn report {shlex.quote(str(log_dir))}"] if logs else []
+    return lines
 
 
 def print_table(table: Table, console: Console | None = None) -> None:

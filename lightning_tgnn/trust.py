@@ -32,11 +32,18 @@ WORDS = (
 TRUST = "pass trust=True (--trust on the command line) if you know where the file comes from"
 """The cure that every refusal of a name ends with."""
 
+_FEW = 10
 _CLASS_KEYS = ("class_path", "_class_path", "_instantiator", "_target_")
 
 
 def saved_arguments(
-    kind: type, saved: Any, *, given: Mapping[str, Any] | None = None, file: Any, trust: bool = False
+    kind: type,
+    saved: Any,
+    *,
+    given: Mapping[str, Any] | None = None,
+    vouched: Collection[str] = (),
+    file: Any,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Return the arguments with which ``kind`` is made again, from what a file says of them.
 
@@ -47,6 +54,7 @@ def saved_arguments(
         kind: The class, which the caller has chosen or which is one of this package.
         saved: The file's hyperparameters, by name.
         given: The caller's arguments, which take the place of the file's.
+        vouched: Arguments whose values the caller has given too, the same.
         file: What to call the file.
         trust: Take whatever the file holds.
 
@@ -64,7 +72,7 @@ def saved_arguments(
     if not trust:
         names = getattr(kind, "file_may_name", {})
         for name, value in own.items():
-            if name not in given:
+            if name not in given and name not in vouched:
                 check_value(name, value, names.get(name), file)
     return {**own, **given}
 
@@ -91,9 +99,10 @@ def check_value(argument: str, value: Any, names: Collection[str] | None, file: 
         each = part if isinstance(part, (list, tuple)) else (part,)
         for single in each:
             if not _is_number(single) and not (isinstance(single, str) and single in names):
-                listed = ", ".join(repr(name) for name in sorted(names))
+                few = f"one of {', '.join(repr(name) for name in sorted(names))}"
+                listed = few if 0 < len(names) <= _FEW else "a name that lightning_tgnn.trust lists"
                 place = argument if key is None else f"{argument}[{key!r}]"
-                requirement = f"a number or one of {listed}" if names else "a number"
+                requirement = f"a number or {listed}" if names else "a number"
                 raise refused_name(place, requirement, single, file, given=argument)
 
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from lightning_tgnn import TemporalDataModule
+from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.algorithms.load_balance import balance_report
 from lightning_tgnn.algorithms.partition import PARTITION_METHODS
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.cli import main
 from lightning_tgnn.commands.partition_events import MAKERS
 from lightning_tgnn.commands.processes import Processes
-from lightning_tgnn.data.demand import presample_demand
 from lightning_tgnn.strategies.node_partition import choose_partition
 from tests.data.streams import random_store
 
@@ -45,17 +45,35 @@ def test_every_method_of_the_strategies_is_compared(compared):
     assert {"range", "interval", "reflexbicut"} <= set(compared.figures["methods"]) <= set(MAKERS)
 
 
-def test_partition_writes_what_balance_report_says(compared):
-    data = TemporalDataModule(compared.source, batch_size=10, num_workers=0)
+def rows_of(source, numbers):
+    """Return the demand of some global batches, and the ids of their events, counted rank by rank."""
+    data = TemporalDataModule(source, batch_size=10, num_workers=0)
     data.sampled_roots = "events"  # APAN's
-    demand = presample_demand(data.train_dataloader(), RANKS, 4)
+    loader = data.train_dataloader()
+    ranks, nodes, events = [], [], []
+    for rank in range(RANKS):
+        for number, batch in enumerate(loader.shard(rank, RANKS)):
+            if number in numbers:
+                nodes += [batch.nodes, batch.mail_nodes]
+                ranks += [torch.full_like(part, rank) for part in nodes[-2:]]
+                events.append(batch.events)
+    return Demand.of(torch.cat(ranks), torch.cat(nodes), RANKS, data.info.num_nodes), torch.cat(events).sort().values
+
+
+def test_partition_writes_what_balance_report_says_of_batches_that_were_not_fitted(compared):
+    fitted, judged = (compared.figures[name] for name in ("fitted_batches", "judged_batches"))
+    assert fitted == [0, 3, 6]  # of 7: 210 training events in batches of 3 ranks with 10 each
+    assert judged == [1, 2, 4, 5]
+    demand, fitted_demand = rows_of(compared.source, judged)[0], rows_of(compared.source, fitted)[0]
     for method, figures in compared.figures["methods"].items():
-        report = balance_report(demand, torch.load(compared.output / f"{method}.pt", weights_only=True)["owner"])
+        owner = torch.load(compared.output / f"{method}.pt", weights_only=True)["owner"]
+        report = balance_report(demand, owner)
         assert figures["matrix"] == report.matrix.tolist()
         assert figures["residual"] == report.residual.tolist()
         assert figures["cost"] == report.cost.tolist()
         assert figures["saved"] == report.saved.tolist()
         assert figures["maximum"] == report.maximum >= compared.figures["maximum_bound"]
+        assert figures["maximum_where_fitted"] == balance_report(fitted_demand, owner).maximum
         assert figures["max_over_mean"] == report.max_over_mean
         off_rank = 1 - report.matrix.trace() / report.matrix.sum()
         assert figures["off_rank_share"] == pytest.approx(float(off_rank), rel=1e-6)
@@ -63,17 +81,44 @@ def test_partition_writes_what_balance_report_says(compared):
         assert (compared.output / f"{method}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_partition_prints_a_row_per_method(tmp_path, capsys):
-    source = stream(tmp_path / "stream")
-    main(["partition", f"--source={source}", "--ranks=2", "--methods=interval,range", f"--output={tmp_path / 'new'}"])
+def test_no_method_sees_the_events_that_it_is_judged_on(compared, tmp_path, monkeypatch):
+    given = []
+
+    def make(*seen):
+        given.append(seen)
+        return MAKERS["interval"](*seen)
+
+    monkeypatch.setitem(MAKERS, "range", make)
+    options = ["--batch_size=10", "--batches=4", "--model=apan", "--methods=range", f"--output={tmp_path}"]
+    main(["partition", f"--source={compared.source}", f"--ranks={RANKS}", *options])
+    demand, src, dst = given[-1]  # the first call loads what the method needs
+    store = TemporalDataModule(compared.source).store
+    unseen = torch.ones(len(store.src), dtype=torch.bool)
+    unseen[rows_of(compared.source, compared.figures["judged_batches"])[1]] = False
+    assert torch.equal(src, store.src[unseen])
+    assert torch.equal(dst, store.dst[unseen])
+    fitted = rows_of(compared.source, compared.figures["fitted_batches"])[0]
+    for name in ("rank", "node", "count"):
+        assert torch.equal(getattr(demand, name), getattr(fitted, name))
+
+
+def test_partition_prints_a_row_per_method_and_what_it_was_judged_on(tmp_path, capsys):
+    source, output = stream(tmp_path / "stream"), f"--output={tmp_path / 'new'}"
+    common = ["partition", f"--source={source}", "--ranks=2", "--methods=interval,reflexbicut", output]
+    main([*common, "--batch_size=5", "--batches=8"])
     printed = capsys.readouterr().out
-    assert re.search(r"interval +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
+    assert re.search(r"interval +│ nothing +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
+    assert re.search(r"reflexbicut +│ fitted batches +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
+    assert "judged on 8 of the 21 global batches of the training part, fitted on 8 others" in printed
     assert f"partition: {tmp_path / 'new'}" in printed
+    with pytest.raises(SystemExit, match=r"batch_size times ranks must be below the 210 events .*smaller batch_size"):
+        main([*common, "--batch_size=105"])
 
 
 def test_metis_is_left_out_without_dgl(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "dgl", None)
-    common = ["partition", f"--source={stream(tmp_path / 'stream')}", "--ranks=2", f"--output={tmp_path / 'out'}"]
+    source, output = stream(tmp_path / "stream"), f"--output={tmp_path / 'out'}"
+    common = ["partition", f"--source={source}", "--ranks=2", "--batch_size=20", output]
     main([*common, "--methods=range,metis"])
     assert re.search(r"metis is left out: .*install dgl", capsys.readouterr().out)
     assert set(json.loads((tmp_path / "out/partition.json").read_text())["methods"]) == {"range"}

@@ -147,7 +147,7 @@ def test_an_adjacency_of_another_version_is_made_again(folder):
 
 
 STREAM = random_store(100)
-CUTS = ["--ranks=2", "--methods=range"]
+CUTS = ["--ranks=2", "--methods=range", "--batch_size=20"]
 WRITERS = {
     "EventStore.save": lambda path: STREAM.save(path),
     "save_with_adjacency": lambda path: save_with_adjacency(STREAM, path),

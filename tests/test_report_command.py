@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import yaml
+from lightning.pytorch.loggers import CSVLogger
 from tensorboard.compat.proto import event_pb2
 from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
@@ -128,7 +129,7 @@ def test_of_several_versions_the_latest_is_taken(tmp_path, capsys):
         write_run(tmp_path / "my runs ü" / f"version_{version}", config=None)
     SummaryWriter(tmp_path / "my runs ü" / "version_11").close()  # of a run that was refused
     printed = reported(capsys, tmp_path / "my runs ü")
-    assert "version_10 is the latest version in" in printed
+    assert "version_10 is the latest version that has trained in" in printed
     assert (tmp_path / "my runs ü" / "version_10" / "report.html").exists()
     assert "no settings: neither config.yaml nor hparams.yaml has any" in printed
 
@@ -231,6 +232,60 @@ def test_settings_are_named_as_on_the_command_line(tmp_path):
         "data.ratios": "[0.7, 0.3]",
         "callbacks[0]": "A",
     }
+
+
+def test_a_run_that_trained_goes_before_a_later_validation(tmp_path, capsys):
+    write_run(tmp_path / "version_2", config=None)
+    for version, part in ((3, "val"), (10, "test")):  # what `validate` and `test` leave
+        with SummaryWriter(tmp_path / f"version_{version}") as writer:
+            writer.add_scalar(f"{part}/ap", 0.5, 0)
+            writer.add_scalar("epoch", 0, 0)
+            writer.add_histogram(f"scores/{part}_positive", np.linspace(0, 1, 20), 0)
+    assert "version_2 is the latest version that has trained in" in reported(capsys, tmp_path)
+    events(tmp_path / "version_2").unlink()
+    assert "version_10 is the latest version in" in reported(capsys, tmp_path)
+
+
+def test_a_table_of_a_csv_logger_is_read(tmp_path, capsys):
+    logger = CSVLogger(tmp_path, name="", version=0)
+    for step, loss in enumerate((0.9, 0.7, 0.5)):
+        logger.log_metrics({"train/loss": loss, "time/embed": 1.0, "system/window_seconds": 0.5}, step)
+        logger.log_metrics({"val/ap": (0.8, 0.95, 0.9)[step]}, step)
+    logger.log_metrics({"val/ap": 0.85, "test/ap": 0.875}, 3)
+    logger.log_hyperparams({"model": "tgn", "data": {"source": "events.csv"}})
+    logger.save()
+    assert str(tmp_path / "version_0" / "report.html") in reported(capsys, tmp_path)
+    page = (tmp_path / "version_0" / "report.html").read_text(encoding="utf-8")
+    assert "events.csv" in page
+    log = read_run(find_run(tmp_path))
+    assert figure_rows(log) == [("ap", "0.9500", "1", "0.8500", "0.8750")]
+    assert stage_seconds(log) == {"embed": 1.5}
+    assert log.series["train/loss"].numbers().tolist() == [0.9, 0.7, 0.5]
+    with SummaryWriter(tmp_path / "version_0") as writer:
+        writer.add_scalar("train/loss", 0.25, 7)
+    log = read_run(tmp_path / "version_0")
+    assert log.series["train/loss"].steps == [7]  # event files count
+    assert log.series["val/ap"].steps == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("step,train/loss\n1,0.5\n2,x\nx,1\n3,1,2\n1.5,1\n4,0.25\n5,\n6\n", "4 value(s) are damaged and left out"),
+        ("train/loss\n1\n", "metrics.csv cannot be read: no column 'step'"),
+        ("", "metrics.csv cannot be read: no column 'step'"),
+        ("step,a\n1," + "9" * 200_000, "metrics.csv cannot be read: field larger than field limit (131072)"),
+        (b"step,\xff\n1,2\n", "metrics.csv cannot be read: 'utf-8' codec can't decode byte 0xff"),
+    ],
+)
+def test_damaged_tables_are_read_as_far_as_they_go(tmp_path, table, said):
+    (tmp_path / "metrics.csv").write_bytes(table if isinstance(table, bytes) else table.encode())
+    if "damaged" not in said:
+        assert said in refused(tmp_path)
+        return
+    log = read_run(tmp_path)
+    assert log.notices == [said]
+    assert log.series["train/loss"].steps == [1, 4]
 
 
 def test_help_helps(capsys):

@@ -58,6 +58,8 @@ def plant(folder, marker):
     place.mkdir(parents=True)
     for name in ("ml_tgbl-wiki.pkl", "ml_tgbl-wiki_edge.pkl", "ml_tgbl-wiki_node.pkl", "tgbl-wiki_val_ns_v2.pkl"):
         (place / name).write_bytes(pickle.dumps(Evil(marker)))
+    for name in ("tgbl-wiki_edgelist.csv", "tgbl-wiki_edgelist_v2.csv"):
+        (place / name).write_text("user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n")
 
 
 def crafted(layers, marker, root, store):
@@ -69,12 +71,12 @@ def crafted(layers, marker, root, store):
         root: Where `plant` has been.
         store: Folder of an event store.
     """
-    evaluated = {"input_args": f"x=open({str(marker)!r}, 'w').write('evaluated')", "modules": []}
+    evaluated = {"input_args": f"x: __import__('pathlib').Path({str(marker)!r}).touch()", "modules": []}
     sequential = {"layer": "torch_geometric.nn.Sequential", "layer_args": evaluated}
     described = {"class_path": "evil_module.Layer", "init_args": {}}
     cli = {"_instantiator": INSTANTIATOR}
     given = layers["hyper_parameters"]["layer_args"]
-    files = {
+    return {
         "evaluated argument": with_arguments(layers, **sequential),
         "evaluated argument, by the command": with_arguments(layers, _class_path=LAYER_TASK, **sequential, **cli),
         "layer of another module": with_arguments(layers, layer="evil_module.Layer", layer_args={}),
@@ -118,7 +120,6 @@ def crafted(layers, marker, root, store):
         },
         "object": {**copy.deepcopy(layers), "evil": Evil(marker)},
     }
-    return files
 
 
 def write(files, folder):

@@ -16,7 +16,7 @@ from lightning_tgnn.types import TensorFields
 _LARGEST_INT64 = torch.iinfo(torch.int64).max
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EdgeBank(TensorFields):
     """Tells whether a pair had an event before; directed, as in the paper. Build one with `build`.
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 from lightning_tgnn.checks import check_choice
-from lightning_tgnn.commands.data_convert import convert
-from lightning_tgnn.commands.data_download import download
-from lightning_tgnn.commands.data_generate import generate
-from lightning_tgnn.commands.data_inspect import inspect
 
-_ACTIONS = {"inspect": inspect, "convert": convert, "download": download, "generate": generate}
+_ACTIONS = ("inspect", "convert", "download", "generate")
 _HELP = """usage: lightning-tgnn data ACTION [options]
 
   lightning-tgnn data inspect --source FILE        counts, ties, repetition, degrees, times between events; a picture
@@ -31,4 +28,5 @@ def data(arguments: Sequence[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_HELP)
         return
-    _ACTIONS[check_choice("the action of data", arguments[0], _ACTIONS)](arguments[1:])
+    action = check_choice("the action of data", arguments[0], _ACTIONS)
+    getattr(import_module(f"lightning_tgnn.commands.data_{action}"), action)(arguments[1:])

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from lightning_tgnn.commands.event_source import SOURCE
 from lightning_tgnn.commands.options import Options
-from lightning_tgnn.data import EventStore, TemporalDataModule
+from lightning_tgnn.data import EventStore
 from lightning_tgnn.data.convert import convert_text, is_text_file
-from lightning_tgnn.data.event_source import name_of
+from lightning_tgnn.data.event_source import name_of, read_source
 from lightning_tgnn.data.kept_adjacency import save_with_adjacency
 
 _DESCRIPTION = """Write a stream to a folder that opens at once and is mapped, with its adjacency.
@@ -55,7 +55,7 @@ def convert(arguments: Sequence[str]) -> None:
 
 
 def convert_source(of_data: dict[str, Any], folder: Path, console: Console) -> EventStore:
-    """Convert what `TemporalDataModule` would read.
+    """Convert what `read_source` would read.
 
     Args:
         of_data: Its arguments.
@@ -66,9 +66,9 @@ def convert_source(of_data: dict[str, Any], folder: Path, console: Console) -> E
         InvalidArgumentError: An argument has a value that cannot work, or the folder cannot be written.
         DataError: The source holds something that must not be trained on.
     """
-    module, source = TemporalDataModule(**of_data), of_data["source"]
+    source = of_data["source"]
     if name_of(source) or not is_text_file(Path(source)):  # a name comes before a file of that name
-        return save_with_adjacency(module.read(), folder)
+        return save_with_adjacency(read_source(**of_data), folder)
     reading = {name: of_data[name] for name in ("format", "columns", "bipartite")}
     with console.status("reading") as status:
         return convert_text(source, folder, **reading, report=lambda events: status.update(f"{events:,} events read"))

@@ -27,7 +27,8 @@ from lightning_tgnn.commands.data_inspect_report import print_stream
 from lightning_tgnn.commands.event_source import SOURCE
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.stream_figure import save_stream_figure
-from lightning_tgnn.data import EventStore, TemporalDataModule
+from lightning_tgnn.data import EventStore
+from lightning_tgnn.data.event_source import read_source
 from lightning_tgnn.files import write_text
 
 _DESCRIPTION = """Look at a stream: counts, ties, repetition, degrees, times between events, useful batches.
@@ -68,7 +69,7 @@ def inspect(arguments: Sequence[str]) -> None:
     """
     own, of_data = Options("data inspect", _DESCRIPTION, {InspectOptions: set(), **SOURCE}).parse(arguments)
     options, folder = InspectOptions(**own), Path(own["output"])
-    store = TemporalDataModule(**of_data).read()
+    store = read_source(**of_data)
     figures = {"source": str(of_data["source"]), **describe(store, options.max_loss)}
     write_text(folder / "stream.json", json.dumps(figures, indent=1, ensure_ascii=False))
     save_stream_figure(folder / "stream.png", store)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from lightning_tgnn.commands.options import Options
 from lightning_tgnn.data.event_store import is_event_store
 from lightning_tgnn.data.graph_names import GRAPH_NAMES
 from lightning_tgnn.data.readers.tgl import is_tgl_folder
+from lightning_tgnn.parse_errors import OneLineErrors
 
 AUTO, EVENTS, GRAPH = "auto", "events", "graph"
 
@@ -100,7 +100,7 @@ def _given(command: str, arguments: Sequence[str]) -> dict[str, Any]:
     Only those of ``source`` and ``kind`` have their values: what the others may be depends on the kind.
     """
     name = f"lightning-tgnn {command}"
-    parser = argparse.ArgumentParser(name, usage=f"{name} [options]", add_help=False, allow_abbrev=False)
+    parser = OneLineErrors(name, usage=f"{name} [options]", add_help=False, allow_abbrev=False)
     for name in ("kind", "source"):
         parser.add_argument(f"--{name}", dest="given", action="append", type=partial(_named, name))
     parser.add_argument("--config", dest="given", action="append", type=_of_file)

@@ -9,6 +9,11 @@ from typing import Any
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.parse_errors import OneLineErrors
+
+
+class _Parser(OneLineErrors, ArgumentParser):
+    """Says in one line what is wrong."""
 
 
 class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -33,7 +38,7 @@ class Options:
         defaults: dict[str, Any] | None = None,
     ) -> None:
         name = f"lightning-tgnn {command}"
-        self._parser = ArgumentParser(
+        self._parser = _Parser(
             prog=name,
             usage=f"{name} [options]",
             description=description,

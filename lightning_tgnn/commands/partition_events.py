@@ -26,7 +26,7 @@ from lightning_tgnn.commands.kinds import EVENTS, KindOption
 from lightning_tgnn.commands.options import Options, names_of
 from lightning_tgnn.commands.partition_report import PartitionResult, print_partitions
 from lightning_tgnn.data import TemporalDataModule
-from lightning_tgnn.data.demand import presample_demand
+from lightning_tgnn.data.demand import Presampled, presample_apart
 from lightning_tgnn.files import write_text
 from lightning_tgnn.models import MODEL_NAMES, ModelConfig, build_model
 from lightning_tgnn.strategies.partition_file import save_partition
@@ -37,8 +37,9 @@ _DESCRIPTION = """Compare partitions of the nodes of a stream: which rank owns t
   lightning-tgnn fit ... --trainer.strategy.init_args.partition runs/partition/reflexbicut.pt
   lightning-tgnn partition --kind graph --help                     the same of the edges of a static graph
 
-Rows of node state that training would move between ranks are counted over batches drawn ahead. DIR gets
-partition.json with all figures, METHOD.png with the imbalance between ranks, and METHOD.pt, which the strategies take.
+Rows of node state that training would move between ranks are counted over batches drawn ahead. A partition is fitted
+on some global batches of the training part and judged on as many others. DIR gets partition.json with all figures,
+METHOD.png with the imbalance between ranks, and METHOD.pt, which the strategies take.
 """
 
 _DEFAULTS = {"batch_size": 600}
@@ -58,7 +59,8 @@ class PartitionOptions:
     Args:
         ranks: Ranks that will train, over all hosts.
         methods: Names, separated by commas: range, interval, metis, reflexbicut. metis needs dgl.
-        batches: Global batches drawn ahead, evenly over the training part.
+        batches: Global batches to fit on, and as many others to judge on, spread evenly over the training part; half of
+            the training part each where it has fewer than twice as many.
         model: "tgn", "jodie" or "apan": decides whose neighbours are sampled.
         output: Folder of the results; files of an earlier comparison are overwritten.
     """
@@ -98,19 +100,23 @@ def partition_nodes(own: dict[str, Any], of_data: dict[str, Any]) -> None:
     """
     options, data, console = PartitionOptions(**own), TemporalDataModule(**of_data), Console()
     data.sampled_roots = build_model(options.model, ModelConfig(), data.info).sampled_roots
-    demand = presample_demand(data.train_dataloader(), options.ranks, options.batches)
+    loader = data.train_dataloader()
+    fitted, judged = presample_apart(loader, options.ranks, options.batches)
+    known = torch.ones(len(data.store.src), dtype=torch.bool)
+    known[judged.events] = False
+    src, dst = data.store.src[known], data.store.dst[known]
     names = names_of("methods", options.methods, MAKERS)
-    src, dst = data.store.src, data.store.dst
-    results = make_each({name: partial(_measured, MAKERS[name], demand, src, dst) for name in names}, console)
-    _write(Path(options.output), results, demand, data, options)
-    print_partitions(console, results, demand, Path(options.output))
+    results = make_each({name: partial(_measured, MAKERS[name], fitted, judged, src, dst) for name in names}, console)
+    _write(Path(options.output), results, fitted, judged, data, options)
+    print_partitions(console, results, fitted, judged, len(loader.shard(0, options.ranks)), Path(options.output))
 
 
-def _measured(make: Maker, demand: Demand, src: Tensor, dst: Tensor) -> PartitionResult:
+def _measured(make: Maker, fitted: Presampled, judged: Presampled, src: Tensor, dst: Tensor) -> PartitionResult:
     _load(make)
     begin = perf_counter()
-    owner = make(demand, src, dst)
-    return PartitionResult(owner, perf_counter() - begin, balance_report(demand, owner))
+    owner = make(fitted.demand, src, dst)
+    seconds = perf_counter() - begin
+    return PartitionResult(owner, seconds, balance_report(judged.demand, owner), balance_report(fitted.demand, owner))
 
 
 def _load(make: Maker) -> None:
@@ -125,7 +131,8 @@ def _load(make: Maker) -> None:
 def _write(
     folder: Path,
     results: dict[str, PartitionResult],
-    demand: Demand,
+    fitted: Presampled,
+    judged: Presampled,
     data: TemporalDataModule,
     options: PartitionOptions,
 ) -> None:
@@ -139,9 +146,10 @@ def _write(
         "ranks": options.ranks,
         "batch_size": data.batch_size,
         "model": options.model,
-        "batches": options.batches,
+        "fitted_batches": fitted.numbers,
+        "judged_batches": judged.numbers,
         "fingerprint": data.info.fingerprint,
-        "maximum_bound": maximum_bound(demand),
+        "maximum_bound": maximum_bound(judged.demand),
         "methods": {name: result.figures() for name, result in results.items()},
     }
     write_text(folder / "partition.json", json.dumps(figures, indent=1))

@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.algorithms.load_balance import BalanceReport
 from lightning_tgnn.algorithms.reflexbicut import maximum_bound
+from lightning_tgnn.data.demand import Presampled
 from lightning_tgnn.report import print_table
+
+_FITTED_ON = {"metis": "other events", "reflexbicut": "fitted batches"}
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,14 @@ class PartitionResult:
     Attributes:
         owner: int64 [N], the rank of every node.
         seconds: To make it.
-        report: What it costs.
+        report: What it costs in the batches that it is judged on.
+        fitted: The same in those that it was fitted on, where it looks at any.
     """
 
     owner: Tensor
     seconds: float
     report: BalanceReport
+    fitted: BalanceReport
 
     @property
     def off_rank_share(self) -> float:
@@ -41,6 +45,7 @@ class PartitionResult:
         report = self.report
         return {
             "maximum": report.maximum,
+            "maximum_where_fitted": self.fitted.maximum,
             "max_over_mean": report.max_over_mean,
             "off_rank_share": self.off_rank_share,
             "seconds": self.seconds,
@@ -51,19 +56,31 @@ class PartitionResult:
         }
 
 
-def print_partitions(console: Console, results: dict[str, PartitionResult], demand: Demand, folder: Path) -> None:
+def print_partitions(
+    console: Console,
+    results: dict[str, PartitionResult],
+    fitted: Presampled,
+    judged: Presampled,
+    total: int,
+    folder: Path,
+) -> None:
     """Print what partitions cost, what could be reached at best, and how to go on.
 
     Args:
         console: Where to.
         results: By method.
-        demand: What they were measured on.
+        fitted: What they could be fitted on.
+        judged: What they were measured on.
+        total: Global batches of the training part.
         folder: Where their files are.
     """
     best = min(results, key=lambda name: results[name].report.maximum)
     lines = (
-        f"cost: rows of node state that a rank sends and receives, {int(demand.count.sum()):,} needed in all;"
-        f" no partition has a maximum below {maximum_bound(demand):,.0f}",
+        f"judged on {len(judged.numbers)} of the {total} global batches of the training part, fitted on"
+        f" {len(fitted.numbers)} others (numbers in partition.json)"
+        + ("; metis takes all events but those judged on" if "metis" in results else ""),
+        f"cost: rows of node state that a rank sends and receives, {int(judged.demand.count.sum()):,} needed in all;"
+        f" no partition has a maximum below {maximum_bound(judged.demand):,.0f}",
         f"results: {folder}",
         f"to train with one: partition: {folder / best}.pt in the strategy's init_args",
     )
@@ -73,13 +90,19 @@ def print_partitions(console: Console, results: dict[str, PartitionResult], dema
 
 
 def _table(results: dict[str, PartitionResult]) -> Table:
-    table = Table("method", "max cost", "max / mean", "off-rank rows", "saved, Eq. 5 (max)", "seconds")
-    for column in table.columns[1:]:
+    table = Table("method", "fitted on", "max cost", "max / mean", "off-rank rows", "saved, Eq. 5 (max)", "seconds")
+    for column in table.columns[2:]:
         column.justify = "right"
     for name, result in results.items():
         report = result.report
         saved, balance = f"{int(report.saved.max()):,}", f"{report.max_over_mean:.3f}"
         table.add_row(
-            name, f"{report.maximum:,}", balance, f"{result.off_rank_share:.1%}", saved, f"{result.seconds:.3f}"
+            name,
+            _FITTED_ON.get(name, "nothing"),
+            f"{report.maximum:,}",
+            balance,
+            f"{result.off_rank_share:.1%}",
+            saved,
+            f"{result.seconds:.3f}",
         )
     return table

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from lightning_tgnn.checks import InvalidArgumentError, RowError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, RowError, check_choice, check_import, check_int, refusal
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.place import check_place
 from lightning_tgnn.data.readers.frame_columns import time_column
-from lightning_tgnn.models.class_paths import imported
 from lightning_tgnn.serving import Predictor
 from lightning_tgnn.serving.node_numbers import SIDES
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
@@ -139,7 +138,7 @@ def _predictor(options: PredictOptions) -> Predictor:
     if not path.is_file():
         raise InvalidArgumentError(refusal("ckpt_path", "a file", str(path), "give a checkpoint of a run"))
     paths = {name: getattr(options, name) for name in ("task", "model", "message")}
-    own: dict[str, Any] = {name: imported(name, given) for name, given in paths.items() if given is not None}
+    own: dict[str, Any] = {name: check_import(name, given) for name, given in paths.items() if given is not None}
     if is_saved_predictor(path):
         return Predictor.load(path, device=options.device, trust=options.trust, **own)
     door = {"device": options.device, "root": options.root, "trust": options.trust}

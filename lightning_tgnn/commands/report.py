@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_tgnn.commands.bench_report import say
+from rich.console import Console
+
 from lightning_tgnn.commands.run_log import find_run, read_run
 from lightning_tgnn.commands.run_page import page_of
 from lightning_tgnn.commands.run_settings import read_settings
 from lightning_tgnn.files import write_text
+from lightning_tgnn.parse_errors import OneLineErrors
 
 _DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings, curves, shares of time, tables.
 
   lightning-tgnn report runs/quickstart/version_0
-  lightning-tgnn report runs/quickstart --output quickstart.html     the latest version
+  lightning-tgnn report runs/quickstart --output quickstart.html     the latest version that has trained
 """
 
 
@@ -26,7 +28,7 @@ def report(arguments: Sequence[str]) -> None:
         DataError: There is no run that has logged something.
         InvalidArgumentError: The page cannot be written, or does not fit.
     """
-    parser = ArgumentParser(
+    parser = OneLineErrors(
         "lightning-tgnn report", description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="Folder of a run, or of its versions.")
@@ -37,9 +39,10 @@ def report(arguments: Sequence[str]) -> None:
     settings, without = read_settings(folder)
     notices = [*log.notices, *([] if without is None else [without])]
     if folder != Path(chosen.run_dir):
-        notices.insert(0, f"{folder.name} is the latest version in {chosen.run_dir}")
+        which = "the latest version that has trained" if log.has_trained else "the latest version"
+        notices.insert(0, f"{folder.name} is {which} in {chosen.run_dir}")
     output = Path(chosen.output) if chosen.output else folder / "report.html"
     write_text(output, page_of(log, settings, notices))
-    for notice in notices:
-        say(notice)
-    say(f"page: {output}")
+    console = Console()
+    for line in (*notices, f"page: {output}"):
+        console.print(line, soft_wrap=True, highlight=False)

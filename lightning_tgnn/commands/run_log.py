@@ -1,4 +1,4 @@
-"""What TensorBoard's event files in the folder of a run hold."""
+"""What the logs in the folder of a run hold: TensorBoard's event files, or the table of a CSVLogger."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.commands.csv_log import CSV_FILE, read_csv
 
 _EVENT_FILES = "events.out.tfevents.*"
+_LOG_FILES = (_EVENT_FILES, CSV_FILE)
+_OF_EVALUATION = ("val", "test", "scores/", "memory/", "epoch", "hp_metric")  # beginnings of tags
 _PICTURE = 2  # after width and height
 _CURE = "give the folder that a run prints at its end, such as runs/quickstart/version_0"
 
@@ -58,13 +61,20 @@ class RunLog:
     notices: list[str] = field(default_factory=list)
     broken: int = 0
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether there is a value that validation and test do not log."""
+        return any(not tag.startswith(_OF_EVALUATION) for tag in self.series)
+
     def of_kind(self, kind: str) -> dict[str, Series]:
         """Return the series of a kind, by tag in alphabetical order."""
         return {tag: self.series[tag] for tag in sorted(self.series) if self.series[tag].kind == kind}
 
 
 def find_run(given: str | Path) -> Path:
-    """Return the folder of a run: the one given, or the latest of the versions in it that has logged something.
+    """Return the folder of a run: the one given, or the latest of the versions in it that has trained.
+
+    Where none has, it is the latest that has logged something.
 
     Raises:
         DataError: It is no folder, or no run or more than one could be meant.
@@ -72,25 +82,33 @@ def find_run(given: str | Path) -> Path:
     folder = Path(given)
     if not folder.is_dir():
         raise DataError(refusal("RUN_DIR", "the folder of a run", str(given), _CURE))
-    if any(folder.glob(_EVENT_FILES)):
+    if any(_log_files(folder)):
         return folder
-    runs = sorted({path.parent for path in folder.rglob(_EVENT_FILES)})
+    runs = sorted({path.parent for pattern in _LOG_FILES for path in folder.rglob(pattern)})
     versions = [run for run in runs if run.parent == folder and re.fullmatch(r"version_\d+", run.name)]
     if not runs or len(versions) < len(runs):
         found = f"{given}, which has none" if not runs else f"{given} with {', '.join(map(str, runs[:5]))}"
-        raise DataError(refusal("RUN_DIR", "a folder with TensorBoard's event files, or with versions", found, _CURE))
+        requirement = f"a folder with TensorBoard's event files or a {CSV_FILE}, or with versions"
+        raise DataError(refusal("RUN_DIR", requirement, found, _CURE))
     versions.sort(key=lambda run: int(run.name.removeprefix("version_")), reverse=True)
-    return next(filter(_has_values, versions), versions[0])  # a run that was refused leaves an empty one
+    with_values = []
+    for run in versions:
+        with suppress(DataError):  # a run that was refused leaves an empty one
+            if read_run(run).has_trained:
+                return run
+            with_values.append(run)
+    return (with_values or versions)[0]
 
 
-def _has_values(folder: Path) -> bool:
-    with suppress(DataError):
-        return bool(read_run(folder).series)
-    return False
+def _log_files(folder: Path) -> Iterator[Path]:
+    for pattern in _LOG_FILES:
+        yield from sorted(folder.glob(pattern))
 
 
 def read_run(folder: Path) -> RunLog:
-    """Return what the event files of a folder hold; of damaged ones what comes before the damage, with a notice.
+    """Return what the logs of a folder hold; of damaged ones what can be read, with a notice.
+
+    Of a tag that event files and the table both have, the event files count.
 
     Raises:
         DataError: There is no value in any of them.
@@ -98,6 +116,7 @@ def read_run(folder: Path) -> RunLog:
     log = RunLog(folder)
     for path in sorted(folder.glob(_EVENT_FILES)):
         _read_file(path, log)
+    _read_table(folder / CSV_FILE, log)
     if not log.series:
         found = "; ".join([str(folder), *log.notices])
         raise DataError(refusal("RUN_DIR", "a run that has logged something", found, _CURE))
@@ -108,6 +127,20 @@ def read_run(folder: Path) -> RunLog:
         series.steps = [series.steps[place] for place in order]
         series.values = [series.values[place] for place in order]
     return log
+
+
+def _read_table(path: Path, log: RunLog) -> None:
+    if not path.exists():
+        return
+    try:
+        columns, broken = read_csv(path)
+    except (ValueError, OSError) as error:
+        log.notices.append(f"{path.name} cannot be read: {' '.join(str(error).split())}")
+        return
+    log.broken += broken
+    for tag in columns.keys() - log.series.keys():
+        steps, values = map(list, zip(*columns[tag], strict=True))
+        log.series[tag] = Series("scalars", steps, values)
 
 
 def _read_file(path: Path, log: RunLog) -> None:

@@ -17,6 +17,8 @@ from lightning_tgnn.commands.run_log import RunLog, Series
 
 _SHOWN = ("train/loss", "train/accuracy", "system/events_per_second", "system/milliseconds_per_step")
 _MEMORY = {"memory/norm": "norm", "memory/age": "age, in the stream's unit"}
+# Where settings stand in a recipe, and in what a run from Python has logged.
+_FACTS = {"model": ("model.model", "model"), "source": ("data.source",), "strategy": ("trainer.strategy",)}
 # Shown elsewhere, or of no interest as a curve.
 _NO_CURVE = ("epoch", "hp_metric", "train/events_per_second", "memory/broken_rows", "system/window_seconds")
 
@@ -50,9 +52,8 @@ def page_of(log: RunLog, settings: Mapping[str, str], notices: list[str]) -> str
 def _facts(log: RunLog, settings: Mapping[str, str]) -> list[tuple[str, str]]:
     facts = [("first value", _moment(log.began)), ("logged over", _duration(log.ended - log.began))]
     facts.append(("steps", str(max(max(series.steps) for series in log.series.values()))))
-    for title, name in (("model", "model.model"), ("source", "data.source"), ("strategy", "trainer.strategy")):
-        if name in settings:
-            facts.append((title, settings[name]))
+    for title, names in _FACTS.items():
+        facts += [(title, settings[name]) for name in names if name in settings][:1]
     if (rate := log.of_kind("scalars").get("system/events_per_second")) is not None:
         facts.append(("events/s, median", f"{np.median(rate.numbers()):,.0f}"))
     return facts

@@ -41,11 +41,12 @@ def saved_task(
     given_class = chosen.get("class_path")
     path = _path_of(checkpoint, saved, given_class)
     kind = saved_class(path, _PATHS, argument="model", file=file, trust=trust or path == given_class)
-    equal = {name: value for name, value in dict(saved).items() if name in given and given[name] == value}
-    arguments = saved_arguments(kind, saved, given=equal, file=file, trust=trust)
+    known = saved if isinstance(saved, Mapping) else {}
+    equal = {name for name, value in known.items() if name in given and repr(given[name]) == repr(value)}
+    arguments = saved_arguments(kind, saved, vouched=equal, file=file, trust=trust)
     if not trust and path not in _PATHS:  # what its strings mean nobody here knows, and the parser imports some
         words = getattr(kind, "file_may_name", {})
-        for name in arguments.keys() - equal.keys():
+        for name in arguments.keys() - equal:
             check_value(name, arguments[name], words.get(name, ()), file)
     named = inspect.signature(kind).parameters
     config: dict[str, Any] = {"class_path": path, "init_args": {}}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.algorithms.past import PASTS
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import check_choice, check_import, check_int
 from lightning_tgnn.data.batch_memory import check_batch_fits
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
@@ -22,6 +22,7 @@ from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_proto
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.loader import EventLoader
+from lightning_tgnn.data.logged_settings import logged_settings
 from lightning_tgnn.data.negative_function import FunctionNegatives
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.prefetch import default_workers
@@ -54,7 +55,7 @@ class TemporalDataModule(DescribedData):
         held_out_nodes: Share of the nodes of validation and test whose events leave the training part, so that
             ``test/ap_inductive`` has events to look at.
         negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
-            ``"inductive"``, or what draws them, in a recipe by its path: see
+            ``"inductive"``, or a function of your own or its import path: see
             `lightning_tgnn.data.negative_function.NegativeFunction`.
         eval_negatives: The same for validation and test; as ``negatives`` if None.
         num_train_negatives: Negatives per training event.
@@ -92,8 +93,8 @@ class TemporalDataModule(DescribedData):
         test_ratio: float = 0.15,
         split_by: str = "events",
         held_out_nodes: float = 0.0,
-        negatives: Callable[..., Any] | str = "destination",
-        eval_negatives: Callable[..., Any] | str | None = None,
+        negatives: str | Callable[..., Any] = "destination",
+        eval_negatives: str | Callable[..., Any] | None = None,
         num_train_negatives: int = 1,
         num_eval_negatives: int = 49,
         neighbor_sampler: str = "most_recent",
@@ -110,6 +111,7 @@ class TemporalDataModule(DescribedData):
         root: str = "data",
     ) -> None:
         super().__init__()
+        self.save_hyperparameters(logged_settings(locals()))
         check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
         check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
         check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")
@@ -118,8 +120,8 @@ class TemporalDataModule(DescribedData):
         check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
         check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
         check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
-        _check_negatives("negatives", negatives)
-        _check_negatives("eval_negatives", eval_negatives or negatives)
+        negatives = _checked_negatives("negatives", negatives)
+        eval_negatives = _checked_negatives("eval_negatives", eval_negatives or negatives)
         check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
         check_choice("past", past, PASTS)
         check_choice("split_by", split_by, SPLIT_BY)
@@ -129,7 +131,7 @@ class TemporalDataModule(DescribedData):
         self.batch_size = batch_size
         self.num_neighbors = num_neighbors
         self.negatives = negatives
-        self.eval_negatives = eval_negatives or negatives
+        self.eval_negatives = eval_negatives
         self.num_train_negatives = num_train_negatives
         self.num_eval_negatives = num_eval_negatives
         self.neighbor_sampler = neighbor_sampler
@@ -151,6 +153,11 @@ class TemporalDataModule(DescribedData):
         self.writes = True
         # Whose neighbours to sample; None asks the model that is trained.
         self.sampled_roots: SampledRoots | None = None
+
+    def __repr__(self) -> str:
+        source = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
+        stream = "not read yet" if self._stream is None else str(self._stream)
+        return f"TemporalDataModule(source={str(source)!r}, batch_size={self.batch_size}: {stream})"
 
     def prepare_data(self) -> None:
         """Download and convert a named stream; Lightning calls it on one process of a machine."""
@@ -229,12 +236,13 @@ class TemporalDataModule(DescribedData):
         """
         split = {"split_by" if name == "by" else name: value for name, value in self._split_options.items()}
         split["held_out_nodes"] = split.pop("held_out")
-        shown = {"num_neighbors": self.num_neighbors, "neighbor_sampler": self.neighbor_sampler}
+        names = ("num_neighbors", "neighbor_sampler", "past")
+        shown = {name: getattr(self, name) for name in names}
         if not training:
             return {**split, **shown, **({"seed": self.seed} if split["held_out_nodes"] else {})}
         names = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
         drawn = {name: getattr(self, name) for name in names}
-        return {**split, **shown, **drawn}
+        return logged_settings({**split, **shown, **drawn})["data"]
 
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training part."""
@@ -337,13 +345,12 @@ class TemporalDataModule(DescribedData):
         )
 
 
-def _check_negatives(argument: str, given: Any) -> None:
+def _checked_negatives(argument: str, given: Any) -> Any:
+    """Return the name of a sampler, or the function of a user's own, which may be given by its path."""
     if isinstance(given, str) and "." in given:
-        cure = "check that path: it has to be one that Python finds, say by PYTHONPATH=."
-        requirement = f"the path of a function, or one of {', '.join(NEGATIVE_SAMPLERS)}"
-        raise InvalidArgumentError(refusal(argument, requirement, given, cure))
-    if not callable(given):
-        check_choice(argument, given, NEGATIVE_SAMPLERS)
+        found = check_import(argument, given)
+        given = found() if isinstance(found, type) else found
+    return given if callable(given) else check_choice(argument, given, NEGATIVE_SAMPLERS)
 
 
 def _lasting_name(source: str | Path) -> str:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.demand import Demand
-from lightning_tgnn.checks import check_int
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.types import EventBatch
+
+
+@dataclass(frozen=True)
+class Presampled:
+    """Global batches of the training part that were made ahead.
+
+    Attributes:
+        numbers: Of the batches in an epoch, ascending.
+        events: int64 [E], the ids of their events.
+        demand: The rows that travel in them.
+    """
+
+    numbers: list[int]
+    events: Tensor
+    demand: Demand
 
 
 def presample_demand(loader: EventLoader, ranks: int, batches: int = 32) -> Demand:
@@ -28,14 +45,59 @@ def presample_demand(loader: EventLoader, ranks: int, batches: int = 32) -> Dema
     Raises:
         InvalidArgumentError: A number is below 1, or there are fewer events than ranks.
     """
+    parts = _parts(loader, ranks, batches)
+    return _presample(parts, _spread(range(len(parts[0])), batches)).demand
+
+
+def presample_apart(loader: EventLoader, ranks: int, batches: int = 32) -> tuple[Presampled, Presampled]:
+    """Do the same on two samples that share no batch: one to fit a partition on, the other to judge it on.
+
+    Both are spread evenly over the loader's events. Where there are fewer than twice ``batches``, half of them are
+    fitted and the others judged.
+
+    Args:
+        loader: Of the training part, with the batch size of one rank.
+        ranks: M, at least 1.
+        batches: Global batches of each sample, at least 1.
+
+    Returns:
+        The sample to fit on, and the sample to judge on.
+
+    Raises:
+        InvalidArgumentError: A number is below 1, there are fewer events than ranks, or only one batch.
+    """
+    parts = _parts(loader, ranks, batches)
+    total = len(parts[0])
+    if total == 1:
+        requirement = (
+            f"below the {len(loader.events):,} events of the training part, so that there is a batch to judge on"
+        )
+        cure = "give a smaller batch_size or fewer ranks"
+        raise InvalidArgumentError(refusal("batch_size times ranks", requirement, parts[0].global_batch_size, cure))
+    fitted = _spread(range(total), min(batches, total // 2))
+    judged = _spread(sorted(set(range(total)) - set(fitted)), batches)
+    return _presample(parts, fitted), _presample(parts, judged)
+
+
+def _parts(loader: EventLoader, ranks: int, batches: int) -> list[EventLoader]:
+    """Return the loader of every rank."""
     check_int("ranks", ranks, minimum=1, cure="give the number of ranks, M")
     check_int("batches", batches, minimum=1, cure="32 is usual")
-    parts = [_without_files(loader).shard(rank, ranks) for rank in range(ranks)]
-    total = len(parts[0])
-    numbers = torch.linspace(0, total - 1, min(batches, total)).round().long().tolist()
+    return [_without_files(loader).shard(rank, ranks) for rank in range(ranks)]
+
+
+def _spread(numbers: Sequence[int], count: int) -> list[int]:
+    """Return ``count`` of the numbers, evenly spread; all of them if there are no more."""
+    places = torch.linspace(0, len(numbers) - 1, min(count, len(numbers))).round().long()
+    return [numbers[place] for place in places.tolist()]
+
+
+def _presample(parts: list[EventLoader], numbers: list[int]) -> Presampled:
     nodes = [torch.cat([_rows(part._make(number, 0)) for number in numbers]) for part in parts]
-    rank = torch.arange(ranks).repeat_interleave(torch.tensor([len(rows) for rows in nodes]))
-    return Demand.of(rank, torch.cat(nodes), ranks, loader._organizer.store.num_nodes)
+    rank = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(rows) for rows in nodes]))
+    events = parts[0].events.split(parts[0].global_batch_size)
+    demand = Demand.of(rank, torch.cat(nodes), len(parts), parts[0]._organizer.store.num_nodes)
+    return Presampled(numbers, torch.cat([events[number] for number in numbers]), demand)
 
 
 def _without_files(loader: EventLoader) -> EventLoader:

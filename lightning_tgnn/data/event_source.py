@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.graph_streams import from_dgl, from_temporal_data
 from lightning_tgnn.data.named_streams import prepare_stream, stream_folder
-from lightning_tgnn.data.readers import read_events
+from lightning_tgnn.data.readers import FORMATS, read_events
 from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.read import check_unread
 from lightning_tgnn.data.stream_names import STREAMS
@@ -47,6 +47,36 @@ class ReadOptions:
     bipartite: bool | None
     synthetic: Mapping[str, Any]
     root: Path
+
+
+def read_source(
+    source: Any = SYNTHETIC,
+    format: str = "auto",
+    columns: Mapping[str, Any] | None = None,
+    bipartite: bool | None = None,
+    synthetic: Mapping[str, Any] | None = None,
+    root: str = "data",
+) -> EventStore:
+    """Return the events of a source, in whatever form it is; a named one is fetched first, unless it is there.
+
+    Args:
+        source: See `lightning_tgnn.TemporalDataModule`, and so the rest: a file, a folder, a name, an object.
+        format: Format of the file: ``"auto"``, ``"snap"``, ``"jodie"`` or ``"csv"``.
+        columns: For a CSV, Parquet or a DataFrame: which column is ``src``, ``dst``, ``time``, and optionally ``label``
+            and ``edge_features``; for a DGLGraph the same of its ``edata``, without the ends.
+        bipartite: Number sources and destinations apart; None asks the format.
+        synthetic: Settings of the synthetic stream, used where that is the source; see
+            `lightning_tgnn.data.synthetic.generate_stream`.
+        root: Folder of the named streams, which are downloaded into it and converted once.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+        DataError: It cannot be downloaded, or holds something that must not be trained on.
+    """
+    check_choice("format", format, FORMATS)
+    folder = Path(root).expanduser()
+    prepare_events(source, folder)
+    return open_events(opened(source, folder), ReadOptions(format, columns, bipartite, dict(synthetic or {}), folder))
 
 
 def prepare_events(source: Any, root: Path) -> None:

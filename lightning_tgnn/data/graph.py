@@ -24,7 +24,7 @@ NORMALIZATIONS = ("symmetric", "row", "none")
 SPLITS = ("train", "val", "test")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     """A directed graph; messages go from source to destination. Columns are in memory or memory-mapped, and only read.
 
@@ -48,6 +48,9 @@ class Graph:
     train: Tensor
     val: Tensor
     test: Tensor
+
+    def __repr__(self) -> str:
+        return f"Graph({self.num_nodes:,} vertices, {len(self.src):,} edges, {self.features.shape[1]} features)"
 
     def __post_init__(self) -> None:
         check_tensors(vars(self))

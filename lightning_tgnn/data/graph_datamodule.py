@@ -16,6 +16,7 @@ from lightning_tgnn.data.described_data import DescribedData
 from lightning_tgnn.data.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graph_source import SYNTHETIC, open_source, prepare_graph
+from lightning_tgnn.data.logged_settings import logged_settings
 from lightning_tgnn.types import GraphInfo, GraphPart, SparseRows
 
 
@@ -52,6 +53,7 @@ class FullGraphDataModule(DescribedData):
         root: str = "data",
     ) -> None:
         super().__init__()
+        self.save_hyperparameters(logged_settings(locals()))
         check_choice("normalization", normalization, NORMALIZATIONS)
         check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
         self.source = source
@@ -69,6 +71,11 @@ class FullGraphDataModule(DescribedData):
         """
         names = ("undirected", "self_loops", "normalization", *(("seed",) if training else ()))
         return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        source = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
+        read = vars(self).get("graph", "not read yet")
+        return f"FullGraphDataModule(source={str(source)!r}, normalization={self.normalization!r}: {read})"
 
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""

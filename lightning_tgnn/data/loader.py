@@ -71,6 +71,10 @@ class EventLoader:
         self._resume: dict[str, int] | None = None
         self.waited = 0.0
 
+    def __repr__(self) -> str:
+        place = "" if self.ranks == 1 else f", rank {self.rank} of {self.ranks}"
+        return f"EventLoader({len(self.events):,} events, {len(self)} batches of {self.global_batch_size}{place})"
+
     def __len__(self) -> int:
         return -(-len(self.events) // self.global_batch_size)
 
@@ -97,8 +101,28 @@ class EventLoader:
         return part
 
     def __iter__(self) -> Iterator[EventBatch]:
+        # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch, and at times
+        # the position. A saved position counts only within its own epoch; a later epoch starts at its beginning.
         resume, self._resume = self._resume, None
-        return self._iterate(resume)
+        self._position = 0
+        if resume is not None and resume["epoch"] == self._epoch:
+            self._check_batch_size(resume)
+            self._position = resume["position"]
+        epoch = self._epoch if self._training else None
+        if self._presampled is not None:
+            begin = perf_counter()
+            self._presampled.draw(epoch, self.global_batch_size)
+            self.waited += perf_counter() - begin
+        batches = self._prefetched(lambda number: self._make(number, epoch), range(self._position, len(self)))
+        batches = batches if self.ranks == 1 else _with_upcoming(batches)
+        while True:
+            begin = perf_counter()
+            batch = next(batches, None)
+            self.waited += perf_counter() - begin
+            if batch is None:
+                return
+            self._position += 1
+            yield batch
 
     @property
     def start(self) -> int:
@@ -140,29 +164,6 @@ class EventLoader:
 
         remaining = self.events[int((self.events < position).sum()) :]
         return self._prefetched(make, remaining.split(self.global_batch_size) if len(remaining) else ())
-
-    def _iterate(self, resume: dict[str, int] | None) -> Iterator[EventBatch]:
-        # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch. A saved
-        # position counts only within its own epoch; a later epoch starts at its beginning.
-        self._position = 0
-        if resume is not None and resume["epoch"] == self._epoch:
-            self._check_batch_size(resume)
-            self._position = resume["position"]
-        epoch = self._epoch if self._training else None
-        if self._presampled is not None:
-            begin = perf_counter()
-            self._presampled.draw(epoch, self.global_batch_size)
-            self.waited += perf_counter() - begin
-        batches = self._prefetched(lambda number: self._make(number, epoch), range(self._position, len(self)))
-        batches = batches if self.ranks == 1 else _with_upcoming(batches)
-        while True:
-            begin = perf_counter()
-            batch = next(batches, None)
-            self.waited += perf_counter() - begin
-            if batch is None:
-                return
-            self._position += 1
-            yield batch
 
     def _check_batch_size(self, resume: dict[str, int]) -> None:
         if resume["batch_size"] != self.global_batch_size:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.graph_folder import GraphWriter, open_graph
@@ -44,6 +43,8 @@ def convert_ogb(folder: Path) -> Path:
     split = _split_of(folder)
     raw = folder / "raw"
     source: Archives | Tables = Archives(raw) if (raw / "data.npz").is_file() else Tables(raw)
+    from lightning.pytorch.utilities.rank_zero import rank_zero_info  # not what is only looked at
+
     rank_zero_info(f"converting {folder} into {converted}, once")
     with new_folder(converted) as partial:
         with GraphWriter(partial, source.num_nodes) as writer:

@@ -42,7 +42,8 @@ def data_of_recipe(
     if not isinstance(recipe, Mapping | None):
         cure = "give a file that was written whole"
         raise CheckpointError(refusal(f"the data in {file}", "a recipe of a DataModule", type(recipe).__name__, cure))
-    known = TemporalDataModule().recipe
+    # A sampler of negatives may be code, which a file must not choose; who asks draws none.
+    known = TemporalDataModule().recipe.keys() - {"negatives", "eval_negatives"}
     arguments = {name: value for name, value in (recipe or {}).items() if name in known}
     if source is None and arguments.get("source") is None:
         cure = "pass Predictor.from_checkpoint(path, data=TemporalDataModule(...)) with the stream of training"

@@ -15,7 +15,7 @@ _LARGEST_INT64 = torch.iinfo(torch.int64).max
 _CHUNK = 1 << 18
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Neighbors(TensorFields):
     """Past neighbours of R roots, the most recent in column 0.
 
@@ -30,7 +30,7 @@ class Neighbors(TensorFields):
     mask: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TemporalAdjacency(TensorFields):
     """Entries (node, event, neighbour) of a stream, sorted by node and event. Build one with `build`.
 

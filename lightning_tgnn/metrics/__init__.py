@@ -1,11 +1,24 @@
 """Ranking metrics: pure functions and the torchmetrics classes over them."""
 
 from lightning_tgnn.metrics.classification import LabelAUROC
-from lightning_tgnn.metrics.functional import binary_auroc, binary_average_precision, hits_at_k, reciprocal_rank
+from lightning_tgnn.metrics.functional import (
+    binary_auroc,
+    binary_average_precision,
+    expected_reciprocal_rank,
+    hits_at_k,
+    reciprocal_rank,
+)
 from lightning_tgnn.metrics.link_metrics import LinkMetrics
-from lightning_tgnn.metrics.ranking import HitsAtK, LinkAUROC, LinkAveragePrecision, MeanReciprocalRank
+from lightning_tgnn.metrics.ranking import (
+    ExpectedMeanReciprocalRank,
+    HitsAtK,
+    LinkAUROC,
+    LinkAveragePrecision,
+    MeanReciprocalRank,
+)
 
 __all__ = [
+    "ExpectedMeanReciprocalRank",
     "HitsAtK",
     "LabelAUROC",
     "LinkAUROC",
@@ -14,6 +27,7 @@ __all__ = [
     "MeanReciprocalRank",
     "binary_auroc",
     "binary_average_precision",
+    "expected_reciprocal_rank",
     "hits_at_k",
     "reciprocal_rank",
 ]

@@ -12,8 +12,10 @@ from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 def reciprocal_rank(positive: Tensor, negatives: Tensor) -> Tensor:
     """Return one over the rank of every positive among its own negatives, float32 [B].
 
-    The rank is 1, plus 1 for every negative with a higher score, plus half for every negative with an equal one: what
-    a random order of the ties gives on average. A constant score is thus worth no more than chance.
+    The rank is 1, plus 1 for every negative with a higher score, plus half for every negative with an equal one: the
+    mean rank over all orders of the ties. This is the rule of TGB's evaluator. One over a mean is less than the mean of
+    one over: a scorer that gives 49 negatives and the positive one score gets 1 / 25.5 = 0.039, where a random order
+    gets 0.090. Use `expected_reciprocal_rank` to compare with chance or with a scorer that makes many ties.
 
     Args:
         positive: Floating [B], scores of the true destinations.
@@ -25,14 +27,38 @@ def reciprocal_rank(positive: Tensor, negatives: Tensor) -> Tensor:
     >>> reciprocal_rank(torch.tensor([2.0, 1.0]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
     tensor([1.0000, 0.6667])
     """
-    return 1 / _rank(positive, negatives)
+    higher, tied = _higher_and_tied(positive, negatives)
+    return 1 / (1 + higher + 0.5 * tied)
+
+
+def expected_reciprocal_rank(positive: Tensor, negatives: Tensor) -> Tensor:
+    """Return the mean of one over the rank of every positive over all orders of the ties, float32 [B].
+
+    With g negatives of a higher score and t of an equal one, the ranks g + 1 to g + t + 1 are equally likely, and the
+    mean of their reciprocals is a difference of harmonic numbers, (H(g + t + 1) - H(g)) / (t + 1). Without ties this is
+    `reciprocal_rank`; a constant score gets what a random order gets. It is not the ERR of graded relevance, which has
+    the same name.
+
+    Args:
+        positive: Floating [B], scores of the true destinations.
+        negatives: Floating [B, Q], scores of the negatives of each event.
+
+    Raises:
+        InvalidArgumentError: A shape does not fit, there is no negative, or a score is NaN.
+
+    >>> expected_reciprocal_rank(torch.tensor([2.0, 1.0]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    tensor([1.0000, 0.7500])
+    """
+    higher, tied = (count.double() for count in _higher_and_tied(positive, negatives))
+    # digamma(n + 1) is H(n) but for a constant.
+    return ((torch.digamma(higher + tied + 2) - torch.digamma(higher + 1)) / (tied + 1)).float()
 
 
 def hits_at_k(positive: Tensor, negatives: Tensor, k: int) -> Tensor:
-    """Return 1 for every positive that ranks among the first ``k``, else 0, float32 [B].
+    """Return the probability of every positive to rank among the first ``k``, its ties in random order, float32 [B].
 
-    The rank is that of `reciprocal_rank`. A half rank is not rounded: rank 10.5 misses the first 10, so a single tie
-    at the border is a miss.
+    With g negatives of a higher score and t of an equal one, k - g of the t + 1 ranks that the positive may get are
+    hits. Without ties the result is 1 or 0. With fewer than ``k`` negatives it is 1 whatever the scores are.
 
     Args:
         positive: Floating [B], scores of the true destinations.
@@ -43,10 +69,11 @@ def hits_at_k(positive: Tensor, negatives: Tensor, k: int) -> Tensor:
         InvalidArgumentError: ``k`` or a shape does not fit, there is no negative, or a score is NaN.
 
     >>> hits_at_k(torch.tensor([2.0, 1.0]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]), k=1)
-    tensor([1., 0.])
+    tensor([1.0000, 0.5000])
     """
     check_int("k", k, minimum=1, cure="give the ranks that count as a hit, for example 10")
-    return (_rank(positive, negatives) <= k).float()
+    higher, tied = _higher_and_tied(positive, negatives)
+    return ((k - higher) / (tied + 1)).clamp(0, 1)
 
 
 def binary_average_precision(scores: Tensor, target: Tensor) -> Tensor:
@@ -89,16 +116,15 @@ def binary_auroc(scores: Tensor, target: Tensor) -> Tensor:
     return exact.binary_auroc(_order(scores), target.long(), thresholds=None)
 
 
-def _rank(positive: Tensor, negatives: Tensor) -> Tensor:
+def _higher_and_tied(positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many negatives of every event score higher than its positive, and how many the same; int64 [B]."""
     check_scores("positive", positive)
     check_scores("negatives", negatives)
     if positive.ndim != 1 or negatives.ndim != 2 or len(positive) != len(negatives) or negatives.shape[1] == 0:
         received = f"{list(positive.shape)} and {list(negatives.shape)}"
         cure = "give a row of at least one negative per event"
         raise InvalidArgumentError(refusal("positive and negatives", "of shape [B] and [B, Q]", received, cure))
-    better = (negatives > positive[:, None]).sum(dim=1)
-    equal = (negatives == positive[:, None]).sum(dim=1)
-    return 1 + better + 0.5 * equal
+    return (negatives > positive[:, None]).sum(dim=1), (negatives == positive[:, None]).sum(dim=1)
 
 
 def _order(scores: Tensor) -> Tensor:

@@ -7,7 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.metrics.ranking import HitsAtK, LinkAUROC, LinkAveragePrecision, MeanReciprocalRank
+from lightning_tgnn.metrics.ranking import (
+    ExpectedMeanReciprocalRank,
+    HitsAtK,
+    LinkAUROC,
+    LinkAveragePrecision,
+    MeanReciprocalRank,
+)
 
 
 class LinkMetrics(nn.Module):
@@ -16,7 +22,9 @@ class LinkMetrics(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.against_first = nn.ModuleDict({"ap": LinkAveragePrecision(), "auc": LinkAUROC()})
-        self.against_all = nn.ModuleDict({"mrr": MeanReciprocalRank(), "hits@10": HitsAtK(10)})
+        self.against_all = nn.ModuleDict(
+            {"mrr": MeanReciprocalRank(), "expected_mrr": ExpectedMeanReciprocalRank(), "hits@10": HitsAtK(10)}
+        )
         self.inductive = LinkAveragePrecision()
 
     def update(self, positive: Tensor, negatives: Tensor, unseen: Tensor) -> None:

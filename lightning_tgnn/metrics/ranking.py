@@ -19,6 +19,7 @@ from lightning_tgnn.metrics.functional import (
     binary_auroc,
     binary_average_precision,
     check_scores,
+    expected_reciprocal_rank,
     hits_at_k,
     reciprocal_rank,
 )
@@ -132,7 +133,10 @@ class _MeanOverEvents(Metric):
 
 
 class MeanReciprocalRank(_MeanOverEvents):
-    """Mean of one over the rank of the true destination among its negatives; ties count half.
+    """Mean of one over the rank of the true destination among its negatives, where a tie adds half a rank.
+
+    This is the figure of TGB's evaluator. Where many scores are equal it is below what a random order of the ties gets:
+    see `ExpectedMeanReciprocalRank`.
 
     >>> metric = MeanReciprocalRank()
     >>> metric.update(torch.tensor([2.0, 1.0]), torch.tensor([[1.0, 0.0], [2.0, 0.0]]))
@@ -144,8 +148,21 @@ class MeanReciprocalRank(_MeanOverEvents):
         return reciprocal_rank(positive, negatives)
 
 
+class ExpectedMeanReciprocalRank(_MeanOverEvents):
+    """Mean reciprocal rank of the true destination among its negatives, averaged over all orders of the ties.
+
+    >>> metric = ExpectedMeanReciprocalRank()
+    >>> metric.update(torch.tensor([2.0, 1.0]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    >>> metric.compute()
+    tensor(0.8750)
+    """
+
+    def _per_event(self, positive: Tensor, negatives: Tensor) -> Tensor:
+        return expected_reciprocal_rank(positive, negatives)
+
+
 class HitsAtK(_MeanOverEvents):
-    """Share of the events whose true destination ranks among the first ``k``; a half rank above ``k`` is a miss.
+    """Share of the events whose true destination ranks among the first ``k``; a tie at ``k`` counts by its probability.
 
     Args:
         k: At least 1.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import check_import
 
+_OWN_PARTS = ("model", "message")  # of a task, which recipes give by their paths
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -45,22 +45,14 @@ def class_path(build: Callable[..., Any]) -> dict[str, Any]:
     return {"class_path": import_path(kind), "init_args": arguments}
 
 
-def imported(argument: str, path: str) -> Any:
-    """Return what an import path names.
-
-    Args:
-        argument: What the path was given for.
-        path: Such as ``dgl.nn.SAGEConv``.
-
-    Raises:
-        InvalidArgumentError: There is nothing of that name.
-    """
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        cure = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({error})"
-        raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure)) from error
+def named_code(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what among the arguments of a task in a file names code of a user's own, in the form of `class_path`."""
+    named = {name: dict(value) for name, value in arguments.items() if _is_class_path(value)}
+    for name in _OWN_PARTS:
+        value = arguments.get(name)
+        if isinstance(value, str) and "." in value:
+            named[name] = {"class_path": value, "init_args": {}}
+    return named
 
 
 def built_from(argument: str, told: Mapping[str, Any]) -> Callable[..., Any]:
@@ -69,7 +61,11 @@ def built_from(argument: str, told: Mapping[str, Any]) -> Callable[..., Any]:
     Raises:
         InvalidArgumentError: There is nothing of that name.
     """
-    return partial(imported(argument, str(told["class_path"])), **dict(told.get("init_args") or {}))
+    return partial(check_import(argument, str(told["class_path"])), **dict(told.get("init_args") or {}))
+
+
+def _is_class_path(value: Any) -> bool:
+    return isinstance(value, Mapping) and "class_path" in value
 
 
 def _is_plain(value: Any) -> bool:

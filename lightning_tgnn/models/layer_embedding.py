@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.models.class_paths import import_path, imported
+from lightning_tgnn.checks import InvalidArgumentError, check_import, refusal
+from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.models.embeddings import Embedding
 from lightning_tgnn.models.neighborhood import NeighborEdges, neighbor_edges
 from lightning_tgnn.models.time_encoding import TimeEncoder
@@ -84,7 +84,7 @@ def layer_of(layer: str | type[nn.Module], arguments: Mapping[str, Any]) -> nn.M
     Raises:
         InvalidArgumentError: There is no such module class, or it does not take the arguments.
     """
-    kind = imported("layer", layer) if isinstance(layer, str) else layer
+    kind = check_import("layer", layer) if isinstance(layer, str) else layer
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         received = layer if isinstance(layer, str) else type(layer).__name__
         cure = f"give a layer's class or the path of it, and what it takes as layer_args; {FORM}"

@@ -12,7 +12,7 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types import RootBatch, TensorFields
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NeighborEdges(TensorFields):
     """Edges from past neighbours to the roots; a root that occurs at two times is two vertices.
 

@@ -51,6 +51,11 @@ class Predictor:
         self._live = parts.live
         self._numbers = parts.numbers
 
+    def __repr__(self) -> str:
+        task, info = self._live.task, self._parts.info
+        model = f"{type(task).__name__}({task.model_name!r})"
+        return f"Predictor({model}, {info.num_nodes:,} nodes, latest time {self._parts.clock.latest})"
+
     @classmethod
     def from_checkpoint(
         cls,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from torch.nn.parallel import DistributedDataParallel
@@ -17,6 +18,7 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Attendance, Exchange, handle_failure
 from lightning_tgnn.strategies.gradient_sync import GradientSync
 from lightning_tgnn.strategies.interrupts import FirstRankLauncher, ignore_interrupts, restore_interrupts
+from lightning_tgnn.strategies.launcher import ReturningLauncher
 
 _CHECKPOINT_KEY = "lightning_tgnn.strategy"
 
@@ -24,11 +26,16 @@ _CHECKPOINT_KEY = "lightning_tgnn.strategy"
 class ExchangingStrategy(DDPStrategy):
     """Data-parallel training whose ranks exchange more than gradients, over a process group of its own.
 
+    Processes are started as the option ``start_method`` says: ``"popen"`` runs the script once more for every rank;
+    ``"spawn"``, the default in an interactive session, imports what it is given; ``"fork"`` copies this process, takes
+    one thread a rank and has to come before anything is trained in this process. What spawned and forked processes have
+    trained (weights, node state, callbacks, steps) is the task's and the Trainer's afterwards.
+
     Args:
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
-        InvalidArgumentError: There is no such option.
+        InvalidArgumentError: There is no such option, or it cannot work in this session.
     """
 
     staleness = 0
@@ -43,6 +50,8 @@ class ExchangingStrategy(DDPStrategy):
             )
         # No buffer of ours changes, and torch 2.13 has a new name for the broadcast that would keep them equal.
         options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
+        if _IS_INTERACTIVE:  # there is no script to run once more
+            options.setdefault("start_method", "spawn")
         super().__init__(**options)
         self.exchange = Exchange()
         self._saved: dict[str, Any] = {}
@@ -61,10 +70,22 @@ class ExchangingStrategy(DDPStrategy):
 
     @override
     def _configure_launcher(self) -> None:
-        super()._configure_launcher()
-        if type(self._launcher) is _SubprocessScriptLauncher:
-            assert self.cluster_environment is not None
-            self._launcher = FirstRankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+        if self._start_method == "popen":
+            if _IS_INTERACTIVE:
+                cure = "leave it out, or run a script"
+                requirement = "'spawn' or 'fork' in an interactive session"
+                raise InvalidArgumentError(refusal("start_method", requirement, "popen", cure))
+            super()._configure_launcher()
+            if type(self._launcher) is _SubprocessScriptLauncher:
+                assert self.cluster_environment is not None
+                self._launcher = FirstRankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+            return
+        environment: Any = self.cluster_environment
+        if environment.creates_processes_externally:
+            cure = "leave it out, and run a script"
+            requirement = f"'popen' where {type(environment).__name__} starts the processes"
+            raise InvalidArgumentError(refusal("start_method", requirement, self._start_method, cure))
+        self._launcher = ReturningLauncher(self, start_method=self._start_method)
 
     @override
     def setup_environment(self) -> None:

@@ -11,7 +11,14 @@ from torchmetrics import Metric
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
-from lightning_tgnn.tasks.requirements import check_left_out, check_message, check_model
+from lightning_tgnn.tasks.optimization import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    Optimization,
+    OptimizerCallable,
+    ParamGroups,
+)
+from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_message, check_model
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -23,8 +30,8 @@ class EventClassification(MemoryTask):
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
-            class (in a recipe its path, or ``class_path`` with ``init_args``). The six arguments that follow and
-            ``message`` are of the built-in models, and to be left out beside another.
+            class, or the import path of that (in a recipe also ``class_path`` with ``init_args``). The six arguments
+            that follow and ``message`` are of the built-in models, and to be left out beside another.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.
@@ -40,6 +47,13 @@ class EventClassification(MemoryTask):
             node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
             and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
             node takes its mail in; the time since its memory was written is encoded beside them.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -52,7 +66,7 @@ class EventClassification(MemoryTask):
 
     def __init__(
         self,
-        model: Callable[[StreamInfo], nn.Module] | str = "tgn",
+        model: str | Callable[[StreamInfo], nn.Module] = "tgn",
         memory_dim: int = 100,
         embedding_dim: int = 100,
         time_dim: int = 100,
@@ -63,10 +77,16 @@ class EventClassification(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
-        message: Callable[[int, int], nn.Module] | None = None,
+        message: str | Callable[[int, int], nn.Module] | None = None,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
-        check_model(model, MODEL_NAMES, "a MemoryModel")
-        check_message(message)
+        built_by, made_by = at_path("model", model), at_path("message", message)
+        check_model(built_by, MODEL_NAMES, "a MemoryModel")
+        check_message(made_by)
         config = ModelConfig(
             memory_dim=memory_dim,
             embedding_dim=embedding_dim,
@@ -77,11 +97,13 @@ class EventClassification(MemoryTask):
             dropout=dropout,
         )
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
-        if not isinstance(model, str):
+        if not isinstance(built_by, str):
             of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
             check_left_out(EventClassification, **of_model, message=message)
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
-        self.save_hyperparameters()
+        optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
+        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization}
+        super().__init__(built_by, config, **training, message=made_by)
+        self.save_hyperparameters(ignore=NOT_SAVED)
         self.hidden_dim = hidden_dim
 
     def check_labels(self, info: StreamInfo) -> None:

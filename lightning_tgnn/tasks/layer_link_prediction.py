@@ -11,6 +11,7 @@ from lightning_tgnn.models import Mails, MemoryModel, build_with_layer
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.models.layer_embedding import layer_of
 from lightning_tgnn.tasks.link_prediction import LinkPrediction
+from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.trust import LAYERS, WORDS
 from lightning_tgnn.types import StreamInfo
 
@@ -42,6 +43,13 @@ class LayerLinkPrediction(LinkPrediction):
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
         message: As in `LinkPrediction`.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -63,9 +71,15 @@ class LayerLinkPrediction(LinkPrediction):
         static_dim: int = 0,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
-        message: Callable[[int, int], nn.Module] | None = None,
+        message: str | Callable[[int, int], nn.Module] | None = None,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
-        self._layer = layer
+        layer_of(layer, layer_args)  # what is wrong with it is told at once
+        given = layer
         if isinstance(layer, type):
             layer = import_path(layer)  # checkpoints hold plain values only
         super().__init__(
@@ -78,8 +92,12 @@ class LayerLinkPrediction(LinkPrediction):
             lr=lr,
             weight_decay=weight_decay,
             message=message,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            lr_scheduler_config=lr_scheduler_config,
+            param_groups=param_groups,
         )
-        layer_of(self._layer, layer_args)  # what is wrong with it is told at once
+        self._layer = given
         self.layer_args = dict(layer_args)
 
     def make_model(self, info: StreamInfo, mails: Mails) -> MemoryModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
-from lightning_tgnn.tasks.requirements import check_left_out, check_message, check_model
+from lightning_tgnn.tasks.optimization import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    Optimization,
+    OptimizerCallable,
+    ParamGroups,
+)
+from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_message, check_model
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -20,13 +27,15 @@ class LinkPrediction(MemoryTask):
     """Trains a memory-based temporal GNN to tell true destinations from negatives.
 
     Logs ``train/loss`` and ``train/events_per_second``; for ``val`` and ``test`` over all events of the part ``ap`` and
-    ``auc`` (against the first negative of each event), ``mrr`` and ``hits@10`` (against all its negatives, ties count
-    half), and ``ap_inductive`` over the events that have a node unseen in training, where there are any.
+    ``auc`` (against the first negative of each event), ``mrr``, ``expected_mrr`` and ``hits@10`` (against all its
+    negatives), and ``ap_inductive`` over the events that have a node unseen in training, where there are any. ``mrr``
+    is that of TGB's evaluator, one over the mean rank of the ties; ``expected_mrr`` and ``hits@10`` are means over a
+    random order of the ties, so that they can be held against chance. See `lightning_tgnn.metrics`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
-            class (in a recipe its path, or ``class_path`` with ``init_args``). The seven arguments that follow and
-            ``message`` are of the built-in models, and to be left out beside another.
+            class, or the import path of that (in a recipe also ``class_path`` with ``init_args``). The seven arguments
+            that follow and ``message`` are of the built-in models, and to be left out beside another.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.
@@ -41,6 +50,13 @@ class LinkPrediction(MemoryTask):
             node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
             and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
             node takes its mail in; the time since its memory was written is encoded beside them.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -52,7 +68,7 @@ class LinkPrediction(MemoryTask):
 
     def __init__(
         self,
-        model: Callable[[StreamInfo], nn.Module] | str = "tgn",
+        model: str | Callable[[StreamInfo], nn.Module] = "tgn",
         memory_dim: int = 100,
         embedding_dim: int = 100,
         time_dim: int = 100,
@@ -62,10 +78,16 @@ class LinkPrediction(MemoryTask):
         dropout: float = 0.1,
         lr: float = 1e-3,
         weight_decay: float = 0.0,
-        message: Callable[[int, int], nn.Module] | None = None,
+        message: str | Callable[[int, int], nn.Module] | None = None,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
-        check_model(model, MODEL_NAMES, "a MemoryModel")
-        check_message(message)
+        built_by, made_by = at_path("model", model), at_path("message", message)
+        check_model(built_by, MODEL_NAMES, "a MemoryModel")
+        check_message(made_by)
         config = ModelConfig(
             memory_dim=memory_dim,
             embedding_dim=embedding_dim,
@@ -75,10 +97,12 @@ class LinkPrediction(MemoryTask):
             static_dim=static_dim,
             dropout=dropout,
         )
-        if not isinstance(model, str):
+        if not isinstance(built_by, str):
             check_left_out(LinkPrediction, **vars(config), message=message)
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
-        self.save_hyperparameters()
+        optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
+        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization}
+        super().__init__(built_by, config, **training, message=made_by)
+        self.save_hyperparameters(ignore=NOT_SAVED)
         self.val_metrics = LinkMetrics()
         self.test_metrics = LinkMetrics()
 

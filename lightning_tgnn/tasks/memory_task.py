@@ -12,8 +12,14 @@ from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.tasks.event_rate import EventRate
+from lightning_tgnn.tasks.optimization import Optimization
 from lightning_tgnn.tasks.random_states import random_states, restore_random_states
-from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
+from lightning_tgnn.tasks.requirements import (
+    check_same_graph,
+    check_trainer,
+    note_loaded_weights,
+    warn_of_untrained_weights,
+)
 from lightning_tgnn.tasks.staged_task import StagedTask
 from lightning_tgnn.types import EventBatch, StreamInfo
 
@@ -33,6 +39,7 @@ class MemoryTask(StagedTask):
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
         message: Makes the messages of one of our models, see `Mails`.
+        optimization: How the optimizer is made, where not as Adam alone.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -58,11 +65,13 @@ class MemoryTask(StagedTask):
         lr: float,
         weight_decay: float,
         message: Callable[[int, int], nn.Module] | None = None,
+        optimization: Optimization | None = None,
     ) -> None:
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message)
+        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message, optimization=optimization)
         self._snapshot: Any = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
+        note_loaded_weights(self)
 
     def setup(self, stage: str) -> None:
         """Refuse several ranks, each of which would keep a node state of its own, and what float64 times rule out."""
@@ -92,6 +101,7 @@ class MemoryTask(StagedTask):
 
     def on_train_batch_end(self, outputs: Any, batch: EventBatch, batch_idx: int) -> None:
         """Count the batch's events, and as many for each other rank: they share a step as evenly as can be."""
+        self.has_trained_weights = True
         self._rate.add(len(batch) * self.trainer.world_size)
         every = getattr(self.trainer, "log_every_n_steps", 1)
         if every and self.trainer.global_step % every == 0:
@@ -130,6 +140,12 @@ class MemoryTask(StagedTask):
     def _end_evaluation(self) -> None:
         self.state_store.restore(self._snapshot)
         self._snapshot = None
+
+    def on_validation_start(self) -> None:
+        """Warn of untrained weights."""
+        warn_of_untrained_weights(self)
+
+    on_test_start = on_predict_start = on_validation_start
 
     def on_validation_epoch_start(self) -> None:
         """Continue from the end of training, on a snapshot, with nothing measured."""

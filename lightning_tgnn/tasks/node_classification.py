@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics import Metric, MetricCollection
@@ -23,7 +24,20 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.models import GAT, GCN
-from lightning_tgnn.tasks.requirements import check_left_out, check_model, check_precision
+from lightning_tgnn.tasks.optimization import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    Optimization,
+    OptimizerCallable,
+    ParamGroups,
+)
+from lightning_tgnn.tasks.requirements import (
+    check_left_out,
+    check_model,
+    check_precision,
+    note_loaded_weights,
+    warn_of_untrained_weights,
+)
 from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
 
@@ -52,6 +66,13 @@ class NodeClassification(ResumableTask):
         layer_norm: Normalise each vertex between layers.
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -69,6 +90,11 @@ class NodeClassification(ResumableTask):
         layer_norm: bool = False,
         lr: float = 0.01,
         weight_decay: float = 5e-4,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
     ) -> None:
         super().__init__()
         check_model(model, GRAPH_MODELS, "a module")
@@ -80,18 +106,20 @@ class NodeClassification(ResumableTask):
         check_fraction("dropout", dropout, cure="0.5 is usual")
         check_positive("lr", lr, cure="0.01 is usual")
         check_not_negative("weight_decay", weight_decay, cure="5e-4 is usual")
+        self.optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
         self._own_model = None if isinstance(model, str) else model
         if not isinstance(model, str):
             layers = {"hidden_dim": hidden_dim, "num_layers": num_layers, "layer_norm": layer_norm}
             check_left_out(NodeClassification, **layers, heads=heads, dropout=dropout)
             # Checkpoints hold plain values only.
             model = getattr(model, "__qualname__", type(model).__name__)
-        self.save_hyperparameters()
+        self.save_hyperparameters(ignore=NOT_SAVED)
         self.info: GraphInfo | None = None
         self.model: nn.Module | None = None
         self.train_figures: Tensor | None = None  # loss and accuracy
         # Adds up over the replicas of a vertex; a strategy puts another in its place.
         self.replicas: ReplicaSum = alone
+        note_loaded_weights(self)
 
     def setup(self, stage: str) -> None:
         """Refuse a precision that the sums over replicas do not have."""
@@ -143,10 +171,9 @@ class NodeClassification(ResumableTask):
             return GCN(*sizes, dropout, layer_norm=norm)
         return GAT(*sizes, chosen["heads"], dropout, layer_norm=norm)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam."""
-        chosen = self.hparams
-        return torch.optim.Adam(self.parameters(), lr=chosen["lr"], weight_decay=chosen["weight_decay"])
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return what the arguments say: Adam without a schedule by default."""
+        return self.optimization.configure(self, torch.optim.Adam, self.hparams["lr"], self.hparams["weight_decay"])
 
     def forward(self, part: GraphPart) -> Tensor:
         """Return logits, float32 [n, C]."""
@@ -162,6 +189,7 @@ class NodeClassification(ResumableTask):
         right = (scored.detach().argmax(-1) == labels).sum() * part.share
         figures = torch.stack([loss.detach(), right])
         self.train_figures = self.trainer.strategy.reduce(figures, reduce_op="mean")
+        self.has_trained_weights = True
         return loss
 
     def on_fit_start(self) -> None:
@@ -180,6 +208,12 @@ class NodeClassification(ResumableTask):
     def train_accuracy(self) -> float | None:
         """The share of the training vertices that the last step had right, over all ranks; None before the first."""
         return None if self.train_figures is None else float(self.train_figures[1])
+
+    def on_validation_start(self) -> None:
+        """Warn of untrained weights."""
+        warn_of_untrained_weights(self)
+
+    on_test_start = on_predict_start = on_validation_start
 
     def validation_step(self, part: GraphPart, batch_idx: int) -> None:
         """Score the validation split."""

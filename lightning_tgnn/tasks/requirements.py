@@ -7,9 +7,10 @@ from inspect import signature
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, refusal
 from lightning_tgnn.types import StateStore, StreamInfo
 
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -26,14 +27,40 @@ def check_model(model: Any, names: Collection[str], builds: str) -> None:
     Raises:
         InvalidArgumentError: It is such a thing.
     """
-    if (isinstance(model, str) and model in names) or (callable(model) and not isinstance(model, nn.Module)):
+    if (isinstance(model, str) and model in names) or _builds(model):
         return
     listed = ", ".join(repr(name) for name in sorted(names))
     cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
-    if isinstance(model, str) and "." in model:
-        cure = "check that path: a recipe takes that of a class that Python finds, say by PYTHONPATH=."
-    received = model if isinstance(model, (str, dict)) else type(model).__name__
-    raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", received, cure))
+    raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", _told(model), cure))
+
+
+def check_message(message: Any) -> None:
+    """Refuse what builds no message function.
+
+    Raises:
+        InvalidArgumentError: It is such a thing.
+    """
+    if message is None or _builds(message):
+        return
+    cure = "give the class of your module; one that is built already by message=lambda memory_dim, edge_dim: module"
+    raise InvalidArgumentError(refusal("message", "what builds a module for two widths", _told(message), cure))
+
+
+def at_path(argument: str, given: Any) -> Any:
+    """Return what stands at an import path, and anything else as it is.
+
+    Raises:
+        InvalidArgumentError: There is nothing at that path.
+    """
+    return check_import(argument, given) if isinstance(given, str) and "." in given else given
+
+
+def _builds(given: Any) -> bool:
+    return callable(given) and not isinstance(given, nn.Module)
+
+
+def _told(given: Any) -> Any:
+    return given if isinstance(given, (str, dict)) else type(given).__name__
 
 
 def check_left_out(task: type, **given: Any) -> None:
@@ -50,19 +77,6 @@ def check_left_out(task: type, **given: Any) -> None:
         if value != signature(task).parameters[name].default:
             cure = f"give it to your module, model=lambda info: Net(info, {name}={value!r}), in a recipe by init_args"
             raise InvalidArgumentError(refusal(name, "left out beside a model of your own", value, cure))
-
-
-def check_message(message: Any) -> None:
-    """Refuse what builds no message function.
-
-    Raises:
-        InvalidArgumentError: It is such a thing.
-    """
-    if message is None or (callable(message) and not isinstance(message, nn.Module)):
-        return
-    cure = "give the class of your module; one that is built already by message=lambda memory_dim, edge_dim: module"
-    received = message if isinstance(message, (str, dict)) else type(message).__name__
-    raise InvalidArgumentError(refusal("message", "what builds a module for two widths", received, cure))
 
 
 def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
@@ -105,6 +119,27 @@ def check_precision(trainer: pl.Trainer, cure: str) -> None:
     if str(trainer.precision) not in _PRECISIONS:
         requirement = f"one of {', '.join(_PRECISIONS)}"
         raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
+
+
+def note_loaded_weights(task: Any) -> None:
+    """Have a task's ``has_trained_weights`` become true when weights are loaded into it."""
+    task.has_trained_weights = False
+    task.register_load_state_dict_post_hook(_weights_were_loaded)
+
+
+def _weights_were_loaded(task: Any, keys: Any) -> None:
+    task.has_trained_weights = True
+
+
+def warn_of_untrained_weights(task: Any) -> None:
+    """Warn where `Trainer.validate`, `test` or `predict` is about to take weights as they were drawn."""
+    doing = task.trainer.state.fn
+    if doing == "fit" or task.has_trained_weights:
+        return
+    rank_zero_warn(
+        f"{doing.value} takes untrained weights: this task has not been trained, nor loaded from a checkpoint;"
+        " call trainer.fit first, or give ckpt_path"
+    )
 
 
 def check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:

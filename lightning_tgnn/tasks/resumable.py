@@ -36,8 +36,12 @@ class ResumableTask(RestorableTask):
         self._optimizers_configured = optimizer_settings(self.trainer)
 
     def on_train_start(self) -> None:
-        """Give restored optimizers the options that have changed."""
+        """Continue where the checkpoint was made, with the options of optimizers that have changed."""
         saved, self._optimizers_saved = self._optimizers_saved, None
+        if self.trainer.ckpt_path is not None:
+            # Lightning hands the loader its position when it makes it: too early where `configure_optimizers` asks for
+            # `trainer.estimated_stepping_batches` (Lightning #20550).
+            self.trainer.fit_loop._load_combined_loader_states()
         if saved is not None and self._optimizers_configured is not None and self.trainer.ckpt_path is not None:
             take_changed_options(saved, self._optimizers_configured, self.trainer)
 

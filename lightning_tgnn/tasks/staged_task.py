@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from inspect import currentframe
 from types import FrameType
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, check_positive, refusal
@@ -17,6 +19,7 @@ from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, UpdatedRows, 
 from lightning_tgnn.models.class_paths import class_path
 from lightning_tgnn.models.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.tasks.optimization import Optimization
 from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import (
@@ -46,6 +49,7 @@ class StagedTask(ResumableTask):
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
         message: Makes the messages of one of our models, see `Mails`.
+        optimization: How the optimizer is made, where not as Adam alone.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -61,6 +65,7 @@ class StagedTask(ResumableTask):
         lr: float,
         weight_decay: float,
         message: Callable[[int, int], nn.Module] | None = None,
+        optimization: Optimization | None = None,
     ) -> None:
         super().__init__()
         self._built_by = model
@@ -70,6 +75,7 @@ class StagedTask(ResumableTask):
         check_not_negative("weight_decay", weight_decay, cure="0 is usual")
         self.lr = lr
         self.weight_decay = weight_decay
+        self.optimization = optimization or Optimization()
         self.info: StreamInfo | None = None
         self.model = None
         self._state_store: StateStore | None = None
@@ -151,10 +157,11 @@ class StagedTask(ResumableTask):
         """
         return type(self).make_mails is StagedTask.make_mails
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam, fused unless Lightning has to clip between its parts."""
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return what the arguments say; Adam, fused unless Lightning has to clip between its parts, by default."""
         clips = self._trainer is not None and bool(self.trainer.gradient_clip_val)
-        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=not clips)
+        adam = partial(torch.optim.Adam, fused=not clips)
+        return self.optimization.configure(self, adam, self.lr, self.weight_decay)
 
     def fetch(self, nodes: Tensor) -> FetchHandle:
         """Start to read the rows of distinct nodes."""

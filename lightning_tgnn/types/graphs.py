@@ -34,7 +34,7 @@ class GraphInfo:
     fingerprint: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReplicaLinks(TensorFields):
     """One hop of the way between the replicas of a part's vertices: mirrors below, who gathers from them above.
 
@@ -54,7 +54,7 @@ class ReplicaLinks(TensorFields):
     of_mastered: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SparseRows(TensorFields):
     """A part's edges as a matrix in compressed rows, and its transpose.
 
@@ -94,7 +94,7 @@ def _starts(ends: Tensor, num_nodes: int) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GraphPart(TensorFields):
     """A rank's part of a graph: what a step of full-batch training needs.
 

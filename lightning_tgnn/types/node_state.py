@@ -36,7 +36,7 @@ class StateSpec:
     event_features: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StateRows(TensorFields):
     """Rows of node state, in the order in which they were asked for.
 
@@ -57,7 +57,7 @@ class StateRows(TensorFields):
     mail_count: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StateUpdate(TensorFields):
     """What a batch writes: memory of its sources and destinations, and the mails that it sends.
 

@@ -64,7 +64,7 @@ class RootBatch(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QueryBatch(TensorFields):
     """R nodes, each to be embedded at a time, with their latest neighbours; letters as in `EventBatch`.
 

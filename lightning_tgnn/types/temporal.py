@@ -49,7 +49,7 @@ class StreamInfo:
     training_labels: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EventBatch(TensorFields):
     """Consecutive events with their negatives, their neighbourhood and its redundancy-free organisation.
 

@@ -1,6 +1,12 @@
-import pytest
+from inspect import signature
 
-from lightning_tgnn import EventStore, TemporalDataModule
+import lightning.pytorch as pl
+import pytest
+import torch
+import yaml
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_tgnn import EventStore, FullGraphDataModule, LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from tests.data.streams import random_store
 
@@ -83,3 +89,29 @@ def test_many_tied_events_are_told(past, said, caplog):
     TemporalDataModule(plain, past=past).setup()
     assert "0.0% of the events tied" in caplog.text
     assert "have another one" not in caplog.text
+
+
+def test_settings_are_logged_and_kept_as_plain_values(tmp_path):
+    store = random_store(100)
+    data = TemporalDataModule(store, batch_size=20, columns={"src": 0, "edge_features": [2, 3]}, root=tmp_path)
+    trainer = pl.Trainer(
+        max_epochs=1, limit_val_batches=0, default_root_dir=tmp_path, accelerator="cpu", enable_progress_bar=False,
+        enable_model_summary=False, logger=CSVLogger(tmp_path, name="run"),
+    )  # fmt: skip
+    trainer.fit(LinkPrediction("jodie", memory_dim=4, embedding_dim=4, time_dim=4), datamodule=data)
+    logged = yaml.safe_load((tmp_path / "run/version_0/hparams.yaml").read_text())
+    assert logged["model"] == "jodie"
+    assert set(logged["data"]) == set(signature(TemporalDataModule).parameters)
+    assert (logged["data"]["batch_size"], logged["data"]["source"]) == (20, "EventStore")
+    assert logged["data"]["columns"] == {"src": 0, "edge_features": [2, 3]}
+    assert logged["data"]["root"] == str(tmp_path)
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    assert torch.load(tmp_path / "run.ckpt", weights_only=True)["datamodule_hyper_parameters"] == {
+        "data": logged["data"]
+    }
+
+
+def test_settings_of_a_graph_are_logged():
+    data = FullGraphDataModule("synthetic", synthetic={"num_nodes": 10}, undirected=False)
+    assert data.hparams_initial["data"]["synthetic"] == {"num_nodes": 10}
+    assert data.hparams_initial["data"]["undirected"] is False

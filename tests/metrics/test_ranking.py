@@ -1,7 +1,7 @@
 import doctest
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -15,19 +15,28 @@ from torchmetrics import Metric
 
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.metrics import (
+    ExpectedMeanReciprocalRank,
     HitsAtK,
     LinkAUROC,
     LinkAveragePrecision,
     MeanReciprocalRank,
     binary_auroc,
     binary_average_precision,
+    expected_reciprocal_rank,
     functional,
     hits_at_k,
     ranking,
     reciprocal_rank,
 )
 
-METRICS = [LinkAveragePrecision, LinkAUROC, MeanReciprocalRank, HitsAtK, partial(HitsAtK, k=1)]
+METRICS = [
+    LinkAveragePrecision,
+    LinkAUROC,
+    MeanReciprocalRank,
+    ExpectedMeanReciprocalRank,
+    HitsAtK,
+    partial(HitsAtK, k=1),
+]
 # Few distinct values, so that ties are common; infinities, because a logit may be one.
 SCORES = st.sampled_from([-np.inf, -40.0, -1.5, 0.0, 0.25, 1.0, 30.0, 40.0, 50.0, np.inf])
 
@@ -86,20 +95,49 @@ def gathered(state: Tensor | list[Tensor]) -> Tensor:
     return torch.cat([torch.empty(0), *state]) if isinstance(state, list) else state
 
 
+def ranks_over_orders(positive: float, negatives: list[float]) -> list[int]:
+    """Return the rank of the positive in every order of the candidates that goes from high to low."""
+    candidates = [positive, *negatives]
+    orders = permutations(range(len(candidates)))
+    descending = (order for order in orders if all(candidates[a] >= candidates[b] for a, b in pairwise(order)))
+    return [order.index(0) + 1 for order in descending]
+
+
 @settings(deadline=None)
 @given(events())
 def test_ranks_are_those_of_a_plain_loop(scores: tuple[Tensor, Tensor]) -> None:
     positive, negatives = scores
     ranks = [slow_rank(p, row) for p, row in zip(positive.tolist(), negatives.tolist(), strict=True)]
     torch.testing.assert_close(reciprocal_rank(positive, negatives), torch.tensor([1 / rank for rank in ranks]))
-    for k in (1, 2, 5):
-        assert hits_at_k(positive, negatives, k).tolist() == [float(rank <= k) for rank in ranks]
 
 
-def test_a_constant_score_ranks_in_the_middle() -> None:
-    assert reciprocal_rank(torch.zeros(1), torch.zeros(1, 98)).item() == pytest.approx(1 / 50)
-    assert hits_at_k(torch.zeros(1), torch.zeros(1, 98), 50).item() == 1
-    assert hits_at_k(torch.zeros(1), torch.zeros(1, 99), 50).item() == 0
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 5).flatmap(lambda count: events(num_negatives=count)))
+def test_ties_count_as_over_all_their_orders(scores: tuple[Tensor, Tensor]) -> None:
+    positive, negatives = scores
+    ranks = [ranks_over_orders(p, row) for p, row in zip(positive.tolist(), negatives.tolist(), strict=True)]
+    wanted = torch.tensor([np.mean([1 / rank for rank in row]) for row in ranks]).float()
+    torch.testing.assert_close(expected_reciprocal_rank(positive, negatives), wanted)
+    assert (reciprocal_rank(positive, negatives) <= wanted + 1e-6).all()  # one over a mean, and a mean of one over
+    for k in (1, 2, 4, 10):
+        wanted = torch.tensor([np.mean([rank <= k for rank in row]) for row in ranks]).float()
+        torch.testing.assert_close(hits_at_k(positive, negatives, k), wanted)
+
+
+def test_a_constant_score_is_chance_where_ties_are_taken_at_random() -> None:
+    positive, negatives = torch.zeros(1), torch.zeros(1, 49)
+    assert reciprocal_rank(positive, negatives).item() == pytest.approx(1 / 25.5)
+    assert expected_reciprocal_rank(positive, negatives).item() == pytest.approx(sum(1 / n for n in range(1, 51)) / 50)
+    for count in (5, 18, 19, 49):
+        assert hits_at_k(positive, negatives[:, :count], 10).item() == pytest.approx(min(1, 10 / (count + 1)))
+
+
+def test_without_ties_both_means_of_the_reciprocal_rank_are_one() -> None:
+    positive, negatives = torch.tensor([0.5]), torch.linspace(0, 100_000, 100_001)[None]
+    assert torch.equal(expected_reciprocal_rank(positive, negatives), reciprocal_rank(positive, negatives))
+    tied = torch.tensor([3.0]).expand(1, 100_000)  # ranks 1 to 100,001: the sum of many small numbers
+    wanted = sum(1 / rank for rank in range(1, 100_002)) / 100_001
+    assert expected_reciprocal_rank(torch.tensor([3.0]), tied).item() == pytest.approx(wanted, rel=1e-6)
 
 
 @settings(deadline=None)

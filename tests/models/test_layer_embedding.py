@@ -124,6 +124,44 @@ def test_a_layer_trains_and_comes_back_from_its_checkpoint(tmp_path, layer):
         assert torch.equal(again.state_dict()[name], value), name
 
 
+class OwnLayer(torch.nn.Module):
+    """In DGL's form: the mean of the neighbours, by their age."""
+
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.linear = torch.nn.Linear(in_dim + 1, out_dim)
+
+    def forward(self, block, ends):
+        senders, receivers = block.edges()
+        known = torch.cat([ends[0][senders.long()], block.edata["age"].unsqueeze(1).log1p()], dim=1)
+        return ends[1] + torch.zeros(len(ends[1]), 8).index_add(0, receivers.long(), self.linear(known))
+
+
+@pytest.mark.parametrize(
+    ("layer", "arguments", "path"),
+    [
+        (pyg_nn.SAGEConv, {"in_channels": 8, "out_channels": 8}, "torch_geometric.nn.SAGEConv"),
+        (dgl_nn.SAGEConv, {"in_feats": 8, "out_feats": 8, "aggregator_type": "mean"}, "dgl.nn.SAGEConv"),
+        (OwnLayer, {"in_dim": 8, "out_dim": 8}, f"{__name__}.OwnLayer"),
+    ],
+)
+def test_a_layer_is_given_by_its_class_or_its_path(tmp_path, layer, arguments, path):
+    data = TemporalDataModule(random_store(120), batch_size=30, num_neighbors=3, num_eval_negatives=5)
+    ends = []
+    for given in (layer, path):
+        torch.manual_seed(1)
+        task = LayerLinkPrediction(given, arguments, memory_dim=8, embedding_dim=8, time_dim=4)
+        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", enable_progress_bar=False, logger=False)
+        trainer.fit(task, datamodule=data)
+        trainer.save_checkpoint(tmp_path / "a.ckpt")
+        assert torch.load(tmp_path / "a.ckpt", weights_only=True)["hyper_parameters"]["layer"] == path
+        again = LayerLinkPrediction.load_from_checkpoint(tmp_path / "a.ckpt", layer=layer)
+        ends += [task.state_dict(), again.state_dict()]
+    for end in ends[1:]:
+        for name, value in ends[0].items():
+            assert torch.equal(end[name], value), name
+
+
 @pytest.mark.parametrize(
     ("layer", "arguments", "message"),
     [
@@ -149,6 +187,36 @@ def test_a_layer_trains_and_comes_back_from_its_checkpoint(tmp_path, layer):
 def test_what_is_no_layer_is_refused(layer, arguments, message):
     with pytest.raises(InvalidArgumentError, match=message):
         LayerLinkPrediction(layer, arguments)
+
+
+class OneInput(torch.nn.Module):
+    def forward(self, states):
+        return states
+
+
+class AllVertices(torch.nn.Module):
+    def forward(self, block, ends):
+        return ends[0]
+
+
+FORM = "a layer is called as layer.*senders, receivers.*, edge_index.* and otherwise as layer.block"
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (OneInput, f"layer must be called with two arguments, got 'OneInput: too many .*'; {FORM}"),
+        (AllVertices, rf"layer must be of \d+ rows, one per root, got \[\d+, 8\]; {FORM}"),
+        (OneInput(), f"layer must be the class of a torch.nn.Module, got 'OneInput'; give a layer's class .*{FORM}"),
+        (7, "layer must be the class of a torch.nn.Module, got 'int'; give a layer's class or the path of it"),
+        (dict, "layer must be the class of a torch.nn.Module, got 'type'"),
+    ],
+)
+def test_a_layer_of_another_form_is_refused_with_the_form(layer, message):
+    data = TemporalDataModule(random_store(120), batch_size=20, num_neighbors=3, num_eval_negatives=5)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", enable_progress_bar=False, logger=False)
+    with pytest.raises(InvalidArgumentError, match=message):
+        trainer.fit(LayerLinkPrediction(layer, {}, memory_dim=8, embedding_dim=8, time_dim=4), datamodule=data)
 
 
 def test_a_layer_of_another_width_is_refused(batch):

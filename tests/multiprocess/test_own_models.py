@@ -1,4 +1,4 @@
-"""The documentation's own models, on one rank and on two, against the built-in GCN; what checkpoints hold of them."""
+"""Models of a user's own, on one rank and on two: those of the pages against the built-in GCN, those on streams."""
 
 import re
 import sys
@@ -10,12 +10,22 @@ import pytest
 import torch
 import yaml
 
-from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, NodeClassification
-from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn import (
+    CDFGNNStrategy,
+    DepCacheStrategy,
+    DepCommStrategy,
+    FullGraphDataModule,
+    NodeClassification,
+    SvenStrategy,
+    TemporalDataModule,
+)
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.cli import TGNNCommand, main
+from tests.data.streams import random_store
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.test_cdfgnn import Recorder, graph
-from tests.multiprocess.training import as_torchrun
+from tests.multiprocess.training import PlainDescent, as_torchrun, fit
+from tests.tasks.own_parts import GatedMessage, MeanModel, PushModel, SumModel, SwappedModel, near
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "own-parts.md").read_text()
 BLOCKS = {name: code for code, name in re.findall(r"```python\n((?:(?!```).)*class (\w+)\(.*?)```", PAGE, re.DOTALL)}
@@ -97,6 +107,81 @@ def test_the_models_of_the_page_equal_the_built_in_gcn(name, outcomes):
         torch.testing.assert_close(probability, answer["probability"], rtol=1e-3, atol=1e-4)
 
 
+SIZES = {"memory_dim": 6, "embedding_dim": 6, "time_dim": 4, "mailbox_size": 3, "dropout": 0.0}
+STRATEGIES = {
+    "sven": lambda: SvenStrategy(staleness=0, micro_batches=2),
+    "depcomm": DepCommStrategy,
+    "depcache": DepCacheStrategy,
+}
+
+
+class HalvedMails(PlainDescent):
+    """Mails something else than its model does."""
+
+    def make_mails(self, updated, batch):
+        update = super().make_mails(updated, batch)
+        update.mails.mul_(0.5)
+        return update
+
+
+ON_STREAMS = {
+    "model": (PlainDescent, {"model": MeanModel}),
+    "mail": (PlainDescent, {"model": SumModel}),
+    "mail of the usual width": (PlainDescent, {"model": SwappedModel}),
+    "mails to neighbours": (PlainDescent, {"model": PushModel}),
+    "message of tgn": (PlainDescent, {"message": GatedMessage, **SIZES}),
+    "message of apan": (PlainDescent, {"model": "apan", "message": GatedMessage, **SIZES}),
+    "task": (HalvedMails, SIZES),
+}
+
+
+def trained_on_a_stream(name, strategy, ranks):
+    kind, arguments = ON_STREAMS[name]
+    store = random_store(120, 24, edge_dim=3, seed=5)
+    options = {"num_neighbors": 3, "num_eval_negatives": 3, "num_workers": 0, "negatives": near}
+    torch.manual_seed(7)
+    outcome = fit(TemporalDataModule(store, batch_size=24 // ranks, **options), kind(**arguments), strategy, ranks)
+    return {part: outcome[part] for part in ("weights", "state", "val")}
+
+
+def streams_on_rank(rank, ranks):
+    as_torchrun(rank, ranks)
+    return {
+        (name, strategy): trained_on_a_stream(name, make(), ranks)
+        for name in ON_STREAMS
+        for strategy, make in STRATEGIES.items()
+    }
+
+
+@pytest.mark.timeout(200)
+def test_models_messages_and_samplers_on_streams_end_on_two_ranks_as_on_one():
+    outcomes = run_ranks(streams_on_rank, 2, timeout=190)
+    for name in ON_STREAMS:
+        alone = trained_on_a_stream(name, "auto", 1)
+        for strategy in STRATEGIES:
+            first, second = (outcome[name, strategy] for outcome in outcomes)
+            case = f"{name}, {strategy}"
+            for key, value in alone["weights"].items():
+                for outcome in (first, second):
+                    torch.testing.assert_close(
+                        outcome["weights"][key],
+                        value,
+                        rtol=1e-3,
+                        atol=1e-4,
+                        msg=lambda text, at=f"{case}: {key}": f"{at}: {text}",
+                    )
+            for key, value in alone["state"].items():
+                if torch.is_tensor(value):
+                    torch.testing.assert_close(
+                        first["state"][key],
+                        value,
+                        rtol=1e-3,
+                        atol=1e-4,
+                        msg=lambda text, at=f"{case}: {key}": f"{at}: {text}",
+                    )
+            assert first["val"] == pytest.approx(alone["val"], abs=0.03), case  # one rank of 18 may change by one
+
+
 class Own(torch.nn.Module):
     def __init__(self, info, width=3):
         super().__init__()
@@ -115,7 +200,7 @@ def test_a_checkpoint_of_an_own_model_holds_plain_values_and_wants_its_class(tmp
     assert saved["hyper_parameters"]["model"] == "Own"
     loaded = NodeClassification.load_from_checkpoint(tmp_path / "own.ckpt", model=Own)
     assert torch.equal(loaded.model.layer.weight, task.model.layer.weight)
-    with pytest.raises(InvalidArgumentError, match=r"model must be what builds a module, .* got 'Own'; .* class"):
+    with pytest.raises(CheckpointError, match=r"model in .* must be a number or one of 'gat', 'gcn', got 'Own'; give"):
         NodeClassification.load_from_checkpoint(tmp_path / "own.ckpt")
 
 
@@ -149,5 +234,12 @@ def test_a_recipe_takes_an_own_model_and_the_strategy_by_name(tmp_path, monkeypa
     assert type(run.trainer.strategy) is CDFGNNStrategy
     assert type(run.model.model).__name__ == "Own"
     (checkpoint,) = tmp_path.rglob("*.ckpt")
-    loaded = NodeClassification.load_from_checkpoint(checkpoint)  # a recipe is in its checkpoints
-    assert torch.equal(loaded.model.layer.weight, run.model.model.layer.weight)
+    with pytest.raises(CheckpointError, match=r"model\['class_path'\] in .* got 'own_model.Own'; give model yourself"):
+        NodeClassification.load_from_checkpoint(checkpoint)
+    own = sys.modules["own_model"].Own
+    for arguments in ({"model": own}, {"trust": True}):  # a recipe is in its checkpoints
+        loaded = NodeClassification.load_from_checkpoint(checkpoint, **arguments)
+        assert torch.equal(loaded.model.layer.weight, run.model.model.layer.weight)
+    again = ["fit", f"--ckpt_path={checkpoint}", "--test_after_fit=false", "--trainer.max_epochs=2"]
+    resumed = TGNNCommand([*again, "--config=recipe.yaml"])  # which names the class, too
+    assert type(resumed.model.model).__name__ == "Own"

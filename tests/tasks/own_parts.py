@@ -70,10 +70,11 @@ class GatedMessage(nn.Module):
         return self.out(own + other * self.gate(torch.cat([other, features], dim=1)).sigmoid())
 
 
-def near(events, seed, epoch, num, candidates, **others):
-    """Draw among the candidates with the lowest numbers."""
-    places = random_below((len(candidates) + 1) // 2, seed, epoch, events.unsqueeze(1), torch.arange(num))
-    return candidates[places]
+def near(dst, events, seed, epoch, num, candidates, **others):
+    """Draw among the candidates with the lowest numbers, but not the true destination."""
+    half = len(candidates) // 2
+    drawn = candidates[random_below(half, seed, epoch, events.unsqueeze(1), torch.arange(num))]
+    return torch.where(drawn == dst.unsqueeze(1), candidates[half], drawn)
 
 
 class Near:

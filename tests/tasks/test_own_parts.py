@@ -1,19 +1,24 @@
 """Models, message functions, samplers and tasks of a user's own: through fit, checkpoint, resume and predictor."""
 
+import sys
 from functools import cache, partial
+from pathlib import Path
 
 import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lightning_tgnn import DynamicNodeClassification, EdgeClassification, LinkPrediction, Predictor, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from lightning_tgnn.cli import TGNNCommand, main
 from lightning_tgnn.data import EventStore, random_below
 from lightning_tgnn.models import MemoryModel
 from tests.data.streams import random_store
+from tests.tasks import own_parts
 from tests.tasks.own_parts import GatedMessage, MeanModel, Near, OwnLinks, PushModel, SumModel, SwappedModel, near
 
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "mailbox_size": 3, "dropout": 0.0}
@@ -138,6 +143,80 @@ def test_a_checkpoint_of_an_own_model_holds_its_path_and_wants_its_class(fitted)
         Predictor.from_checkpoint(path, data_module(), modle=MeanModel)
 
 
+@pytest.fixture
+def my_parts(tmp_path, monkeypatch):
+    """A folder whose ``my_parts.py`` Python finds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+    (tmp_path / "my_parts.py").write_text(Path(own_parts.__file__).read_text())
+    yield tmp_path
+    sys.modules.pop("my_parts", None)
+
+
+def recipe(folder, task="lightning_tgnn.LinkPrediction", **arguments):
+    stream = {"num_events": 200, "num_sources": 20, "num_destinations": 20}
+    sampler = {"class_path": "my_parts.Near", "init_args": {"among": 4}}
+    data = {"negatives": "my_parts.near", "eval_negatives": sampler, "synthetic": stream}
+    quiet = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False, "enable_progress_bar": False}
+    written = {
+        "trainer": quiet,
+        "model": {"class_path": task, "init_args": arguments},
+        "data": {"class_path": "lightning_tgnn.TemporalDataModule", "init_args": data},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(written))
+    return ["fit", "--config=recipe.yaml", "--test_after_fit=false"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own"),
+    [
+        ({"model": "my_parts.MeanModel"}, ["--model=my_parts.MeanModel"]),
+        ({"model": {"class_path": "my_parts.MeanModel", "init_args": {"width": 5}}}, ["--model=my_parts.MeanModel"]),
+        (
+            {"model": "jodie", "message": {"class_path": "my_parts.GatedMessage", "init_args": {"width": 4}}},
+            ["--message=my_parts.GatedMessage"],
+        ),
+        ({"task": "my_parts.OwnLinks", **SMALL}, ["--task=my_parts.OwnLinks"]),
+    ],
+)
+def test_recipes_take_them_by_path_and_predict_too(my_parts, in_own_group, arguments, own):
+    run = TGNNCommand(recipe(my_parts, **arguments))
+    near, of_evaluation = run.datamodule.negatives, run.datamodule.eval_negatives
+    assert (near.__name__, type(of_evaluation).__name__, of_evaluation.among) == ("near", "Near", 4)
+    (checkpoint,) = my_parts.rglob("*.ckpt")
+    torch.load(checkpoint, weights_only=True)
+    (my_parts / "pairs.csv").write_text("src,dst\n0,1\n2,3\n")
+    ask = ["predict", f"--ckpt_path={checkpoint}", "--score=pairs.csv"]
+    main([*ask, "--output=given.csv", "--save=served.pt", *own])
+    main([*ask, "--output=trusted.csv", "--trust=true"])
+    main(["predict", "--ckpt_path=served.pt", "--score=pairs.csv", "--output=served.csv", *own])
+    written = {name: (my_parts / f"{name}.csv").read_text() for name in ("given", "trusted", "served")}
+    assert len(set(written.values())) == 1
+    with pytest.raises(SystemExit, match=r"must be given, for it is none of this package, got 'my_parts.*trust=True"):
+        main([*ask, "--output=refused.csv"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "my_parts.Nothing"}, "model must be the import path of a class, got 'my_parts.Nothing'; check the"),
+        ({"message": "my_parts.Nothing"}, "message must be the import path of a class, got 'my_parts.Nothing'; che"),
+        ({"model": {"class_path": "torch.nn.Identity"}}, "model must be built as a MemoryModel, got 'a Identity'"),
+    ],
+)
+def test_paths_in_recipes_that_name_something_else_are_refused(my_parts, in_own_group, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        main(recipe(my_parts, **arguments))
+
+
+def test_a_path_that_names_no_task_is_refused(my_parts, fitted):
+    (my_parts / "pairs.csv").write_text("src,dst\n0,1\n")
+    ask = ["predict", f"--ckpt_path={fitted('task')[2] / 'end.ckpt'}", "--score=pairs.csv", "--output=a.csv"]
+    with pytest.raises(SystemExit, match=r"task must be the import path of a class, got 'my_parts.Nothing';"):
+        main([*ask, "--task=my_parts.Nothing"])
+
+
 @pytest.mark.parametrize("kind", [EdgeClassification, DynamicNodeClassification])
 def test_it_tells_labels_too(tmp_path, kind):
     labels = torch.arange(len(STORE)) % 2
@@ -210,8 +289,8 @@ def test_a_sampler_of_ones_own_draws_the_same_however_batches_are_made(sampler):
 
 def test_evaluation_may_have_another_sampler():
     data = data_module(eval_negatives=near, num_workers=0)
-    assert torch.cat([batch.negatives for batch in data.val_dataloader()]).max() < 8
-    assert torch.cat([batch.negatives for batch in data.train_dataloader()]).max() >= 8
+    assert torch.cat([batch.negatives for batch in data.val_dataloader()]).max() <= 8
+    assert torch.cat([batch.negatives for batch in data.train_dataloader()]).max() > 8
     task = LinkPrediction(MeanModel)
     run = trainer(max_epochs=1)
     run.fit(task, datamodule=data)
@@ -260,7 +339,7 @@ MISUSE = [
     ({"model": MeanModel, "message": GatedMessage}, "message must be left out beside a model of your own"),
     ({"model": MeanModel(data_module().info)}, "model must be what builds a MemoryModel, .* got 'MeanModel'; give a"),
     ({"model": "tgm"}, "model must be what builds a MemoryModel, or one of 'apan', 'jodie', 'tgn', got 'tgm'; give a"),
-    ({"model": "own.Nothing"}, r"got 'own.Nothing'; check that path: a recipe takes that of a class that Python finds"),
+    ({"model": "own.Nothing"}, "model must be the import path of a class, got 'own.Nothing'; check the name, and that"),
     ({"model": 7}, "model must be what builds a MemoryModel, .* got 'int'"),
     (
         {"model": lambda info: nn.Linear(2, 2)},
@@ -279,7 +358,8 @@ MISUSE = [
     ({"model": Few}, r"the result of Few.embed must be a floating-point tensor of shape \[60, 7\], got '.*60, 6\]'"),
     ({"model": Mailless}, r"the result of Mailless.mail must be a floating-point tensor .* got 'NoneType'"),
     ({"message": nn.Linear(2, 2)}, "message must be what builds a module for two widths, got 'Linear'; give the class"),
-    ({"message": "own.Message"}, "message must be what builds a module for two widths, got 'own.Message'"),
+    ({"message": "own.Message"}, "message must be the import path of a class, got 'own.Message'; check the name, and"),
+    ({"message": "gated"}, "message must be what builds a module for two widths, got 'gated'"),
     (
         {"message": lambda width: None},
         "message must be what builds a function, called with memory_dim=8 and edge",
@@ -308,7 +388,7 @@ def drawing(make):
 
 SAMPLERS = [
     ("near", "negatives must be one of 'all', 'destination', 'historical', 'inductive', got 'near'"),
-    ("own.near", "negatives must be the path of a function, or one of .*, got 'own.near'; check that path"),
+    ("own.near", "negatives must be the import path of a class, got 'own.near'; check the name, and that Python finds"),
     (
         lambda src, dst: src,
         "negatives must be called with src, dst, time, events, candidates, seed, epoch",

@@ -131,7 +131,8 @@ def test_keys(tmp_path):
         run.callback_metrics
     )
     tested = run.test(task, datamodule=data, verbose=False)[0]
-    assert set(tested) == {"test/ap", "test/auc", "test/mrr", "test/hits@10", "test/ap_inductive"}
+    names = ("ap", "auc", "mrr", "expected_mrr", "hits@10", "ap_inductive")
+    assert set(tested) == {f"test/{name}" for name in names}
 
 
 def test_random_destinations_cannot_be_predicted(tmp_path):
@@ -362,3 +363,26 @@ def test_a_task_of_ones_own_needs_a_head_and_steps(tmp_path):
     run = trainer(tmp_path)
     run.fit(OwnTask(), datamodule=data_module())
     assert torch.isfinite(run.callback_metrics["val/mean"])
+
+
+@pytest.mark.parametrize("measure", ["validate", "test", "predict"])
+def test_untrained_weights_are_measured_with_a_warning(tmp_path, measure):
+    data, task = data_module(), LinkPrediction("jodie", **SMALL)
+    quiet = {} if measure == "predict" else {"verbose": False}
+    with pytest.warns(UserWarning, match=f"{measure} takes untrained weights.*call trainer.fit first") as warned:
+        getattr(trainer(tmp_path), measure)(task, datamodule=data, **quiet)
+    assert sum("untrained" in str(warning.message) for warning in warned) == 1
+    assert all("\n" not in str(warning.message) for warning in warned if "untrained" in str(warning.message))
+
+
+def test_trained_and_loaded_weights_are_measured_without_a_warning(tmp_path):
+    task, run = fitted(tmp_path, max_epochs=1)
+    path = tmp_path / "trained.ckpt"
+    run.save_checkpoint(path)
+    fresh = LinkPrediction("tgn", **SMALL)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*untrained")
+        run.test(task, datamodule=data_module(), verbose=False)
+        trainer(tmp_path).validate(fresh, datamodule=data_module(), ckpt_path=path, verbose=False)
+        loaded = LinkPrediction.load_from_checkpoint(path)
+        trainer(tmp_path).validate(loaded, datamodule=data_module(), verbose=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, did_you_mean, refusal
 from lightning_tgnn.data.readers.table import Roles, Rows, Table, find_delimiter, find_rows, split, to_number
 from lightning_tgnn.data.readers.text_file import Head
 
@@ -30,6 +30,9 @@ def check_columns(columns: Any) -> None:
         raise InvalidArgumentError(refusal("columns", "a mapping of roles to names or positions", columns, cure))
     unknown = [role for role in columns if role not in _ROLES]
     missing = [role for role in _REQUIRED if columns.get(role) is None]
+    for role in unknown:
+        if question := did_you_mean(role, _ROLES):
+            raise InvalidArgumentError(refusal("columns", f"of the roles {', '.join(_ROLES)}", role, question))
     if unknown or missing:
         requirement = f"a mapping with src, dst, time and optionally {' and '.join(_ROLES[3:])}"
         raise InvalidArgumentError(refusal("columns", requirement, sorted(map(str, columns)), cure))
@@ -142,7 +145,9 @@ def _position(role: str, key: str | int, rows: Rows) -> int:
         return key
     matches = [position for position, name in enumerate(rows.names) if name == key.strip()]
     if not matches:
-        raise DataError(refusal(argument, "a column of the file", key, f"{rows.path} has {there}"))
+        question = did_you_mean(key, rows.names)
+        cure = f"{question} {rows.path} has {there}" if question else f"{rows.path} has {there}"
+        raise DataError(refusal(argument, "a column of the file", key, cure))
     if len(matches) > 1:
         cure = f"{rows.path} has it at the positions {matches}: give one of these numbers"
         raise DataError(refusal(argument, "a name that occurs once in the header", key, cure))

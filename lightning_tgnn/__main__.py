@@ -1,0 +1,121 @@
+"""The command ``lightning-tgnn``, also as ``python -m lightning_tgnn``.
+
+What trains nothing starts without Lightning, which takes seconds to import: the first word says who is asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning_tgnn
+from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
+from lightning_tgnn.commands import COMMANDS
+
+DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
+
+  lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
+  lightning-tgnn fit --config RECIPE --data.source events.csv      the same on your own events
+  lightning-tgnn fit --config RECIPE --ckpt_path last              go on where its newest run stopped
+  lightning-tgnn test --config RECIPE --ckpt_path best             the figures of its best checkpoint, or of a path
+  lightning-tgnn fit --model.help LinkPrediction                   what --model.* takes
+  lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
+  lightning-tgnn fit --config RECIPE --print_config                every setting with its value
+
+Beside the subcommands below there are these, with a --help of their own:
+
+  lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv   scores of pairs; top K, embeddings
+  lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
+  lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
+  lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
+  lightning-tgnn report runs/NAME/version_0                        one HTML page of a run
+"""
+
+_SUBCOMMANDS = {
+    "fit": "train",
+    "validate": "measure a checkpoint on the validation part",
+    "test": "measure a checkpoint on the test part",
+}
+
+
+def main(args: Any = None) -> None:
+    """Run the command; what the user can put right is one line on standard error, not a traceback.
+
+    Args:
+        args: The words after the command's name, those of the process by default; or what LightningCLI takes.
+    """
+    words = sys.argv[1:] if args is None else args
+    try:
+        if not isinstance(words, list):
+            _train(args)
+        elif not words or words[0] in ("-h", "--help"):
+            print(_help())
+        elif words[0] == "--version":
+            print(f"lightning-tgnn {lightning_tgnn.__version__}")
+        elif words[0] in COMMANDS:
+            COMMANDS[words[0]](words[1:])
+        else:
+            _check_words(words)
+            _train(args)
+    except KeyboardInterrupt:
+        from lightning_tgnn.broken_off import leave
+
+        leave()
+    except FileNotFoundError as error:
+        sys.exit(f"lightning-tgnn: {error}")
+    except (LightningTGNNError, ValueError, OSError) as error:
+        refused = _refusal(error)
+        if refused is None:
+            raise
+        sys.exit(f"lightning-tgnn: {refused}")
+    except Exception as error:
+        if not _is_of_the_trainer(error):
+            raise
+        sys.exit(f"lightning-tgnn: {error}")
+
+
+def _help() -> str:
+    subcommands = "".join(f"  {name:<10}{does}\n" for name, does in _SUBCOMMANDS.items())
+    usage = f"usage: lightning-tgnn [--help] [--version] {{{','.join((*_SUBCOMMANDS, *COMMANDS))}}} ...\n\n"
+    about = "Subcommands of LightningCLI; `lightning-tgnn fit --help` has all options:"
+    return f"{usage}{DESCRIPTION}\n{about}\n\n{subcommands}"
+
+
+def _check_words(words: list[str]) -> None:
+    """Refuse, before anything takes long to import, an unknown subcommand, and one that is told nothing."""
+    if not words[0].startswith("-"):
+        check_choice("the subcommand", words[0], (*_SUBCOMMANDS, *COMMANDS))
+        if len(words) == 1:
+            cure = f"write lightning-tgnn {words[0]} --config RECIPE, such as recipes/quickstart.yaml, or see --help"
+            raise InvalidArgumentError(refusal(f"{words[0]}", "given a recipe or a setting", "nothing", cure))
+
+
+def _train(args: Any) -> None:
+    from lightning_tgnn.cli import TGNNCommand
+
+    TGNNCommand(args)
+
+
+def _is_of_the_trainer(error: Exception) -> bool:
+    """Whether an error is Lightning's word for settings that do not go together."""
+    exceptions = sys.modules.get("lightning.pytorch.utilities.exceptions")
+    return exceptions is not None and isinstance(error, exceptions.MisconfigurationException)
+
+
+def _refusal(error: BaseException | None) -> LightningTGNNError | None:
+    """Return the refusal behind an error: jsonargparse wraps what a constructor raises in an error of its own."""
+    if isinstance(error, IsADirectoryError):
+        cure = "give the file in it"
+        return InvalidArgumentError(refusal("path", "a file", f"the folder {error.filename}", cure))
+    if isinstance(error, OSError):  # of a logger, say
+        from lightning_tgnn.files import refusal_to_write
+
+        return refusal_to_write(Path(error.filename or "the folder of the run"), error)
+    while error is not None and not isinstance(error, LightningTGNNError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""What a command line or a recipe has wrong, in one line: argument, requirement, value, cure.
+
+jsonargparse tells it as a tree of everything that it has tried; here is read off what the user can put right.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import isclass, signature
+from itertools import pairwise
+from typing import Any
+
+from lightning_tgnn.checks import did_you_mean, refusal
+
+_TYPES = {"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"}
+
+
+class OneLineErrors(ArgumentParser):
+    """A parser, to be mixed in before one of jsonargparse or argparse, that ends with one line and status 2."""
+
+    def error(self, message: str, ex: Exception | None = None) -> Any:
+        """Say what is wrong and exit; a parser within another one hands it on."""
+        if not getattr(self, "exit_on_error", True):
+            return super().error(message, ex) if ex is not None else super().error(message)  # type: ignore[call-arg]
+        parser = getattr(ex, "subcommand_parser", None) or self
+        return self.exit(2, f"lightning-tgnn: {readable(message, parser, sys.argv[1:])}\n")
+
+
+def readable(message: str, parser: ArgumentParser, words: Iterable[str] = ()) -> str:
+    """Return a parser's message as one line.
+
+    Args:
+        message: Of argparse or jsonargparse.
+        parser: Which has it.
+        words: The command line.
+    """
+    told = _Told(message, parser, list(words))
+    for pattern, say in _RULES:
+        found = re.search(pattern, message, re.DOTALL)
+        if found:
+            return say(found, told)
+    rest = " ".join(message.split())
+    return rest if len(rest) <= 300 else f"{rest[:300]} ..."
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a parser has told, and on what."""
+
+    message: str
+    parser: ArgumentParser
+    words: list[str]
+
+    @property
+    def command(self) -> str:
+        return self.parser.prog.replace(" [options]", "")
+
+    @property
+    def help(self) -> str:
+        return f"`{self.command} --help` lists what there is"
+
+    @property
+    def options(self) -> list[str]:
+        return [option for action in self.parser._actions for option in action.option_strings]
+
+    @property
+    def key(self) -> str:
+        """The option that is wrong, from the outside in: ``--model.lr``."""
+        return "--" + ".".join(dict.fromkeys(re.findall(r'Parser key "([^"]+)"', self.message)))
+
+    @property
+    def given(self) -> str:
+        """The value, as it has been written."""
+        found = re.findall(r"(?:Given value|Got value): ([^\n]*)", self.message)[0].strip()
+        nested = re.fullmatch(r"NestedArg\(key='.*', val='(.*)'\)", found)
+        return nested[1] if nested else found
+
+    @property
+    def base(self) -> Any:
+        """The class of which a subclass is wanted."""
+        found = re.search(r"<class '((?!NoneType)[\w.]+\.\w+)'>", self.message)
+        return _object_at(found[1]) if found else None
+
+
+def _unknown_option(found: re.Match[str], told: _Told) -> str:
+    given = found["given"].split("=")[0].split()[0]
+    if not given.startswith("-") and given in told.words:
+        return refusal("arguments", "options that begin with --", given, told.help)
+    name = given if given.startswith("-") else f"--{given}"
+    cure = did_you_mean(name, told.options) or told.help
+    return refusal("the option", f"one of {told.command}", name, cure)
+
+
+def _unknown_argument(found: re.Match[str], told: _Told) -> str:
+    path, given = found["path"], found["given"]
+    kind = _object_at(path)
+    names = [name for name in signature(kind).parameters if name != "options"] if isclass(kind) else []
+    cure = did_you_mean(given, names) or f"it has {', '.join(names)}"
+    return refusal(f"an argument of {path.rpartition('.')[2]} in {told.key}", "one that it has", given, cure)
+
+
+def _unknown_class(found: re.Match[str], told: _Told) -> str:
+    given = found["given"]
+    base = told.base
+    module = _object_at(given.rpartition(".")[0]) if "." in given else None
+    near = _subclasses(base) if isclass(base) else {}
+    names = [*near, *(name for name in dir(module) if not name.startswith("_"))]
+    kind = base.__name__ if isclass(base) else "class"
+    cure = did_you_mean(given.rpartition(".")[2], names) or "give a name or an import path such as package.module.Class"
+    return refusal(told.key, f"the name or import path of a {kind}", given, cure)
+
+
+def _not_of_the_kind(found: re.Match[str], told: _Told) -> str:
+    return refusal(told.key, f"a subclass of {found['kind']}", told.given, "give the path of such a class")
+
+
+def _wrong_type(found: re.Match[str], told: _Told) -> str:
+    innermost = re.split(r'Parser key "', told.message)[-1]
+    tried = re.split(r"(?:Given value|Got value): ", innermost)[0]
+    expected = re.findall(r"Expected a (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal(\[[^\n]*\]))", tried)
+    kinds = [f"one of {literal}" if literal else _TYPES.get(kind, f"a {kind}") for kind, literal in expected]
+    requirement = " or ".join(dict.fromkeys(kinds))
+    return refusal(told.key, requirement or "of another kind", told.given, "correct its value")
+
+
+def _no_value(found: re.Match[str], told: _Told) -> str:
+    name = found["given"].split("/")[-1]
+    follows = pairwise([*told.words, "--"])
+    bare = [word for word, next_ in follows if word.startswith(f"{name}.") and "=" not in word and next_[:2] == "--"]
+    name = bare[0] if bare else name
+    return refusal(name, "followed by a value", "none", f"write {name} VALUE")
+
+
+def _required(found: re.Match[str], told: _Told) -> str:
+    known = told.options
+    names = [f"--{name}" if f"--{name}" in known else name for name in found["given"].split(", ")]
+    return refusal(", ".join(names), "given", "nothing", told.help)
+
+
+def _no_file(found: re.Match[str], told: _Told) -> str:
+    return refusal(told.key, "a file that is there", found["given"], "correct the path")
+
+
+def _no_yaml(found: re.Match[str], told: _Told) -> str:
+    return refusal("--config", "a recipe in YAML", " ".join(found["given"].split()), "correct the file")
+
+
+def _no_name(found: re.Match[str], told: _Told) -> str:
+    option = found["option"]
+    base = next((action for action in told.parser._actions if option in action.option_strings), None)
+    names = _subclasses(getattr(base, "_baseclass", None) or told.base)
+    cure = did_you_mean(found["given"], names) or "give the name or import path of a class"
+    return refusal(option, "followed by a class", found["given"], cure)
+
+
+def _object_at(path: str) -> Any:
+    """Return what an import path names; None where there is no such thing."""
+    module, _, name = path.rpartition(".")
+    try:
+        return import_module(path) if not module else getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        return None
+
+
+def _subclasses(base: Any) -> dict[str, type]:
+    """Return the subclasses that are known, by name."""
+    found: dict[str, type] = {}
+    for kind in base.__subclasses__() if isclass(base) else ():
+        found |= {kind.__name__: kind, **_subclasses(kind)}
+    return found
+
+
+_RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
+    (r"unrecognized arguments: (?P<given>.+)", _unknown_option),
+    (r"does not accept option '(?P<given>[^']+)'", _unknown_option),
+    (r"class_path '(?P<path>[^']+)':\s+Option '(?P<given>[^']+)' is not accepted", _unknown_argument),
+    (r"class_path '(?P<given>[^']+)':\s+(?:module '[^']*' has no|No module named)", _unknown_class),
+    (r"Expected a dot import path string: (?P<given>\S+)(?=.*Given value)", _unknown_class),
+    (r"^(?P<option>--\S+): Expected a dot import path string: (?P<given>\S+)", _no_name),
+    (r"Import path .*?does not correspond to a subclass of (?P<kind>\w+)", _not_of_the_kind),
+    (r"File does not exist: '(?P<given>[^']*)'", _no_file),
+    (r"argument (?P<given>\S+): expected one argument", _no_value),
+    (r"arguments are required: (?P<given>[^\n]+)", _required),
+    (r"(?:Problems parsing config|Unexpected config): (?P<given>.+)", _no_yaml),
+    (r"(?:Given value|Got value): ", _wrong_type),
+]

@@ -1,0 +1,43 @@
+"""The names of our strategies in Lightning's registry, without importing Lightning for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+_LIGHTNING = "lightning.pytorch"
+
+
+def register_strategies() -> None:
+    """Have ``Trainer(strategy="sven")`` work: register now, or as soon as Lightning has been imported."""
+    if _LIGHTNING in sys.modules:
+        import_module("lightning_tgnn.strategies")
+    elif not any(isinstance(finder, _AfterLightning) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterLightning())
+
+
+class _AfterLightning(MetaPathFinder):
+    """Finds Lightning as everybody does, and registers when it has been executed."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != _LIGHTNING:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        loader: Any = None if spec is None else spec.loader
+        if loader is None:
+            return spec
+        execute = loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            import_module("lightning_tgnn.strategies")
+
+        loader.exec_module = execute_and_register
+        return spec

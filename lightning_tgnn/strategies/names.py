@@ -1,0 +1,41 @@
+"""Names of strategies in Lightning's registry, and a refusal of unknown ones that lists ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch.strategies import Strategy, StrategyRegistry
+
+from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal
+
+
+def register(name: str, strategy: type[Strategy], description: str) -> None:
+    """Give a strategy of ours a name."""
+    StrategyRegistry.register(name, strategy, description=description)
+
+
+def own_names() -> list[str]:
+    """Return the names of our strategies."""
+    kinds = {name: held["strategy"].__module__ for name, held in StrategyRegistry.items()}
+    return sorted(name for name, module in kinds.items() if module.startswith("lightning_tgnn."))
+
+
+class _Names(list[str]):
+    """Names of all strategies, which the Trainer asks whether there is one before it refuses it.
+
+    Its own refusal names four of Lightning's strategies and none that anybody has registered, so ours comes first.
+    """
+
+    def __contains__(self, name: Any) -> bool:
+        if super().__contains__(name) or not isinstance(name, str):
+            return super().__contains__(name)
+        requirement = f"one of {', '.join(own_names())} of this package, or of Lightning's, such as ddp"
+        cure = did_you_mean(name, self) or "choose one of these names"
+        raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, name, cure))
+
+
+def _available_strategies() -> list[str]:
+    return _Names(StrategyRegistry.keys())
+
+
+StrategyRegistry.available_strategies = _available_strategies

@@ -1,0 +1,171 @@
+"""What weights are trained with: optimizer, groups of parameters and schedule of the learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from inspect import signature
+from math import isfinite
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+
+OptimizerCallable = Callable[[Iterable], Optimizer]
+LRSchedulerCallable = Callable[[Optimizer], LRScheduler | Mapping[str, Any]]
+ParamGroups = Mapping[str, Mapping[str, Any]] | Callable[[str, Parameter], Mapping[str, Any]]
+
+NOT_SAVED = ("optimizer", "lr_scheduler", "lr_scheduler_config", "param_groups")
+"""Arguments of tasks that are no hyperparameters of a checkpoint: functions are no plain values."""
+
+_SCHEDULE_KEYS = ("interval", "frequency", "monitor", "strict", "name")
+_LENGTHS = ("total_steps", "epochs", "steps_per_epoch")
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How a task makes its optimizer.
+
+    Args:
+        optimizer: Makes it from the parameters, or from their groups, such as ``torch.optim.AdamW`` or a
+            `functools.partial` of it; None leaves it to the task.
+        lr_scheduler: Makes the schedule of the learning rate from the optimizer, or Lightning's dictionary of one. An
+            argument ``total_steps`` that is not set yet, `OneCycleLR` has it, gets the number of optimizer steps of
+            the whole run, and the schedule then advances with every step.
+        lr_scheduler_config: ``interval`` (``"epoch"`` or ``"step"``), ``frequency``, ``monitor``, ``strict`` and
+            ``name``, as in Lightning's ``lr_scheduler_config``.
+        param_groups: Settings of the optimizer for some of the parameters: by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, the first that fits, or by a function of name and parameter.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    optimizer: OptimizerCallable | None = None
+    lr_scheduler: LRSchedulerCallable | None = None
+    lr_scheduler_config: Mapping[str, Any] | None = None
+    param_groups: ParamGroups | None = None
+
+    def __post_init__(self) -> None:
+        for name, example in (("optimizer", "AdamW"), ("lr_scheduler", "StepLR")):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                cure = f"the parameters do not exist yet: give a class or function, such as partial({example}, ...)"
+                raise InvalidArgumentError(refusal(name, "what makes one when called", type(value).__name__, cure))
+        for key in self.lr_scheduler_config or {}:
+            check_choice("a key of lr_scheduler_config", key, _SCHEDULE_KEYS)
+        interval = (self.lr_scheduler_config or {}).get("interval", "epoch")
+        check_choice("lr_scheduler_config['interval']", interval, ("epoch", "step"))
+        settings = self.param_groups.values() if isinstance(self.param_groups, Mapping) else []
+        if not callable(self.param_groups) and self.param_groups is not None:
+            mapping = isinstance(self.param_groups, Mapping)
+            if not mapping or not all(isinstance(setting, Mapping) for setting in settings):
+                cure = "write {'*.bias': {'weight_decay': 0.0}}"
+                requirement = "settings of the optimizer by pattern of names, or a function"
+                raise InvalidArgumentError(refusal("param_groups", requirement, self.param_groups, cure))
+
+    def configure(
+        self, task: pl.LightningModule, default: Callable[..., Optimizer], lr: float, weight_decay: float
+    ) -> OptimizerLRScheduler:
+        """Return what `configure_optimizers` has to.
+
+        Args:
+            task: Whose parameters are trained.
+            default: Makes the optimizer where none is given.
+            lr: Learning rate of the default.
+            weight_decay: Of the default.
+
+        Raises:
+            InvalidArgumentError: A setting is none of the optimizer, a pattern fits no name, or the number of steps is
+                asked for and not known.
+        """
+        groups = self.grouped(task.named_parameters())
+        if self.optimizer is None:
+            optimizer = default(groups, lr=lr, weight_decay=weight_decay)
+        else:
+            optimizer = self.optimizer(groups)
+            _warn_of_unused(task, lr=lr, weight_decay=weight_decay)
+        for setting in {key for group in optimizer.param_groups for key in group} - {"params"}:
+            check_choice("a setting in param_groups", setting, optimizer.defaults)
+        if self.lr_scheduler is None:
+            if self.lr_scheduler_config:
+                cure = "give lr_scheduler, too"
+                received = dict(self.lr_scheduler_config)
+                raise InvalidArgumentError(
+                    refusal("lr_scheduler_config", "left out without lr_scheduler", received, cure)
+                )
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": self._schedule(self.lr_scheduler, optimizer, task.trainer)}
+
+    def grouped(self, named: Iterable[tuple[str, Parameter]]) -> list[Any]:
+        """Return the parameters, in groups where there are some, in the order of the model within each."""
+        trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        if self.param_groups is None:
+            return [parameter for _, parameter in trained]
+        choose = self.param_groups if callable(self.param_groups) else _by_pattern(self.param_groups, trained)
+        groups: list[dict[str, Any]] = [{"params": []}]
+        for name, parameter in trained:
+            setting = dict(choose(name, parameter))
+            group = next((group for group in groups if _settings(group) == setting), None)
+            if group is None:
+                groups.append(group := {"params": [], **setting})
+            group["params"].append(parameter)
+        return [group for group in groups if group["params"]]
+
+    def _schedule(self, make: LRSchedulerCallable, optimizer: Optimizer, trainer: pl.Trainer) -> Any:
+        config = dict(self.lr_scheduler_config or {})
+        if _asks_for_length(make):
+            made = make(optimizer, total_steps=_steps(trainer))  # type: ignore[call-arg]
+            config = {"interval": "step", **config}
+        else:
+            made = make(optimizer)
+        if isinstance(made, Mapping):
+            return {**made, **config}
+        if getattr(made, "monitor", None) is not None:  # LightningCLI's ReduceLROnPlateau
+            config = {"monitor": made.monitor, **config}  # type: ignore[union-attr]
+        return {"scheduler": made, **config}
+
+
+def _warn_of_unused(task: pl.LightningModule, **given: float) -> None:
+    """Say which settings of the task an optimizer of the user's own does not get to see."""
+    known = signature(type(task)).parameters
+    unused = [f"{name}={value}" for name, value in given.items() if name in known and value != known[name].default]
+    if unused:
+        rank_zero_warn(f"{' and '.join(unused)} of the task are not used: the optimizer that was given has its own")
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def _by_pattern(
+    settings: Mapping[str, Mapping[str, Any]], named: list[tuple[str, Parameter]]
+) -> Callable[[str, Parameter], Mapping[str, Any]]:
+    names = [name for name, _ in named]
+    for pattern in settings:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            cure = f"the names are {', '.join(names)}"
+            raise InvalidArgumentError(refusal("param_groups", "patterns that fit a name", pattern, cure))
+    return lambda name, _: next((value for pattern, value in settings.items() if fnmatchcase(name, pattern)), {})
+
+
+def _asks_for_length(make: Callable[..., Any]) -> bool:
+    given = getattr(make, "keywords", {})  # of functools.partial, which is what a class path becomes, too
+    if any(given.get(name) is not None for name in _LENGTHS):
+        return False
+    return "total_steps" in given or "total_steps" in signature(make).parameters
+
+
+def _steps(trainer: pl.Trainer) -> int:
+    steps = trainer.estimated_stepping_batches
+    if not isfinite(steps):
+        cure = "set max_epochs or max_steps of the Trainer, or total_steps of the schedule"
+        raise InvalidArgumentError(refusal("total_steps of lr_scheduler", "known ahead", steps, cure))
+    return int(steps)

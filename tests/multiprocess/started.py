@@ -1,0 +1,89 @@
+"""A script whose Trainer starts processes of its own, and what its process then holds."""
+
+import json
+import sys
+from pathlib import Path
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from lightning_tgnn import (
+    CDFGNNStrategy,
+    DepCacheStrategy,
+    FullGraphDataModule,
+    LinkPrediction,
+    NodeClassification,
+    SvenStrategy,
+)
+from tests.multiprocess.training import build
+
+QUIET = {"accelerator": "cpu", "devices": 2, "enable_progress_bar": False, "enable_model_summary": False}
+STRATEGIES = {"sven": SvenStrategy, "depcache": DepCacheStrategy, "cdfgnn": CDFGNNStrategy}
+
+
+class FirstWeights(Callback):
+    """Writes down the weights that a fit begins with."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def on_train_start(self, trainer, module):
+        if trainer.is_global_zero:
+            torch.save(module.state_dict(), self.path)
+
+
+def task_and_data(name):
+    if name == "cdfgnn":
+        sizes = {"num_nodes": 60, "num_edges": 240, "feature_dim": 4, "num_classes": 3}
+        return NodeClassification("gcn", dropout=0.0), FullGraphDataModule("synthetic", synthetic=sizes)
+    data, task = build("jodie", 12, task_class=LinkPrediction)
+    return task, data
+
+
+def run(strategy, name, folder):
+    """Fit and validate in new processes, and return what this process then holds."""
+    task, data = task_and_data(name)
+    monitor = "val/accuracy" if name == "cdfgnn" else "val/ap"
+    saved = ModelCheckpoint(folder, monitor=monitor, mode="max")
+    trainer = pl.Trainer(**QUIET, strategy=strategy, max_epochs=2, callbacks=[saved], default_root_dir=folder)
+    trainer.fit(task, datamodule=data)
+    fitted = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("val/")}
+    weights = {key: value.clone() for key, value in task.state_dict().items()}
+    checkpoint = torch.load(saved.best_model_path, weights_only=True)
+    found = {
+        "fitted": fitted,
+        "validated": trainer.validate(task, datamodule=data, verbose=False)[0],
+        "best": float(saved.best_model_score),
+        "steps": [trainer.global_step, trainer.current_epoch],
+        "folders": sorted(path.name for path in Path(folder).glob("lightning_logs/*")),
+        "finite": all(bool(value.isfinite().all()) for value in weights.values()),
+    }
+    if name != "cdfgnn":
+        found["best_of"] = float(checkpoint["callbacks"][saved.state_key]["current_score"])
+        found["position"] = [task.state_store.position, len(data.split.train)]
+        found["memory"] = bool(task.state_store.state_dict()["memory"].any())
+        found["positions"] = checkpoint["lightning_tgnn"]["state"]["position"]
+    return found, task, data, weights
+
+
+def begins_with(strategy, task, data, path):
+    """Fit once more, by another Trainer, and return the weights that it began with."""
+    pl.Trainer(**QUIET, strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False,
+               callbacks=[FirstWeights(path)]).fit(task, datamodule=data)  # fmt: skip
+    return torch.load(path, weights_only=True)
+
+
+def main(start_method, folder, *names):
+    for name in names:
+        strategy = STRATEGIES[name](start_method=start_method)
+        found, task, data, weights = run(strategy, name, f"{folder}/{name}")
+        if start_method == "fork":  # a spawned process imports for seconds
+            last = {key: value.clone() for key, value in task.state_dict().items()}
+            first = begins_with(STRATEGIES[name](start_method="fork"), task, data, f"{folder}/{name}/first.pt")
+            found["begins_with"] = all(torch.equal(first[key], last[key]) for key in weights)
+        print("FOUND", json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,104 @@
+"""Processes that a Trainer starts by spawn or fork: what they train is what this process tests next."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lightning_tgnn import LinkPrediction, SvenStrategy
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from lightning_tgnn.strategies import launcher
+from tests.multiprocess.ranks import free_port
+
+
+def ran(*arguments, given=None):
+    """Return what a Python prints, and what it says on standard error, with ranks of one thread each."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
+    done = subprocess.run(
+        [sys.executable, *arguments], input=given, env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout, done.stderr
+
+
+def check(line):
+    found = json.loads(line.removeprefix("FOUND "))
+    assert found["validated"] == found["fitted"]
+    assert found["steps"][0] > 0
+    assert found["steps"][1] == 2
+    assert found["folders"] == ["version_0"]
+    assert found["finite"]
+    if "position" in found:
+        assert found["best"] == found["best_of"]
+        assert found["position"][0] == found["position"][1] == found["positions"]
+        assert found["memory"]
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_what_forked_processes_train_is_tested_next(tmp_path):
+    printed, said = ran("-m", "tests.multiprocess.started", "fork", str(tmp_path), "depcache", "cdfgnn")
+    lines = [line for line in printed.splitlines() if line.startswith("FOUND ")]
+    assert len(lines) == 2
+    for line in lines:
+        assert check(line)["begins_with"]
+    assert "untrained" not in said
+
+
+SESSION = """
+import json, lightning.pytorch as pl
+from tests.multiprocess import started
+from lightning_tgnn import LinkPrediction, SvenStrategy
+
+def says(make):
+    try:
+        make()
+    except Exception as error:
+        print("SAID", error)
+
+class Mine(LinkPrediction):
+    pass
+
+says(lambda: pl.Trainer(strategy=SvenStrategy(start_method="popen"), accelerator="cpu", devices=2))
+task, data = Mine("jodie"), started.task_and_data("sven")[1]
+says(lambda: pl.Trainer(strategy="sven", **started.QUIET).fit(task, datamodule=data))
+print("FOUND", json.dumps(started.run("sven", "sven", {folder!r})[0]))
+"""
+
+
+@pytest.mark.timeout(300)
+def test_an_interactive_session_trains_by_name_and_what_is_spawned_comes_back(tmp_path):
+    # Typed line by line, as into a notebook: there is no file that new processes could read.
+    printed, said = ran("-i", given=f"exec({SESSION.replace('{folder!r}', repr(str(tmp_path)))!r})\n")
+    lines = [line for line in printed.splitlines() if line.startswith(("SAID", "FOUND"))]
+    assert len(lines) == 3, said
+    assert lines[0].startswith("SAID start_method must be 'spawn' or 'fork' in an interactive session, got 'popen'")
+    assert "got 'those of this session: Mine'; put them into a module, or give start_method='fork'" in lines[1]
+    check(lines[2])
+
+
+def test_a_fork_after_compiled_loops_is_refused(monkeypatch):
+    monkeypatch.setattr("numba.threading_layer", lambda: "omp")
+    with pytest.raises(InvalidArgumentError, match=r"must be other than 'fork' .* set start_method='spawn'"):
+        launcher._check_loops_may_be_forked()
+
+
+def test_processes_that_another_has_started_start_none(monkeypatch):
+    from lightning.pytorch import Trainer
+
+    monkeypatch.setenv("LOCAL_RANK", "0")  # as torchrun does
+    with pytest.raises(InvalidArgumentError, match="start_method must be 'popen' where LightningEnvironment starts"):
+        Trainer(strategy=SvenStrategy(start_method="spawn"), accelerator="cpu", devices=2, logger=False)
+
+
+def test_weights_without_a_place_are_not_dropped():
+    from lightning.pytorch import Trainer
+
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    trainer.strategy.connect(LinkPrediction("jodie"))
+    trainer.lightning_module.on_load_checkpoint = lambda checkpoint: None  # builds no layers
+    held = {"state_dict": {"model.weight": None}, "callbacks": {}, "loops": trainer.fit_loop.state_dict()}
+    with pytest.raises(CheckpointError, match=r"got 'no place for model.weight'; build its layers in __init__"):
+        launcher._take_over(held, trainer)

@@ -1,0 +1,258 @@
+"""Optimizers, schedules and groups of parameters of the user's own, from Python and from the command."""
+
+import sys
+from functools import partial
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import yaml
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
+
+from lightning_tgnn import EdgeClassification, FullGraphDataModule, LinkPrediction, NodeClassification
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from lightning_tgnn.cli import TGNNCommand, main
+from tests.multiprocess.training import Record, build
+
+STEPS = 7  # an epoch's
+QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+NO_CHECKPOINTS = {"enable_checkpointing": False}
+
+
+def task_of(task_class=LinkPrediction, **options):
+    return build("tgn", 20, task_class=task_class, lr=1e-3, **options)
+
+
+def fit(data, task, *, epochs=2, ckpt_path=None, callbacks=(), **settings):
+    pl.seed_everything(2, verbose=False)
+    record = Record()
+    settings = QUIET | ({} if callbacks else NO_CHECKPOINTS) | settings
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=epochs, callbacks=[record, *callbacks], **settings)
+    trainer.fit(task, datamodule=data, ckpt_path=ckpt_path)
+    return trainer, record.losses
+
+
+def test_groups_by_name_and_by_predicate_get_their_settings():
+    def by_size(name, parameter):
+        return {"weight_decay": 0.0} if parameter.ndim < 2 else {}
+
+    for groups in (by_size, {"*.bias": {"weight_decay": 0.0}, "predictor.*": {"lr": 0.5}}):
+        data, task = task_of(optimizer=partial(AdamW, lr=1e-2, weight_decay=0.1), param_groups=groups)
+        trainer, _ = fit(data, task, limit_train_batches=1, limit_val_batches=0, epochs=1)
+        held = {id(p): group for group in trainer.optimizers[0].param_groups for p in group["params"]}
+        for name, parameter in task.named_parameters():
+            plain = parameter.ndim < 2 if callable(groups) else name.endswith(".bias")
+            assert held[id(parameter)]["weight_decay"] == (0.0 if plain else 0.1), name
+            first = not callable(groups) and name.startswith("predictor.") and not plain  # the first pattern counts
+            assert held[id(parameter)]["lr"] == (0.5 if first else 1e-2), name
+        assert len(held) == len(list(task.parameters()))
+
+
+def test_warm_up_and_lightnings_dictionary():
+    def schedule(optimizer):
+        return {"scheduler": LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10)), "interval": "step"}
+
+    data, task = task_of(lr_scheduler=schedule)
+    trainer, _ = fit(data, task, limit_train_batches=4, limit_val_batches=0, epochs=1)
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-3 * 5 / 10)
+    data, task = task_of(EdgeClassification, lr_scheduler=partial(StepLR, step_size=1, gamma=0.1), labels=[0, 1] * 95)
+    trainer, _ = fit(data, task)
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-5)
+
+
+class OwnMethod(LinkPrediction):
+    def configure_optimizers(self):
+        optimizer = SGD(self.parameters(), lr=0.01)
+        steps = self.trainer.estimated_stepping_batches
+        schedule = OneCycleLR(optimizer, max_lr=0.05, total_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+@pytest.mark.parametrize(
+    ("task_class", "options"),
+    [
+        (OwnMethod, {}),
+        (LinkPrediction, {"lr_scheduler": partial(OneCycleLR, max_lr=1e-2)}),
+        (LinkPrediction, {"lr_scheduler": lambda optimizer, total_steps: OneCycleLR(optimizer, 0.01, total_steps)}),
+    ],
+    ids=["own method", "partial", "function"],
+)
+def test_a_run_whose_schedule_asks_for_its_length_resumes_exactly(tmp_path, task_class, options):
+    keep = ModelCheckpoint(tmp_path, every_n_train_steps=STEPS + 3, save_top_k=-1, filename="{step}")
+    data, whole = task_of(task_class, dropout=0.2, **options)
+    trainer, losses = fit(data, whole, callbacks=[keep])
+    assert len(losses) == 2 * STEPS
+    assert trainer.lr_scheduler_configs[0].scheduler.total_steps == 2 * STEPS
+    assert trainer.lr_scheduler_configs[0].interval == "step"
+    data, resumed = task_of(task_class, dropout=0.2, **options)
+    _, rest = fit(data, resumed, ckpt_path=tmp_path / f"step={STEPS + 3}.ckpt")
+    assert rest == losses[STEPS + 3 :]
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_static_graph_resumes_with_such_a_schedule(tmp_path):
+    weights = {}
+    for kind in ("whole", "resumed"):
+        data = FullGraphDataModule(synthetic={"num_nodes": 60, "num_edges": 200})
+        task = NodeClassification(hidden_dim=8, lr_scheduler=partial(OneCycleLR, max_lr=0.1))
+        keep = ModelCheckpoint(tmp_path / kind, every_n_train_steps=2, save_top_k=-1, filename="{step}")
+        pl.seed_everything(4, verbose=False)
+        settings = QUIET | {"callbacks": [keep], "max_epochs": 5, "log_every_n_steps": 1}
+        path = None if kind == "whole" else tmp_path / "whole/step=2.ckpt"
+        pl.Trainer(accelerator="cpu", **settings).fit(task, datamodule=data, ckpt_path=path)
+        weights[kind] = task.state_dict()
+    for name, value in weights["whole"].items():
+        assert torch.equal(value, weights["resumed"][name]), name
+
+
+def test_another_optimizer_or_schedule_does_not_go_on_from_a_checkpoint(tmp_path):
+    keep = ModelCheckpoint(tmp_path, every_n_train_steps=3, save_top_k=-1, filename="{step}")
+    data, task = task_of(lr_scheduler=partial(StepLR, step_size=1))
+    fit(data, task, callbacks=[keep], epochs=1)
+    assert not {"optimizer", "lr_scheduler"} & set(task.hparams)  # plain values only
+    for options, message in (
+        ({"optimizer": partial(SGD, lr=0.1), "lr_scheduler": partial(StepLR, step_size=1)}, "optimizer must be Adam"),
+        ({}, "lr_scheduler must be StepLR, as in the checkpoint, got 'none'"),
+    ):
+        data, task = task_of(**options)
+        with pytest.raises(CheckpointError, match=message):
+            fit(data, task, ckpt_path=tmp_path / "step=3.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": SGD([torch.zeros(1, requires_grad=True)], lr=1.0)}, "optimizer must be what makes one"),
+        ({"lr_scheduler": "StepLR"}, "lr_scheduler must be what makes one when called, got 'str'"),
+        ({"lr_scheduler_config": {"intervall": "step"}}, "did you mean 'interval'"),
+        ({"lr_scheduler_config": {"interval": "batch"}}, r"lr_scheduler_config\['interval'\] must be one of"),
+        ({"param_groups": {"*.bias": 0.0}}, "param_groups must be settings of the optimizer by pattern"),
+        ({"param_groups": ["*.bias"]}, "param_groups must be settings of the optimizer by pattern"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        LinkPrediction(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr_scheduler_config": {"interval": "step"}}, "lr_scheduler_config must be left out without lr_scheduler"),
+        ({"param_groups": {"*.bais": {"lr": 0.0}}}, r"param_groups must be patterns that fit a name, got '\*\.bais'"),
+        ({"param_groups": {"*.bias": {"weigth_decay": 0.0}}}, "did you mean 'weight_decay'"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_model_are_refused_before_training(options, message):
+    data, task = task_of(**options)
+    with pytest.raises(InvalidArgumentError, match=message):
+        fit(data, task)
+
+
+def test_a_run_without_an_end_has_no_length_for_a_schedule():
+    data, task = task_of(lr_scheduler=partial(OneCycleLR, max_lr=0.1))
+    with pytest.raises(InvalidArgumentError, match="total_steps of lr_scheduler must be known ahead"):
+        fit(data, task, epochs=-1)
+
+
+def test_settings_that_an_optimizer_does_not_see_are_named():
+    data, task = task_of(optimizer=partial(SGD, lr=0.1), weight_decay=0.5)
+    with pytest.warns(UserWarning, match=r"weight_decay=0\.5 of the task are not used"):
+        fit(data, task, limit_train_batches=1, limit_val_batches=0, epochs=1)
+
+
+PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "optimizer", "schedule"),
+    [
+        ({}, ["--optimizer=AdamW", "--optimizer.lr=0.2"], (AdamW, 0.2), None),
+        (
+            {"optimizer": {"class_path": "SGD", "init_args": {"lr": 0.04}}},
+            ["--lr_scheduler=OneCycleLR", "--lr_scheduler.max_lr=0.1"],
+            (SGD, None),
+            (OneCycleLR, "step", 1, None),
+        ),
+        (
+            {"lr_scheduler": {"class_path": "StepLR", "init_args": {"step_size": 1, "gamma": 0.5}}},
+            [],
+            (torch.optim.Adam, 0.0005),
+            (StepLR, "epoch", 1, None),
+        ),
+        (
+            {"model": {"init_args": {"lr_scheduler_config": {"interval": "step", "frequency": 2}}}},
+            ["--lr_scheduler=StepLR", "--lr_scheduler.step_size=1"],
+            (torch.optim.Adam, 0.0001),
+            (StepLR, "step", 2, None),
+        ),
+        (
+            {"model": {"init_args": {"lr_scheduler_config": {"monitor": "val/ap"}}}},
+            [f"--lr_scheduler={PLATEAU}"],
+            (torch.optim.Adam, 0.001),
+            (ReduceLROnPlateau, "epoch", 1, "val/ap"),
+        ),
+        (
+            {},
+            ["--lr_scheduler=ReduceLROnPlateau", "--lr_scheduler.monitor=val/ap"],
+            (torch.optim.Adam, 0.001),
+            (ReduceLROnPlateau, "epoch", 1, "val/ap"),
+        ),
+        (
+            {"model": {"init_args": {"param_groups": {"*.bias": {"momentum": 0.5}}}}},
+            ["--model.optimizer=SGD", "--model.optimizer.lr=0.3"],
+            (SGD, 0.3),
+            None,
+        ),
+    ],
+    ids=["optimizer", "one cycle", "schedule alone", "interval", "monitor", "Lightning's monitor", "of the model"],
+)
+def test_the_command_takes_optimizers_and_schedules(tmp_path, monkeypatch, recipe, arguments, optimizer, schedule):
+    trainer = run_command(tmp_path, monkeypatch, recipe, arguments).trainer
+    ((chosen, lr),) = [(type(chosen), chosen.param_groups[0]["lr"]) for chosen in trainer.optimizers]
+    assert chosen is optimizer[0]
+    assert optimizer[1] is None or lr == pytest.approx(optimizer[1])
+    if schedule is None:
+        assert not trainer.lr_scheduler_configs
+        return
+    (config,) = trainer.lr_scheduler_configs
+    assert isinstance(config.scheduler, schedule[0])
+    assert (config.interval, config.frequency, config.monitor) == schedule[1:]
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        (
+            "LinkPrediction",
+            ["--model.optimizer=SGD", "--optimizer=SGD"],
+            "--optimizer must be left out, beside --model",
+        ),
+        ("tests.tasks.test_optimization.OwnMethod", ["--optimizer=SGD"], "which has a configure_optimizers of its own"),
+        ("tests.tasks.test_optimization.OwnMethod", ["--lr_scheduler=StepLR", "--lr_scheduler.step_size=1"], "its own"),
+    ],
+)
+def test_optimizers_in_two_places_are_refused(tmp_path, monkeypatch, model, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+    given = [word for name in ("optimizer", "model.optimizer") for word in arguments if word == f"--{name}=SGD"]
+    rates = [f"{word.partition('=')[0]}.lr=0.1" for word in given]
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", f"--model={model}", *arguments, *rates, "--trainer.accelerator=cpu"])
+    assert message in str(stopped.value)
+
+
+def run_command(folder, monkeypatch, recipe, arguments):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+    sizes = {"memory_dim": 4, "embedding_dim": 4, "time_dim": 4}
+    model = {"class_path": "LinkPrediction", "init_args": sizes | recipe.get("model", {}).get("init_args", {})}
+    source = {"synthetic": {"num_events": 120}, "batch_size": 60, "num_eval_negatives": 1}
+    limits = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
+    written = {**recipe, "model": model, "data": {"init_args": source}, "trainer": limits, "test_after_fit": False}
+    written["data"]["class_path"] = "lightning_tgnn.TemporalDataModule"
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(written))
+    return TGNNCommand(["fit", "--config=recipe.yaml", *arguments])

@@ -1,0 +1,116 @@
+"""What starts without Lightning, which takes seconds to import, and what is imported late beside it."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import lightning_tgnn
+from lightning_tgnn import __main__ as command
+
+ROOT = Path(__file__).parents[1]
+LATE = ["dgl", "matplotlib", "numba", "pandas", "polars", "pyarrow", "torch_geometric"]
+WITH_LIGHTNING = [name for name in LATE if name != "matplotlib"]  # torchmetrics imports it where it can
+LIGHTNING = ["lightning", "lightning.fabric", "pytorch_lightning", "torchmetrics"]
+
+
+def imported(code, folder, names):
+    """Return which of some modules a process has imported after it has run ``code``."""
+    tell = f"import json, sys; print(json.dumps([name for name in {names!r} if name in sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{tell}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(folder)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+RUN = """
+import sys
+from lightning_tgnn.__main__ import main
+
+def run(*words):
+    try:
+        main(list(words))
+    except SystemExit as stopped:
+        return stopped.code
+"""
+
+
+def test_help_version_and_refusals_need_neither_lightning_nor_torch(tmp_path):
+    code = f"""{RUN}
+for words in (["--help"], ["-h"], ["--version"], [], ["data"], ["data", "--help"]):
+    assert not run(*words), words
+for words in (["fit"], ["fitt"], ["test"]):
+    assert "lightning-tgnn: " in run(*words), words
+"""
+    assert imported(code, tmp_path, [*LIGHTNING, *LATE, "torch"]) == []
+
+
+def test_commands_that_train_nothing_need_no_lightning(tmp_path):
+    code = f"""{RUN}
+assert not run("data", "generate", "--output=stream.csv", "--num_events=200")
+assert not run("data", "convert", "--source=stream.csv", "--output=store")
+for action in ("inspect", "convert", "download", "generate"):
+    assert not run("data", action, "--help")
+assert not run("report", "--help")
+assert "lightning-tgnn: " in run("report", "store")
+"""
+    assert imported(code, tmp_path, [*LIGHTNING, "dgl", "torch_geometric"]) == []
+    assert imported(f"{RUN}\nassert not run('data', 'inspect', '--source=store')", tmp_path, LIGHTNING) == []
+
+
+@pytest.mark.parametrize(
+    "order",
+    ["import lightning_tgnn; import lightning.pytorch as pl", "import lightning.pytorch as pl; import lightning_tgnn"],
+    ids=["ours first", "Lightning first"],
+)
+def test_strategies_have_names_whoever_is_imported_first(tmp_path, order):
+    code = f"""{order}
+from lightning.pytorch.strategies import StrategyRegistry
+assert {{"sven", "depcomm", "depcache", "cdfgnn"}} <= set(StrategyRegistry)
+trainer = pl.Trainer(strategy="sven", accelerator="cpu", devices=1, logger=False)
+assert type(trainer.strategy).__name__ == "SvenStrategy"
+"""
+    assert imported(code, tmp_path, WITH_LIGHTNING) == []
+
+
+def test_the_package_alone_imports_nothing_heavy_and_all_its_names_nothing_late(tmp_path):
+    assert imported("import lightning_tgnn", tmp_path, [*LIGHTNING, *LATE, "torch", "numpy"]) == []
+    assert imported("from lightning_tgnn import *", tmp_path, WITH_LIGHTNING) == []
+
+
+def test_names_are_found_listed_and_suggested():
+    assert set(lightning_tgnn.__all__) <= set(dir(lightning_tgnn))
+    for name in lightning_tgnn.__all__:
+        assert getattr(lightning_tgnn, name) is not None
+    assert set(lightning_tgnn.data.__all__) <= set(dir(lightning_tgnn.data))
+    for name in lightning_tgnn.data.__all__:
+        assert getattr(lightning_tgnn.data, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'LinkPredicton'; did you mean 'LinkPrediction'"):
+        lightning_tgnn.LinkPredicton  # noqa: B018
+    with pytest.raises(ImportError):
+        from lightning_tgnn import no_such_name  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_the_lazy_names_are_those_that_type_checkers_see():
+    for package in (lightning_tgnn, lightning_tgnn.data):
+        held = {name for names in package._HOMES.values() for name in names}
+        assert held == set(package.__all__) - {"__version__"}
+
+
+def test_the_console_script_is_the_light_one(capsys):
+    (line,) = [
+        line for line in (ROOT / "pyproject.toml").read_text().splitlines() if line.startswith("lightning-tgnn =")
+    ]
+    script = EntryPoint("lightning-tgnn", line.partition("=")[2].strip(' "'), "console_scripts")
+    assert script.load() is command.main
+    command.main(["--version"])
+    assert capsys.readouterr().out == f"lightning-tgnn {lightning_tgnn.__version__}\n"
