@@ -64,7 +64,7 @@ def main(args: Any = None) -> None:
         leave()
     except FileNotFoundError as error:
         sys.exit(f"lightning-tgnn: {error}")
-    except (LightningTGNNError, ValueError, OSError) as error:
+    except (LightningTGNNError, ValueError, OSError, RuntimeError) as error:
         refused = _refusal(error)
         if refused is None:
             raise

@@ -63,7 +63,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
                 held = super().load_checkpoint(path, map_location, plain_only)
             if not isinstance(held, dict):
                 raise ValueError(f"a {type(held).__name__}")
-            _forget_files_elsewhere(held)
+            _forget_files_elsewhere(held, str(path))
             return held
 
 
@@ -73,19 +73,25 @@ def save_whole_checkpoints(strategy: Strategy) -> None:
         strategy.checkpoint_io = WholeCheckpointIO()
 
 
-def _forget_files_elsewhere(checkpoint: dict[str, Any]) -> None:
+def _forget_files_elsewhere(checkpoint: dict[str, Any], path: str) -> None:
     """Drop the files outside of its folder that the state of a ModelCheckpoint names: it deletes them as its own."""
     callbacks = checkpoint.get("callbacks")
     for state in callbacks.values() if isinstance(callbacks, dict) else ():
-        if not isinstance(state, dict) or not isinstance(state.get("best_k_models"), dict):
+        if not isinstance(state, dict) or "best_model_path" not in state:
             continue
-        folder = state.setdefault("dirpath", None)  # without one it would take the files for those of the run
-        kept = state["best_k_models"].items()
-        state["best_k_models"] = {path: score for path, score in kept if _lies_in(path, folder)}
-        for name in ("kth_best_model_path", "last_model_path"):
-            if not _lies_in(state.get(name), folder):
-                state[name] = ""
+        folder = str(state.setdefault("dirpath", ""))  # without one it would take the files for those of the run
+        kept = state.get("best_k_models")
+        kept = kept if isinstance(kept, dict) else {}
+        state["best_k_models"] = {name: score for name, score in kept.items() if _lies_in(name, folder, path)}
+        for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
+            if not _lies_in(state.get(key), folder, path):
+                state[key] = ""
 
 
-def _lies_in(path: Any, folder: Any) -> bool:
-    return str(path).startswith(f"{str(folder).rstrip('/')}/") and ".." not in Path(str(path)).parts
+def _lies_in(name: Any, folder: str, checkpoint: str) -> bool:
+    """Whether a file lies in ``folder``; in other storage, which Lightning deletes anywhere, beside the checkpoint."""
+    if not isinstance(name, str) or ".." in Path(name).parts:
+        return False
+    if ":" in name.partition("/")[0]:
+        folder = checkpoint.rpartition("/")[0]
+    return bool(folder) and name.startswith(f"{folder.rstrip('/')}/")

@@ -38,15 +38,19 @@ class RowError(DataError):
     def __init__(self, column: str, row: int, requirement: str, received: Any, cure: str) -> None:
         super().__init__(column, row, requirement, received, cure)
         self.column = column
-        self._row = row
+        self.row = row
         self._rest = requirement, received, cure
 
     def __str__(self) -> str:
-        return refusal(f"{self.column}[{self._row}]", *self._rest)
+        return refusal(f"{self.column}[{self.row}]", *self._rest)
 
     def in_file(self, path: Any, start: int) -> DataError:
         """Return the same of a file whose row ``start`` is row 0 here."""
-        return DataError(refusal(f"{self.column} in row {start + self._row} of {path}, counted from 0,", *self._rest))
+        return DataError(refusal(f"{self.column} in row {start + self.row} of {path}, counted from 0,", *self._rest))
+
+
+class NotFiniteError(LightningTGNNError, FloatingPointError):
+    """A loss, a gradient, a weight or a score is NaN or infinite, so training has come to nothing."""
 
 
 class CheckpointError(LightningTGNNError, RuntimeError):

@@ -308,7 +308,7 @@ def test_a_resumed_run_deletes_no_file_that_a_checkpoint_names(watched, tmp_path
     (key,) = (name for name in held["callbacks"] if name.startswith("ModelCheckpoint"))
     names = [f"{tmp_path}/runs/../precious", f"local://{precious}", str(precious)]
     for name in names:
-        for state in ({"dirpath": f"{tmp_path}/runs"}, {}):
+        for state in ({"dirpath": f"{tmp_path}/runs"}, {"dirpath": f"local://{tmp_path}"}, {}):
             own = held["callbacks"][key] | {"best_k_models": {name: torch.tensor(1.0)}, "best_model_path": name}
             own = own | {"kth_best_model_path": name, "last_model_path": name}
             crafted = {k: v for k, v in own.items() if k != "dirpath"} | state

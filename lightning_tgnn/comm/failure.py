@@ -77,6 +77,7 @@ def handle_failure(rank: int, error: BaseException) -> None:
         return
     if any(sign in str(error) for sign in _SIGNS):
         error.args = (_who_failed(error), *error.args[1:])
+        error.__cause__ = PeerFailureError(error.args[0])  # by which the command knows what to say
         return
     with suppress(Exception):
         store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")

@@ -69,6 +69,6 @@ def convert_source(of_data: dict[str, Any], folder: Path, console: Console) -> E
     source = of_data["source"]
     if name_of(source) or not is_text_file(Path(source)):  # a name comes before a file of that name
         return save_with_adjacency(read_source(**of_data), folder)
-    reading = {name: of_data[name] for name in ("format", "columns", "bipartite")}
+    reading = {name: of_data[name] for name in ("format", "columns", "bipartite", "longest_id")}
     with console.status("reading") as status:
         return convert_text(source, folder, **reading, report=lambda events: status.update(f"{events:,} events read"))

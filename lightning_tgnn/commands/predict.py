@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,11 +31,13 @@ _DESCRIPTION = """Answer questions with a trained model, in the ids of its strea
   lightning-tgnn predict --ckpt_path CKPT --embed nodes.parquet --output vectors.csv    node,time: a vector each
 
 Without a column time a question is about the time of the latest event; no question can be about an earlier one. Dates
-(Parquet) are taken as seconds since 1970, and answers tell these. The model first takes in the whole stream that it was
-trained on, which the checkpoint names, then the events of --events.
+are taken as seconds since 1970, and answers tell these. The model first takes in the whole stream that it was trained
+on, which the checkpoint names, then the events of --events. The column status of an answer says "ok", or what is wrong
+with that question alone: a node that the stream of training does not have, or no candidate left.
 """
 
-
+_OK = "ok"
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 Answer = Callable[["pd.DataFrame"], "pd.DataFrame"]
 
 
@@ -50,10 +53,11 @@ class PredictOptions:
         output: Where the answers go; the ending, .csv or .parquet, says how.
         k: Destinations per source.
         candidates: Table with the column dst: destinations to choose from, each once; all so far if None.
+        exclude_seen: Leave out destinations that the source has had an event with.
         side: Whether the nodes of --embed are "source" or "destination", where both share ids.
         events: Table of events that came after those of the stream, columns src, dst and time: taken in before the
-            first answer. The other columns are the edge features, in the order of training, whatever their names: the
-            model does not keep these.
+            first answer. Edge features are found by the names that they had in training; where they had none, they are
+            the other columns, in the order of training.
         source: The stream of training, where it is no longer at the place that the checkpoint names, or would have to
             be downloaded or unpickled.
         root: Folder of the named streams.
@@ -74,6 +78,7 @@ class PredictOptions:
     embed: str | None = None
     k: int = 10
     candidates: str | None = None
+    exclude_seen: bool = False
     side: str | None = None
     events: str | None = None
     source: str | None = None
@@ -125,8 +130,13 @@ def predict(arguments: Sequence[str]) -> None:
     count = 0
     with answer_table(options.output) as add:
         for piece in _pieces(predictor, options, options.question, columns):
-            with _rows_of_file(options, options.question, piece):
-                add(answer(piece))
+            questions, status = _known(predictor, options, piece, columns)
+            known = questions[status == _OK].apply(_plain)
+            with _rows_of_file(options, options.question, known):
+                answers = answer(known)
+            unknown = _asked(predictor, questions[status != _OK], list(columns))
+            unknown = unknown.assign(status=status[status != _OK])
+            add(_with_unknown(answers, unknown))
             count += len(piece)
     if options.save is not None:
         predictor.save(options.save)
@@ -147,7 +157,15 @@ def _predictor(options: PredictOptions) -> Predictor:
 
 def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple[str, ...]) -> Iterator[pd.DataFrame]:
     path = getattr(options, name)
-    return read_pieces(name, path, ids, text_ids=not predictor.ids_are_integers, rows=options.batch_size)
+    names = predictor.edge_feature_names
+    read = None if name == "events" and names is None else {*ids, "time", *((names or ()) if name == "events" else ())}
+    pieces = read_pieces(name, path, ids, text_ids=not predictor.ids_are_integers, rows=options.batch_size)
+    for number, piece in enumerate(pieces):
+        unread = [] if read is None else [repr(column) for column in piece.columns if column not in read]
+        if unread and number == 0:
+            notice = f"{path}: nothing reads the column(s) {', '.join(unread)}"
+            Console(stderr=True).print(notice, soft_wrap=True, highlight=False, markup=False)
+        yield piece
 
 
 @contextmanager
@@ -158,7 +176,7 @@ def _rows_of_file(options: PredictOptions, name: str, piece: pd.DataFrame) -> It
     except RowError as error:
         if error.column == "candidates":  # asked about with every piece, as a whole
             raise error.in_file(options.candidates, 0) from None
-        raise error.in_file(getattr(options, name), piece.index[0]) from None
+        raise error.in_file(getattr(options, name), int(piece.index[error.row]) - error.row) from None
 
 
 def _time(piece: pd.DataFrame) -> Any:
@@ -170,8 +188,63 @@ def _observe(predictor: Predictor, piece: pd.DataFrame) -> None:
     if "time" not in piece.columns:
         cure = "give every event its time"
         raise InvalidArgumentError(refusal("events", "a table with time", list(piece.columns), cure))
-    given = None if features.shape[1] == 0 else features.to_numpy()
+    given = None if features.shape[1] == 0 else features
     predictor.observe(piece["src"].to_numpy(), piece["dst"].to_numpy(), piece["time"], given)
+
+
+def _known(
+    predictor: Predictor, options: PredictOptions, piece: pd.DataFrame, columns: tuple[str, ...]
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Return the questions with ids of the stream's type, and of each "ok" or which of its nodes are unknown."""
+    import pandas as pd
+
+    sides = {"src": "source", "dst": "destination", "node": options.side}
+    unknown: dict[int, list[str]] = {}
+    for name in columns:
+        given = piece[name]
+        ids = _in_type(given, predictor.id_type) if predictor.ids_are_integers else given
+        is_known = np.array(ids.notna())
+        is_known[is_known] = predictor.knows(_plain(ids[is_known]).to_numpy(), sides[name])
+        for row in np.flatnonzero(~is_known):
+            unknown.setdefault(row, []).append(f"{name} {given.iloc[row]!s}")
+        piece = piece.assign(**{name: ids})
+    status = pd.Series(_OK, piece.index, dtype=object)
+    status.iloc[list(unknown)] = [f"unknown {' and '.join(named)}" for named in unknown.values()]
+    return piece, status
+
+
+def _in_type(column: pd.Series, kind: np.dtype) -> pd.Series:
+    """Return ids in the stream's type of integers, with gaps for those that it does not hold; floats stay.
+
+    Beside a word pandas makes words of integers, beside one above 2^63 it makes them unsigned.
+    """
+    import pandas as pd
+
+    if column.dtype == kind or pd.api.types.is_float_dtype(column):
+        return column
+    limits = np.iinfo(kind)
+    numbers = [int(text) if _INTEGER.fullmatch(text) else None for text in column.astype(str).str.strip()]
+    held = [None if number is None or not limits.min <= number <= limits.max else number for number in numbers]
+    return pd.Series(pd.array(held, dtype="Int64" if kind.kind == "i" else "UInt64"), column.index)
+
+
+def _plain(column: pd.Series) -> pd.Series:
+    """Return a column without gaps in a type of numpy."""
+    kind = getattr(column.dtype, "numpy_dtype", None)
+    return column if kind is None else column.astype(kind)
+
+
+def _with_unknown(answers: pd.DataFrame, unknown: pd.DataFrame) -> pd.DataFrame:
+    """Return the answers and the questions that have none, in the order of the questions, which the index tells."""
+    import pandas as pd
+
+    answers = answers.assign(status=answers.get("status", _OK)).astype({"status": "string"})
+    if len(unknown):
+        ids = set(unknown.columns) - {"status"}
+        others = unknown.reindex(columns=answers.columns)
+        others = others.astype({name: kind for name, kind in answers.dtypes.items() if name not in ids})
+        answers = pd.concat([answers, others]).sort_index(kind="stable")
+    return answers.reset_index(drop=True)
 
 
 def _score(predictor: Predictor, options: PredictOptions) -> Answer:
@@ -189,11 +262,24 @@ def _top_k(predictor: Predictor, options: PredictOptions) -> Answer:
         candidates = np.concatenate(pieces)
 
     def answer(piece: pd.DataFrame) -> pd.DataFrame:
-        best = predictor.top_k(piece["src"].to_numpy(), _time(piece), k=options.k, candidates=candidates)
+        import pandas as pd
+
+        best = predictor.top_k(
+            piece["src"].to_numpy(),
+            _time(piece),
+            k=options.k,
+            candidates=candidates,
+            exclude_seen=options.exclude_seen,
+        )
         asked = _asked(predictor, piece, ["src"])
-        asked = asked.loc[asked.index.repeat(options.k)].reset_index(drop=True)
+        asked = asked.loc[asked.index.repeat(options.k)]
+        is_found = ~np.ma.getmaskarray(best.destinations).ravel()
         rank = np.tile(np.arange(1, options.k + 1), len(piece))
-        return asked.assign(rank=rank, dst=best.destinations.ravel(), probability=best.probabilities.ravel())
+        found = pd.Series(best.destinations.data.ravel(), asked.index)
+        found = found.astype({"i": "Int64", "u": "UInt64"}.get(found.dtype.kind, "string")).where(is_found)
+        ranks = pd.Series(rank, asked.index, dtype="Int64").where(is_found)
+        asked = asked.assign(rank=ranks, dst=found, probability=best.probabilities.ravel())
+        return asked.assign(status=np.where(is_found, _OK, "no candidate is left"))[is_found | (rank == 1)]
 
     return answer
 
@@ -203,7 +289,7 @@ def _embed(predictor: Predictor, options: PredictOptions) -> Answer:
         import pandas as pd
 
         vectors = predictor.embed(piece["node"].to_numpy(), _time(piece), side=options.side)
-        named = pd.DataFrame(vectors, columns=[f"e{i}" for i in range(vectors.shape[1])])
+        named = pd.DataFrame(vectors, piece.index, columns=[f"e{i}" for i in range(vectors.shape[1])])
         return pd.concat([_asked(predictor, piece, ["node"]), named], axis=1)
 
     return answer
@@ -212,7 +298,7 @@ def _embed(predictor: Predictor, options: PredictOptions) -> Answer:
 def _asked(predictor: Predictor, piece: pd.DataFrame, ids: list[str]) -> pd.DataFrame:
     """Return the question as it stands ahead of its answer."""
     times = predictor.latest_time if "time" not in piece.columns else time_column("time", piece["time"])
-    return piece[ids].assign(time=times).reset_index(drop=True)
+    return piece[ids].assign(time=times)
 
 
 _QUESTIONS: dict[str, tuple[tuple[str, ...], Callable[[Predictor, PredictOptions], Answer]]] = {

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
-
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.data.memory import available_memory, gigabytes
 from lightning_tgnn.data.sampling import EventSampler
 
 _INDEX, _TIME, _FLAG, _FEATURE = 8, 8, 1, 4
@@ -25,7 +22,7 @@ def check_batch_fits(sampler: EventSampler, batch_size: int) -> None:
     needed, available = batch_bytes(sampler, batch_size), available_memory()
     if available is not None and needed > available:
         roots = f"{batch_size:,} events with {sampler.roots_per_event} roots each"
-        received = f"{sampler.num_neighbors:,} for {roots}: at least {_gigabytes(needed)}, {_gigabytes(available)} free"
+        received = f"{sampler.num_neighbors:,} for {roots}: at least {gigabytes(needed)}, {gigabytes(available)} free"
         cure = "lower num_neighbors, batch_size or num_eval_negatives"
         requirement = "few enough that a batch fits into memory"
         raise InvalidArgumentError(refusal("num_neighbors", requirement, received, cure))
@@ -46,31 +43,3 @@ def batch_bytes(sampler: EventSampler, batch_size: int) -> int:
     else:
         place = 3 * _INDEX + _FLAG
     return places * place + batch_size * store.edge_feature_dim * _FEATURE
-
-
-def available_memory() -> int | None:
-    """Return the bytes that this process can still have, swap included; None where the system does not tell."""
-    with suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
-        free, swap = (kilobytes.get(name, 0) * 1024 for name in ("MemAvailable", "SwapFree"))
-        return min([free, *_limits()]) + swap if free else None
-    return None
-
-
-def _limits() -> Iterator[int]:
-    """Yield what control groups allow this process, as a container has them (version 2)."""
-    with suppress(OSError):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        for own in [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]:
-            for group in (Path(own), *Path(own).parents):
-                yield from _limit(Path("/sys/fs/cgroup") / group / "memory.max")
-
-
-def _limit(file: Path) -> Iterator[int]:
-    with suppress(OSError, ValueError):  # not there, or "max"
-        yield int(file.read_text())
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_tgnn.checks import DataError, RowError, refusal
+from lightning_tgnn.checks import DataError, RowError, check_int, refusal
 
 _MAX_ID_PER_EVENT = 1000
 _FORMS = {
@@ -25,12 +25,12 @@ def node_column(name: str, values: Any) -> np.ndarray:
     column = np.asarray(values)
     if column.dtype.kind not in "iu" or column.ndim != 1:
         received = f"{column.dtype} of shape {list(column.shape)}"
-        cure = "map other ids first: nodes, column = np.unique(ids, return_inverse=True)"
+        cure = "leave out num_nodes, node_features and node_ids for other ids"
         raise DataError(refusal(name, "integers of shape [E]", received, cure))
     column = column.astype(np.int64)
     if len(column) and column.min() < 0:
         where = int(np.argmin(column))
-        cure = "number nodes from 0, or map ids: nodes, column = np.unique(ids, return_inverse=True)"
+        cure = "number nodes from 0, or leave out num_nodes, node_features and node_ids for other ids"
         raise DataError(refusal(f"{name}[{where}]", "at least 0", int(column[where]), cure))
     return column
 
@@ -51,6 +51,18 @@ def float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarra
         raise DataError(refusal(name, f"of shape {shape}", list(column.shape), "reshape it"))
     _check_finite(name, column, "drop or repair that row")
     return column
+
+
+def feature_names(names: Any, features: np.ndarray | None) -> tuple[str, ...] | None:
+    """Return the names of edge features, [d_edge]; None where they have none, or not one each that tells them apart."""
+    if names is None:
+        return None
+    width = 0 if features is None else features.shape[1]
+    well_formed = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    if not well_formed or len(names) != width:
+        cure = "name every column of edge_features, or leave the names out"
+        raise DataError(refusal("edge_feature_names", f"{width} strings", names, cure))
+    return tuple(names) if len(set(names)) == width and all(names) else None
 
 
 def label_column(values: Any) -> np.ndarray:
@@ -77,7 +89,7 @@ def _check_finite(name: str, column: np.ndarray, cure: str) -> None:
         raise RowError(name, where, "finite", str(received), cure)
 
 
-def id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:
+def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:
     """Return the users' ids of the nodes as integers or fixed-width strings, [N]."""
     if values is None:
         return None
@@ -90,20 +102,39 @@ def id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:
     return column
 
 
-def count_nodes(src: np.ndarray, dst: np.ndarray, node_features: np.ndarray | None, node_ids: np.ndarray | None) -> int:
-    """Return N, from the columns that have a row per node or else from the highest number."""
+def count_nodes(
+    src: np.ndarray,
+    dst: np.ndarray,
+    *,
+    num_nodes: int | None,
+    node_features: np.ndarray | None,
+    node_ids: np.ndarray | None,
+) -> int:
+    """Return N, which at least one of the last three says, and check that they agree and hold every number."""
     highest = int(max(src.max(), dst.max()))
     given = {"node_features": node_features, "node_ids": node_ids}
     lengths = {name: len(values) for name, values in given.items() if values is not None}
     for name, length in lengths.items():
         if highest >= length:
             raise DataError(refusal(name, f"a row for every node up to {highest}", f"{length} rows", "add the rows"))
+    if num_nodes is not None:
+        check_int("num_nodes", num_nodes, minimum=1, cure="give N, where nodes are 0 .. N-1")
+        if highest >= num_nodes:
+            cure = "give N, where nodes are 0 .. N-1, or leave it out for other ids"
+            raise DataError(refusal("num_nodes", f"above the highest node, {highest}", num_nodes, cure))
+        if not lengths and num_nodes > _MAX_ID_PER_EVENT * max(len(src), 1000) + 1:
+            cure = "leave num_nodes out: ids with gaps are then numbered without"
+            raise DataError(refusal("num_nodes", f"in proportion to the {len(src)} events", num_nodes, cure))
+        lengths["num_nodes"] = num_nodes
     if len(set(lengths.values())) > 1:
-        raise DataError(refusal("node_ids", "as many as node_features", lengths, "give both for the same nodes"))
-    if not lengths and highest > _MAX_ID_PER_EVENT * max(len(src), 1000):
-        cure = "number nodes without gaps: nodes, column = np.unique(ids, return_inverse=True)"
-        raise DataError(refusal("src and dst", "numbers close to 0 .. N-1", f"{highest} in {len(src)} events", cure))
-    return next(iter(lengths.values()), highest + 1)
+        cure = "give all for the same nodes"
+        raise DataError(refusal(" and ".join(lengths), "of as many nodes", list(lengths.values()), cure))
+    return next(iter(lengths.values()))
+
+
+def highest_count(src: np.ndarray, dst: np.ndarray) -> int:
+    """Return one more than the highest of node numbers, which is N where nothing else says it; at least 1."""
+    return max(int(src.max(initial=0)), int(dst.max(initial=0))) + 1
 
 
 def check_forms(folder: Path, arrays: Mapping[str, np.ndarray | None], num_nodes: int) -> None:

@@ -12,16 +12,17 @@ import numpy as np
 
 from lightning_tgnn.algorithms.time_order import ordered_pieces
 from lightning_tgnn.data.column_files import ColumnFiles, rewrite, rows_of
-from lightning_tgnn.data.event_store import EventStore, write_manifest
+from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.kept_adjacency import write_adjacency
 from lightning_tgnn.data.new_folder import check_new, new_folder
+from lightning_tgnn.data.node_ids import LONGEST_ID, NodeNumbering
 from lightning_tgnn.data.npy_file import map_npy
 from lightning_tgnn.data.readers.culprit import check_text_ids
-from lightning_tgnn.data.readers.node_ids import NodeNumbering
 from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, read_chunks
 from lightning_tgnn.data.readers.read import check_arguments, open_table
 from lightning_tgnn.data.readers.table import Table
 from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes, read_block
+from lightning_tgnn.data.store_manifest import write_manifest
 
 _ORDERED_AT_ONCE = 1 << 22
 Report = Callable[[int], None]
@@ -62,6 +63,7 @@ def convert_text(
     format: str = "auto",
     columns: Mapping[str, Any] | None = None,
     bipartite: bool | None = None,
+    longest_id: int = LONGEST_ID,
     report: Report = lambda events: None,
 ) -> EventStore:
     """Write the events of a text file to a new folder, with their adjacency, and open it.
@@ -75,16 +77,17 @@ def convert_text(
         format: As in `read_events`, and so are ``columns`` and ``bipartite``.
         columns: As there.
         bipartite: As there.
+        longest_id: As there.
         report: Told the events read so far, now and then.
 
     Raises:
         InvalidArgumentError: An argument cannot work, or the folder is taken or cannot be written.
         DataError: The file holds something that must not be trained on.
     """
-    check_arguments(format, columns, bipartite)
+    check_arguments(format, columns, bipartite, longest_id)
     folder = Path(folder)
     check_new(folder)
-    table = open_table(Path(path), format=format, columns=columns, bipartite=bipartite)
+    table = open_table(Path(path), format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
     with new_folder(folder, keep_other=False) as partial:
         found = read_by_ids(table, lambda kind: _write_columns(table, partial, kind, report))
         node_ids = found.numbering.node_ids
@@ -92,7 +95,8 @@ def convert_text(
             check_text_ids(table, node_ids)
         np.save(partial / "node_ids.npy", node_ids)
         _settle(partial, found)
-        write_manifest(partial, len(node_ids))
+        write_manifest(partial, len(node_ids), edge_feature_names=table.feature_names)
+        table.notice_unused()
         write_adjacency(partial)
     return EventStore.open(folder)
 

@@ -25,6 +25,7 @@ from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.logged_settings import logged_settings
 from lightning_tgnn.data.negative_function import FunctionNegatives
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
+from lightning_tgnn.data.node_ids import LONGEST_ID, check_longest_id
 from lightning_tgnn.data.prefetch import default_workers
 from lightning_tgnn.data.presample import PresampledEpochs
 from lightning_tgnn.data.readers import FORMATS
@@ -73,6 +74,7 @@ class TemporalDataModule(DescribedData):
         columns: For a CSV, Parquet or a DataFrame: which column is ``src``, ``dst``, ``time``, and optionally ``label``
             and ``edge_features``; for a DGLGraph the same of its ``edata``, without the ends.
         bipartite: Number sources and destinations apart; None asks the format.
+        longest_id: Bytes of UTF-8 that a string id in a file may have: all are stored as wide as the longest.
         synthetic: Settings of the synthetic stream, used where that is the source; see
             `lightning_tgnn.data.synthetic.generate_stream`.
         root: Folder of the named streams, which are downloaded into it and converted once.
@@ -107,6 +109,7 @@ class TemporalDataModule(DescribedData):
         format: str = "auto",
         columns: Mapping[str, Any] | None = None,
         bipartite: bool | None = None,
+        longest_id: int = LONGEST_ID,
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
     ) -> None:
@@ -127,6 +130,7 @@ class TemporalDataModule(DescribedData):
         check_choice("split_by", split_by, SPLIT_BY)
         check_choice("presample", presample, PRESAMPLE)
         check_choice("format", format, FORMATS)
+        check_longest_id(longest_id)
         self.source = source
         self.batch_size = batch_size
         self.num_neighbors = num_neighbors
@@ -147,7 +151,9 @@ class TemporalDataModule(DescribedData):
             "by": split_by,
             "held_out": held_out_nodes,
         }
-        self._read_options = ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser())
+        self._read_options = ReadOptions(
+            format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser(), longest_id
+        )
         self._stream: SplitStream | None = None
         # Whether the adjacency of a store may be kept in its folder.
         self.writes = True
@@ -211,7 +217,7 @@ class TemporalDataModule(DescribedData):
         """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
         by_name = isinstance(self.source, (str, Path))
         split = {**self._split_options}
-        read = {name: getattr(self._read_options, name) for name in ("format", "columns", "bipartite")}
+        read = {name: getattr(self._read_options, name) for name in ("format", "columns", "bipartite", "longest_id")}
         return {
             "source": _lasting_name(self.source) if by_name else None,
             "batch_size": self.batch_size,

@@ -12,6 +12,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice,
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.graph_streams import from_dgl, from_temporal_data
 from lightning_tgnn.data.named_streams import prepare_stream, stream_folder
+from lightning_tgnn.data.node_ids import LONGEST_ID
 from lightning_tgnn.data.readers import FORMATS, read_events
 from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.read import check_unread
@@ -40,6 +41,7 @@ class ReadOptions:
         bipartite: Number sources and destinations apart.
         synthetic: Settings of the synthetic stream.
         root: Folder of the named streams.
+        longest_id: Bytes that a string id may have.
     """
 
     format: str
@@ -47,6 +49,7 @@ class ReadOptions:
     bipartite: bool | None
     synthetic: Mapping[str, Any]
     root: Path
+    longest_id: int = LONGEST_ID
 
 
 def read_source(
@@ -56,6 +59,7 @@ def read_source(
     bipartite: bool | None = None,
     synthetic: Mapping[str, Any] | None = None,
     root: str = "data",
+    longest_id: int = LONGEST_ID,
 ) -> EventStore:
     """Return the events of a source, in whatever form it is; a named one is fetched first, unless it is there.
 
@@ -68,6 +72,7 @@ def read_source(
         synthetic: Settings of the synthetic stream, used where that is the source; see
             `lightning_tgnn.data.synthetic.generate_stream`.
         root: Folder of the named streams, which are downloaded into it and converted once.
+        longest_id: The most bytes that an id of a node may have in a text file.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -76,7 +81,8 @@ def read_source(
     check_choice("format", format, FORMATS)
     folder = Path(root).expanduser()
     prepare_events(source, folder)
-    return open_events(opened(source, folder), ReadOptions(format, columns, bipartite, dict(synthetic or {}), folder))
+    options = ReadOptions(format, columns, bipartite, dict(synthetic or {}), folder, longest_id)
+    return open_events(opened(source, folder), options)
 
 
 def prepare_events(source: Any, root: Path) -> None:
@@ -157,13 +163,19 @@ def _read_path(source: str | Path, options: ReadOptions) -> EventStore:
     if not path.exists() and path.name == str(source) and not path.suffix:
         cure = "correct the path or the name"
         raise DataError(refusal("source", f"an existing file or folder, or one of {', '.join(_NAMES)}", source, cure))
-    return read_events(path, format=options.format, columns=options.columns, bipartite=options.bipartite)
+    return read_events(
+        path,
+        format=options.format,
+        columns=options.columns,
+        bipartite=options.bipartite,
+        longest_id=options.longest_id,
+    )
 
 
 def _from_object(source: Any, options: ReadOptions) -> EventStore:
     if any(_is_instance(source, *kind) for kind in _FRAMES):
         check_unread("a DataFrame", format=options.format)
-        return read_frame(source, columns=options.columns, bipartite=options.bipartite)
+        return read_frame(source, columns=options.columns, bipartite=options.bipartite, longest_id=options.longest_id)
     if _is_instance(source, "torch_geometric.data", "TemporalData"):
         check_unread("a TemporalData", format=options.format, columns=options.columns, bipartite=options.bipartite)
         return from_temporal_data(source)

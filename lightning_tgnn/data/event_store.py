@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,15 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.columns import check_forms, count_nodes, float_column, id_column, label_column, node_column
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.columns import (
+    check_forms,
+    count_nodes,
+    feature_names,
+    float_column,
+    label_column,
+    node_column,
+    node_id_column,
+)
 from lightning_tgnn.data.graph_checks import pieces
 from lightning_tgnn.data.new_folder import check_new, new_folder
+from lightning_tgnn.data.node_ids import number_given
 from lightning_tgnn.data.npy_file import map_npy
-
-_FORMAT_VERSION = 1
-_MANIFEST = "manifest.json"
-_COLUMNS = ("src", "dst", "time", "edge_features", "node_features", "labels", "node_ids")
+from lightning_tgnn.data.store_manifest import COLUMNS, MANIFEST, fingerprint_of, read_manifest, write_manifest
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +46,7 @@ class EventStore:
         node_ids: [N], the user's own id of every node (integers or strings), or None where they are the node numbers.
         fingerprint: Digest of ``src``, ``dst``, ``time`` and the number of nodes.
         folder: Where the store was opened, or None.
+        edge_feature_names: [d_edge], what the edge features are called, each once; None where that is not known.
     """
 
     src: Tensor
@@ -54,6 +59,7 @@ class EventStore:
     node_ids: np.ndarray | None
     fingerprint: str
     folder: Path | None = None
+    edge_feature_names: tuple[str, ...] | None = None
 
     @classmethod
     def from_arrays(
@@ -65,38 +71,62 @@ class EventStore:
         node_features: Any = None,
         labels: Any = None,
         *,
+        num_nodes: int | None = None,
         node_ids: Sequence[Any] | np.ndarray | None = None,
+        bipartite: bool = False,
+        edge_feature_names: Sequence[str] | None = None,
     ) -> EventStore:
-        """Check, sort by time (stable, with a warning if it was not) and hold the columns in memory.
+        """Check, number the nodes, sort by time (stable, with a warning if it was not) and hold the columns in memory.
+
+        ``src`` and ``dst`` are ids, any integers or strings: nodes are numbered in ascending order of their ids, as
+        `read_events` does, and ``node_ids`` of the store leads back. Where ``num_nodes``, ``node_features`` or
+        ``node_ids`` is given, they are node numbers ``0 .. N-1`` already, and stay as they are.
 
         Args:
-            src: Integers [E], at least 0.
-            dst: Integers [E], at least 0.
+            src: Ids of the sources [E], or their numbers.
+            dst: The same of the destinations, [E].
             time: Numbers [E], finite.
             edge_features: Numbers [E, d_edge], finite.
-            node_features: Numbers [N, d_node], finite; then every node number is below N.
+            node_features: Numbers [N, d_node], finite, the row of every node number.
             labels: Finite numbers [E] or [E, L]; whole ones are classes from 0, negative ones are none.
-            node_ids: [N], the user's own id of every node.
+            num_nodes: N, where ``src`` and ``dst`` are node numbers.
+            node_ids: [N], the user's own id of every node number.
+            bipartite: Number the ids of sources and destinations apart, sources first.
+            edge_feature_names: [d_edge], what the edge features are called.
 
         Raises:
+            InvalidArgumentError: ``bipartite`` is set for node numbers.
             DataError: A column is empty, of the wrong length or type, negative, NaN or infinite.
+
+        >>> store = EventStore.from_arrays(["ann", "bob"], ["bob", "cid"], [0.0, 1.0])
+        >>> store.src.tolist(), store.dst.tolist(), store.node_ids.tolist()
+        ([0, 1], [1, 2], ['ann', 'bob', 'cid'])
         """
-        src, dst = node_column("src", src), node_column("dst", dst)
         time = float_column("time", time, np.float64, ndim=1)
         if len(src) == 0:
             raise DataError(refusal("src", "a column of at least one event", "0 events", "check what was read"))
-        columns = {"dst": dst, "time": time}
+        columns = {"dst": np.asarray(dst), "time": time}
         if edge_features is not None:
             columns["edge_features"] = float_column("edge_features", edge_features, np.float32, ndim=2)
         if labels is not None:
             columns["labels"] = label_column(labels)
         for name, column in columns.items():
-            if len(column) != len(src):
-                raise DataError(refusal(name, f"of the length of src, {len(src)}", len(column), "give a row per event"))
+            if len(np.atleast_1d(column)) != len(src):
+                received = len(np.atleast_1d(column))
+                raise DataError(refusal(name, f"of the length of src, {len(src)}", received, "give a row per event"))
         if node_features is not None:
             node_features = float_column("node_features", node_features, np.float32, ndim=2)
-        node_ids = id_column(node_ids)
-        num_nodes = count_nodes(src, dst, node_features, node_ids)
+        names = feature_names(edge_feature_names, columns.get("edge_features"))
+        if num_nodes is None and node_features is None and node_ids is None:
+            src, columns["dst"], node_ids = number_given(src, dst, apart=bipartite)
+            num_nodes = int(max(src.max(), columns["dst"].max())) + 1
+        else:
+            if bipartite:
+                cure = "number the destinations after the sources yourself, or leave node numbers to be made"
+                raise InvalidArgumentError(refusal("bipartite", "left out for node numbers", True, cure))
+            src, columns["dst"], node_ids = node_column("src", src), node_column("dst", dst), node_id_column(node_ids)
+            given = {"num_nodes": num_nodes, "node_features": node_features, "node_ids": node_ids}
+            num_nodes = count_nodes(src, columns["dst"], **given)
 
         if np.any(time[1:] < time[:-1]):
             warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=2)
@@ -112,7 +142,8 @@ class EventStore:
             node_features=_optional_tensor(node_features),
             labels=_optional_tensor(columns.get("labels")),
             node_ids=node_ids,
-            fingerprint=_fingerprint(src, columns["dst"], columns["time"], num_nodes),
+            fingerprint=fingerprint_of(src, columns["dst"], columns["time"], num_nodes),
+            edge_feature_names=names,
         )
 
     @classmethod
@@ -123,8 +154,8 @@ class EventStore:
             DataError: The folder holds no store, or one that is damaged or of another version.
         """
         folder = Path(folder)
-        manifest = _read_manifest(folder)
-        arrays: dict[str, np.ndarray | None] = dict.fromkeys(_COLUMNS)
+        manifest = read_manifest(folder)
+        arrays: dict[str, np.ndarray | None] = dict.fromkeys(COLUMNS)
         for name, expected in manifest["columns"].items():
             arrays[name] = _map_column(folder / f"{name}.npy", expected)
         src, dst, time = arrays["src"], arrays["dst"], arrays["time"]
@@ -144,6 +175,7 @@ class EventStore:
             node_ids=arrays["node_ids"],
             fingerprint=manifest["fingerprint"],
             folder=folder,
+            edge_feature_names=feature_names(manifest.get("edge_feature_names"), arrays["edge_features"]),
         )
 
     def verify(self) -> EventStore:
@@ -153,7 +185,7 @@ class EventStore:
             DataError: They are not, or a node feature or a label is not finite.
         """
         where = "the store" if self.folder is None else str(self.folder)
-        found = _fingerprint(self.src.numpy(), self.dst.numpy(), self.time.numpy(), self.num_nodes)
+        found = fingerprint_of(self.src.numpy(), self.dst.numpy(), self.time.numpy(), self.num_nodes)
         if found != self.fingerprint:
             cure = "a file of it is damaged: save the store again"
             raise DataError(refusal(where, f"a store of the events {self.fingerprint}", found, cure))
@@ -184,12 +216,12 @@ class EventStore:
             folder: Empty, or with the columns named in ``there``.
             there: Columns that need not be written.
         """
-        for name in _COLUMNS:
+        for name in COLUMNS:
             column = getattr(self, name)
             if column is not None and name not in there:
                 array = column.numpy() if isinstance(column, Tensor) else column
                 np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        write_manifest(folder, self.num_nodes, self.fingerprint)
+        write_manifest(folder, self.num_nodes, self.fingerprint, self.edge_feature_names)
 
     @property
     def num_events(self) -> int:
@@ -218,35 +250,7 @@ class EventStore:
 
 def is_event_store(path: Path) -> bool:
     """Whether ``path`` is a folder that `EventStore.open` would read."""
-    return path.is_dir() and (path / _MANIFEST).is_file()
-
-
-def write_manifest(folder: Path, num_nodes: int, fingerprint: str | None = None) -> str:
-    """Make a store of a folder that has the files of its columns, and return the fingerprint.
-
-    Args:
-        folder: With ``src.npy``, ``dst.npy``, ``time.npy`` and those of other columns.
-        num_nodes: N.
-        fingerprint: Of the columns; read from them if None.
-    """
-    arrays = {name: map_npy(path) for name in _COLUMNS if (path := folder / f"{name}.npy").is_file()}
-    fingerprint = fingerprint or _fingerprint(arrays["src"], arrays["dst"], arrays["time"], num_nodes)
-    manifest = {
-        "format": "lightning_tgnn.EventStore",
-        "version": _FORMAT_VERSION,
-        "num_nodes": num_nodes,
-        "fingerprint": fingerprint,
-        "columns": {name: {"dtype": array.dtype.str, "shape": list(array.shape)} for name, array in arrays.items()},
-    }
-    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2))
-    return fingerprint
-
-
-def _fingerprint(src: np.ndarray, dst: np.ndarray, time: np.ndarray, num_nodes: int) -> str:
-    digest = hashlib.blake2b(str(num_nodes).encode(), digest_size=16)
-    for column in (src, dst, time):
-        digest.update(np.ascontiguousarray(column).data)
-    return digest.hexdigest()
+    return path.is_dir() and (path / MANIFEST).is_file()
 
 
 def _tensor(array: np.ndarray) -> Tensor:
@@ -255,25 +259,6 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 def _optional_tensor(array: np.ndarray | None) -> Tensor | None:
     return None if array is None else _tensor(array)
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / _MANIFEST
-    if not path.is_file():
-        cure = "give a folder that EventStore.save wrote"
-        raise DataError(refusal(str(folder), f"a folder with {_MANIFEST}", "none there", cure))
-    try:
-        manifest = json.loads(path.read_text())
-        version, columns, num_nodes = manifest["version"], manifest["columns"], manifest["num_nodes"]
-        well_formed = type(num_nodes) is int and num_nodes > 0 and isinstance(manifest["fingerprint"], str)
-        well_formed = well_formed and isinstance(columns, dict) and set(columns) <= set(_COLUMNS)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        well_formed, version = False, None
-    if not well_formed:
-        raise DataError(refusal(str(path), "the manifest of an EventStore", "something else", "save the store again"))
-    if version != _FORMAT_VERSION:
-        raise DataError(refusal(f"version in {path}", f"{_FORMAT_VERSION}", version, "save the store again"))
-    return manifest
 
 
 def _map_column(path: Path, expected: Any) -> np.ndarray:

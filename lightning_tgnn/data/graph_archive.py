@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.memory import check_fits
 
 _CURE = "save the archive anew"
 
@@ -88,8 +89,10 @@ def _integers(held: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 def _zeros(name: str, shape: np.ndarray) -> np.ndarray:
     if len(shape) != 2 or (shape < 0).any():
         raise DataError(refusal(name, "two lengths, rows and columns", shape[:5].tolist(), _CURE))
+    cure = "leave columns out: features are held as a dense matrix"
+    size = f"a matrix of {int(shape[0]):,} rows and {int(shape[1]):,} columns"
+    check_fits(name, size, 4 * int(shape[0]) * int(shape[1]), cure=cure)
     try:
         return np.zeros(shape, np.float32)
     except (MemoryError, ValueError) as error:
-        cure = "leave columns out: features are held as a dense matrix"
         raise DataError(refusal(name, "of a matrix that memory holds", shape.tolist(), cure)) from error

@@ -98,7 +98,8 @@ class GraphLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Drop other values from the next iteration on."""
-        self._epoch = epoch
+        if epoch != self._epoch:
+            self._epoch, self._position = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and whether its step has been handed out."""
@@ -106,12 +107,12 @@ class GraphLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict` in the next iteration."""
-        self._epoch, self._resume = state["epoch"], state["epoch"] if state["position"] else None
+        self._epoch, self._position = state["epoch"], state["position"]
+        self._resume = state["epoch"] if state["position"] else None
 
     def __iter__(self) -> Iterator[GraphPart]:
         # Runs when the step is asked for: Lightning makes the iterator before it tells the epoch.
         resume, self._resume = self._resume, None
-        self._position = 0
+        self._position = 1
         if resume != self._epoch:
-            self._position = 1
             yield replace(self.part, seed=int(counter_hash(self.seed, self._epoch)))

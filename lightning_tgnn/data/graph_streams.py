@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.columns import highest_count
 from lightning_tgnn.data.event_store import EventStore
 
 _ROLES = ("time", "label", "edge_features")
@@ -27,12 +28,14 @@ def from_temporal_data(data: Any) -> EventStore:
     if missing:
         cure = f"give it {', '.join(missing)} as well"
         raise DataError(refusal("source", "a TemporalData with src, dst and t", sorted(held), cure))
+    src, dst = _array(held["src"]), _array(held["dst"])
     return EventStore.from_arrays(
-        _array(held["src"]),
-        _array(held["dst"]),
+        src,
+        dst,
         _array(held["t"]),
         _matrix([held["msg"]]) if "msg" in held else None,
         labels=_array(held["y"]) if "y" in held else None,
+        num_nodes=highest_count(src, dst),
     )
 
 

@@ -136,7 +136,8 @@ class EventLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the negatives of ``epoch`` from the next iteration on."""
-        self._epoch = epoch
+        if epoch != self._epoch:
+            self._epoch, self._position = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, the number of its batches that have been handed out, and their size."""
@@ -145,7 +146,7 @@ class EventLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict` in the next iteration."""
         self._resume = {name: state[name] for name in ("epoch", "position", "batch_size")}
-        self._epoch = state["epoch"]
+        self._epoch, self._position = state["epoch"], state["position"]
 
     def catch_up(self, position: int) -> Iterator[EventBatch]:
         """Yield batches, without negatives, of the events from ``position`` up to where this loader begins."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -107,12 +107,20 @@ class FunctionNegatives:
             InvalidArgumentError: The function returns something else.
         """
         store = self.store
-        columns = {"src": store.src[events], "dst": store.dst[events], "time": store.time[events]}
-        counters = {"seed": self.seed, "epoch": -1 if epoch is None else epoch, "num": num}
+        question: dict[str, Any] = {
+            "src": store.src[events],
+            "dst": store.dst[events],
+            "time": store.time[events],
+            "events": events,
+            "seed": self.seed,
+            "epoch": -1 if epoch is None else epoch,
+            "num": num,
+            "candidates": self.candidates,
+        }
         try:
-            drawn = self.function(**columns, events=events, candidates=self.candidates, **counters)
+            drawn = self.function(**question)
         except TypeError as error:
-            names = ", ".join([*columns, "events", "candidates", *counters])
+            names = ", ".join(question)
             cure = "take those, or **others for what you do not need"
             raise InvalidArgumentError(
                 refusal("negatives", f"called with {names}, by keyword", str(error), cure)
@@ -129,7 +137,9 @@ class FunctionNegatives:
         inside &= self.allowed[drawn.clamp(0, len(self.allowed) - 1)]
         if not inside.all():
             where = int((~inside).nonzero()[0, 0])
-            received = drawn[where].tolist()
-            requirement = f"one of the {len(self.candidates)} candidates"
+            what, requirement = (
+                f"what negatives returns in row {where}",
+                f"one of the {len(self.candidates)} candidates",
+            )
             cure = "held-out nodes are none in training; " + _DRAW
-            raise InvalidArgumentError(refusal(f"what negatives returns in row {where}", requirement, received, cure))
+            raise InvalidArgumentError(refusal(what, requirement, drawn[where].tolist(), cure))

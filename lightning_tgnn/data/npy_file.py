@@ -28,6 +28,8 @@ def map_npy(path: Path, mode: Literal["r", "c"] = "r", cure: str = "save it agai
         DataError: It is no ``.npy`` file, or not as long as it says.
     """
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no such file")
         with path.open("rb") as file:
             header = read_header(file, path.stat().st_size)
         order: Literal["C", "F"] = "F" if header.fortran_order else "C"

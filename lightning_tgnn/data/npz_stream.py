@@ -13,6 +13,7 @@ from typing import IO
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.memory import check_fits
 from lightning_tgnn.data.npy_header import read_header
 
 _VALUES_PER_PIECE = 1 << 22
@@ -53,7 +54,12 @@ class NpzStream:
                 raise EOFError(f"{self.file.name} has more values than it says")
 
     def whole(self) -> np.ndarray:
-        """Return the array, in this machine's byte order."""
+        """Return the array, in this machine's byte order.
+
+        Raises:
+            DataError: Memory does not hold it.
+        """
+        self._check_fits()
         with _reading():
             array = np.empty(math.prod(self.shape), self.dtype.newbyteorder("="))
         start = 0
@@ -61,6 +67,13 @@ class NpzStream:
             array[start : start + len(values)] = values
             start += len(values)
         return array.reshape(self.shape, order="F" if self.fortran_order else "C")
+
+    def _check_fits(self) -> None:
+        # Packed zeros take a thousandth of their size: only the header says what they unpack to.
+        needed = math.prod(self.shape) * self.dtype.itemsize
+        what = f"{self.dtype} of shape {list(self.shape)}"
+        cure = "use a machine with more memory, or fewer rows or columns"
+        check_fits(str(self.file.name), what, needed, cure=cure)
 
 
 @contextmanager
@@ -86,10 +99,14 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of an archive by name.
 
     Raises:
-        DataError: The archive is damaged, or holds something that is no array of plain values.
+        DataError: The archive is damaged, larger than memory when unpacked, or holds something that is no array of
+            plain values.
     """
     held = {}
     with _open(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+        cure = "use a machine with more memory, or a graph of fewer nodes or features"
+        check_fits(str(path), "its arrays, unpacked", unpacked, cure=cure)
         for name in archive.namelist():
             with _member(archive, name) as stream:
                 held[name.removesuffix(".npy")] = stream.whole()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lightning_tgnn.data.npy_file import allocate_npy
 from lightning_tgnn.data.sampling import EventSampler, Sample
+from lightning_tgnn.data.scratch_folder import ScratchFolder
 from lightning_tgnn.files import writing_to
 
 _EVENTS_PER_CHUNK = 65_536
@@ -19,7 +20,7 @@ _PLACES_PER_CHUNK = 1 << 24
 class PresampledEpochs:
     """Draws all of an epoch in large pieces when its first batch is asked for; batches are then slices of the files.
 
-    The files live in a temporary folder, which goes with this object.
+    The files live in a temporary folder, which goes with this object. What a killed process has left there is removed.
 
     Args:
         sampler: Draws.
@@ -36,7 +37,7 @@ class PresampledEpochs:
         place = Path(folder or tempfile.gettempdir())
         with writing_to(place):
             place.mkdir(parents=True, exist_ok=True)
-            self._folder = tempfile.TemporaryDirectory(prefix="lightning_tgnn-presample-", dir=place)
+            self._folder = ScratchFolder(place, "lightning_tgnn-presample")
         self._kind: tuple[int | None, int] | None = None
         self._files: Sample | None = None
         self._drawn: Sample | None = None
@@ -78,6 +79,6 @@ class PresampledEpochs:
     def _file(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if 0 in shape:
             return torch.empty(shape, dtype=torch.int64)
-        path = Path(self._folder.name) / f"{name}.npy"
+        path = self._folder.path / f"{name}.npy"
         with writing_to(path):
             return torch.from_numpy(allocate_npy(path, shape))

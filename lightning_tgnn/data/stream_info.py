@@ -26,6 +26,7 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
         num_classes=num_classes,
         multi_label=multi_label,
         training_labels=labelled,
+        edge_feature_names=store.edge_feature_names,
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.counter_random import counter_hash
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.columns import highest_count
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.given_negatives import GivenNegatives
 
@@ -54,12 +55,14 @@ def from_tgb(dataset: Any) -> EventStore:
         raise DataError(refusal("source", "a TGB dataset with one type of edges", dataset.name, cure))
     order = _order(dataset)
     features = data["edge_feat"]
+    src, dst = np.asarray(data["sources"])[order], np.asarray(data["destinations"])[order]
     return EventStore.from_arrays(
-        np.asarray(data["sources"])[order],
-        np.asarray(data["destinations"])[order],
+        src,
+        dst,
         np.asarray(data["timestamps"])[order],
         None if features is None else np.asarray(features)[order],
         dataset.node_feat,
+        num_nodes=highest_count(src, dst) if dataset.node_feat is None else None,
     )
 
 

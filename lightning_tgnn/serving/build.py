@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from lightning_tgnn.serving.node_numbers import NodeNumbers
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
 from lightning_tgnn.serving.saved_checks import check_numbers, check_saved, content_of
 from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
+from lightning_tgnn.serving.seen_pairs import SeenPairs
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
 from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.tasks.restorable_task import task_again
@@ -43,6 +44,7 @@ class Parts:
         info: The stream that the model was trained on.
         is_destination: bool [N], nodes that have been a destination of an event taken in.
         data: The stream, where it is at hand.
+        seen: Pairs of the events taken in; None of a file that does not tell them.
     """
 
     live: LiveState
@@ -51,6 +53,7 @@ class Parts:
     info: StreamInfo
     is_destination: Tensor
     data: TemporalDataModule | None = None
+    seen: SeenPairs | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values that hold all of it but the stream."""
@@ -64,6 +67,7 @@ class Parts:
             "first_destination": self.numbers.first_destination,
             "clock": {"origin": self.clock.origin, "latest": self.clock.latest},
             "is_destination": self.is_destination,
+            **({} if self.seen is None else {"seen": self.seen.keys()}),
             **self.live.state_dict(),
         }
 
@@ -72,6 +76,8 @@ class Parts:
         self.live.reset()
         self.is_destination.zero_()
         self.clock.latest = -math.inf
+        if self.seen is not None:
+            self.seen.clear()
 
 
 def from_checkpoint(
@@ -125,7 +131,10 @@ def from_checkpoint(
     is_destination[store.dst[:position]] = True
     clock = Clock(float(store.time[0]), latest)
     assert module.info is not None
-    return Parts(live, NodeNumbers.of_stream(store), clock, module.info, is_destination, data)
+    seen = SeenPairs.of_stream(store, position)
+    names = module.info.edge_feature_names or data.info.edge_feature_names  # checkpoints of earlier versions have none
+    info = replace(module.info, edge_feature_names=names)
+    return Parts(live, NodeNumbers.of_stream(store), clock, info, is_destination, data, seen)
 
 
 def catch_up(parts: Parts) -> None:
@@ -139,6 +148,8 @@ def catch_up(parts: Parts) -> None:
                 parts.live.append(_events(store, events))
                 parts.live.close_batch()
             parts.is_destination[store.dst[events]] = True
+            assert parts.seen is not None
+            parts.seen.add(store.src[events], store.dst[events])
             parts.clock.latest = float(store.time[events[-1]])
 
 
@@ -170,7 +181,8 @@ def from_saved(
         numbers = NodeNumbers(ids, held["first_destination"])
         live = LiveState.from_state_dict(module, held)
         check_numbers(module, module.state_store.state_dict(), path)
-        return Parts(live, numbers, Clock(**held["clock"]), info, held["is_destination"])
+        seen = SeenPairs(info.num_nodes, held["seen"]) if "seen" in held else None
+        return Parts(live, numbers, Clock(**held["clock"]), info, held["is_destination"], seen=seen)
 
 
 def _check_neighbors(data: TemporalDataModule) -> None:

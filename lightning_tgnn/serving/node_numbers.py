@@ -57,6 +57,24 @@ class NodeNumbers:
             InvalidArgumentError: An id is of the wrong kind, or it is not said which side is meant.
             DataError: There is no such node.
         """
+        column, numbers, is_known = self._look_up(argument, ids, side)
+        if not is_known.all():
+            row = int(np.argmin(is_known))
+            requirement = "a node of the stream that the model was trained on"
+            cure = "node state has a row per node of the stream: leave it out, or train on a stream that has it"
+            raise RowError(argument, row, requirement, column[row].item(), cure)
+        return torch.from_numpy(numbers)
+
+    def are_known(self, argument: str, ids: Any, side: str | None = None) -> np.ndarray:
+        """Return whether there is such a node, bool [R]; arguments are those of `find`.
+
+        Raises:
+            InvalidArgumentError: An id is of the wrong kind, or it is not said which side is meant.
+        """
+        return self._look_up(argument, ids, side)[2]
+
+    def _look_up(self, argument: str, ids: Any, side: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the ids as a column, numbers, and where there is one."""
         if side is not None:
             check_choice("side", side, SIDES)
         elif self.first_destination is not None:
@@ -64,12 +82,7 @@ class NodeNumbers:
             raise InvalidArgumentError(refusal("side", "'source' or 'destination'", None, cure))
         column = self._column(argument, ids)
         numbers, is_known = self._tables[side if self.first_destination is not None else "source"].find(column)
-        if not is_known.all():
-            row = int(np.argmin(is_known))
-            requirement = "a node of the stream that the model was trained on"
-            cure = "node state has a row per node of the stream: leave it out, or train on a stream that has it"
-            raise RowError(argument, row, requirement, column[row].item(), cure)
-        return torch.from_numpy(numbers)
+        return column, numbers, is_known
 
     def _parts(self, cut: int) -> list[tuple[str | None, np.ndarray, int]]:
         if self.first_destination is None:

@@ -17,8 +17,9 @@ from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.build import Parts, catch_up, from_checkpoint, from_saved
 from lightning_tgnn.serving.device import usable_device
 from lightning_tgnn.serving.live_state import Events
-from lightning_tgnn.serving.ranking import Ranking, embed
+from lightning_tgnn.serving.ranking import Excluded, Ranking, embed
 from lightning_tgnn.serving.saved_predictor import write_predictor
+from lightning_tgnn.serving.tables import by_name
 from lightning_tgnn.tasks import MemoryTask
 
 
@@ -26,11 +27,12 @@ class TopK(NamedTuple):
     """The best candidates of S sources.
 
     Attributes:
-        destinations: [S, K], the users' ids, the best first, of equals the one that is first among the candidates.
-        probabilities: float32 [S, K].
+        destinations: [S, K], the users' ids, the best first, of equals the one that is first among the candidates;
+            masked (`numpy.ma`) where a source has fewer than K candidates.
+        probabilities: float32 [S, K], NaN where there is no destination.
     """
 
-    destinations: np.ndarray
+    destinations: np.ma.MaskedArray
     probabilities: np.ndarray
 
 
@@ -136,6 +138,28 @@ class Predictor:
         return self._numbers.are_integers
 
     @property
+    def id_type(self) -> np.dtype:
+        """Type of the stream's ids of nodes."""
+        return self._numbers.ids.dtype
+
+    @property
+    def edge_feature_names(self) -> tuple[str, ...] | None:
+        """What the edge features of the stream are called, in their order; None where that is not known."""
+        return self._parts.info.edge_feature_names
+
+    def knows(self, nodes: Any, side: str | None = None) -> np.ndarray:
+        """Return whether each node is one of the stream that the model was trained on, bool [R].
+
+        Args:
+            nodes: Ids [R], or one.
+            side: ``"source"`` or ``"destination"``, where these are numbered apart and share ids.
+
+        Raises:
+            InvalidArgumentError: Ids are of the wrong kind, or it is not said which side is meant.
+        """
+        return self._numbers.are_known("nodes", nodes, side)
+
+    @property
     def num_events(self) -> int:
         """Events of the stream that have been taken in."""
         return self._live.num_events
@@ -153,7 +177,8 @@ class Predictor:
             src: Ids [B] of the sources, or one.
             dst: Ids [B] of the destinations.
             time: Numbers or dates [B], ascending, none before `latest_time`.
-            edge_features: Numbers [B, d_edge], where the model was trained with edge features.
+            edge_features: Numbers [B, d_edge], where the model was trained with edge features, or a DataFrame, whose
+                columns are found by `edge_feature_names` where these are known.
 
         Raises:
             InvalidArgumentError: Columns differ in length, or ids are of the wrong kind.
@@ -166,6 +191,8 @@ class Predictor:
         features = self._features(edge_features, len(sources))
         self._live.append(Events(sources, destinations, times, features))
         self._parts.is_destination[destinations] = True
+        if self._parts.seen is not None:
+            self._parts.seen.add(sources, destinations)
         self._parts.clock.advance(times)
 
     @torch.no_grad()
@@ -201,8 +228,10 @@ class Predictor:
         return logits.sigmoid().cpu().numpy()
 
     @torch.no_grad()
-    def top_k(self, src: Any, time: Any = None, k: int = 10, candidates: Any = None) -> TopK:
-        """Return the ``k`` most probable destinations of each source at its time.
+    def top_k(
+        self, src: Any, time: Any = None, k: int = 10, candidates: Any = None, *, exclude_seen: bool = False
+    ) -> TopK:
+        """Return the ``k`` most probable destinations of each source at its time, never the source itself.
 
         Sources at equal times are fastest: the candidates are embedded once per distinct time, and those of the latest
         time are kept (0.4 GB for a million of width 100) for further questions about the same candidates at that time.
@@ -214,9 +243,12 @@ class Predictor:
             k: Destinations per source.
             candidates: Ids of destinations to choose from, of which one that is repeated counts once; None takes all
                 that have been one so far, in the order of the stream's ids.
+            exclude_seen: Leave out the destinations that the source has had an event with as their source. One that is
+                left with fewer than ``k`` candidates gets these, and masked places.
 
         Raises:
-            InvalidArgumentError: The model predicts no links, or there are fewer candidates than ``k``.
+            InvalidArgumentError: The model predicts no links, there are fewer candidates than ``k``, or the predictor
+                comes from a file of an earlier version, which does not tell the pairs of its events.
             DataError: A node is unknown or a time too early.
         """
         ranking = self._ranking
@@ -229,8 +261,10 @@ class Predictor:
         check_int("k", k, minimum=1, cure="10 is usual")
         if len(choice) < k:
             raise InvalidArgumentError(refusal("k", f"at most the {len(choice)} candidates", k, "ask for fewer"))
-        places, logits = ranking.best(sources, times, choice, k)
-        return TopK(self._numbers.ids[choice[places].numpy()], logits.sigmoid().numpy())
+        places, logits = ranking.best(sources, times, choice, k, self._excluded(sources, choice, exclude_seen))
+        is_none = logits.isneginf()
+        found = np.ma.MaskedArray(self._numbers.ids[choice[places].numpy()], is_none.numpy())
+        return TopK(found, logits.sigmoid().masked_fill(is_none, torch.nan).numpy())
 
     @torch.no_grad()
     def embed(self, nodes: Any, time: Any = None, side: str | None = None) -> np.ndarray:
@@ -248,6 +282,16 @@ class Predictor:
         numbers = self._numbers.find("nodes", nodes, side)
         times = self._parts.clock.of_queries(time, len(numbers))
         return embed(self._live, numbers, times).float().cpu().numpy()
+
+    def _excluded(self, sources: Tensor, candidates: Tensor, exclude_seen: bool) -> Excluded:
+        rows, nodes = torch.arange(len(sources)), sources
+        if exclude_seen:
+            if self._parts.seen is None:
+                cure = "make the predictor from its checkpoint, and save it again"
+                raise InvalidArgumentError(refusal("exclude_seen", "False for such a file", True, cure))
+            of_rows, seen = self._parts.seen.of_sources(sources)
+            rows, nodes = torch.cat([rows, of_rows]), torch.cat([nodes, seen])
+        return Excluded.of_nodes(rows, nodes, candidates, len(sources), self._parts.info.num_nodes)
 
     @cached_property
     def _ranking(self) -> Ranking:
@@ -267,7 +311,7 @@ class Predictor:
         cure = "give what the stream of training has for every event"
         if values is None:
             raise DataError(refusal("edge_features", f"of shape {[count, width]}", None, cure))
-        column = float_column("edge_features", values, np.float32, ndim=2)
+        column = float_column("edge_features", by_name(values, self.edge_feature_names), np.float32, ndim=2)
         if column.shape != (count, width):
             raise DataError(refusal("edge_features", f"of shape {[count, width]}", list(column.shape), cure))
         return torch.from_numpy(column)

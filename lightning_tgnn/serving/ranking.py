@@ -22,6 +22,36 @@ def embed(live: LiveState, nodes: Tensor, times: Tensor) -> Tensor:
     return torch.cat(embedded) if len(embedded) > 1 else embedded[0]
 
 
+class Excluded:
+    """Candidates that some sources must not get.
+
+    Args:
+        rows: int64 [Z], position among the S sources.
+        places: int64 [Z], position among the candidates.
+        num_sources: S.
+    """
+
+    def __init__(self, rows: Tensor, places: Tensor, num_sources: int) -> None:
+        self._places = places[rows.argsort(stable=True)]
+        self._counts = torch.bincount(rows, minlength=num_sources)
+        self._starts = self._counts.cumsum(0) - self._counts
+
+    @classmethod
+    def of_nodes(cls, rows: Tensor, nodes: Tensor, candidates: Tensor, num_sources: int, num_nodes: int) -> Excluded:
+        """Return the same from nodes (int64 [Z]); those that are none of ``candidates`` (int64 [C]) do not count."""
+        place = torch.full((num_nodes,), -1)
+        place[candidates] = torch.arange(len(candidates))
+        places = place[nodes]
+        return cls(rows[places >= 0], places[places >= 0], num_sources)
+
+    def of(self, sources: Tensor) -> tuple[Tensor, Tensor]:
+        """Return position among ``sources`` (int64 [G]) and place of every excluded pair, int64 [Z] each."""
+        counts = self._counts[sources]
+        rows = torch.arange(len(sources)).repeat_interleave(counts)
+        within = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+        return rows, self._places[self._starts[sources][rows] + within]
+
+
 class Ranking:
     """Finds the best of many candidates for some sources.
 
@@ -41,7 +71,7 @@ class Ranking:
         self._candidates = torch.empty(0, dtype=torch.int64)
         self._rows = torch.empty(0, 0)
 
-    def best(self, src: Tensor, times: Tensor, candidates: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def best(self, src: Tensor, times: Tensor, candidates: Tensor, k: int, excluded: Excluded) -> tuple[Tensor, Tensor]:
         """Return the ``k`` best candidates of every source.
 
         Args:
@@ -49,9 +79,11 @@ class Ranking:
             times: float64 [S], since the first event of the stream.
             candidates: int64 [C], distinct nodes.
             k: At most C.
+            excluded: Which candidate is out of the question for which source.
 
         Returns:
-            Positions among the candidates, int64 [S, k], the best first, and their logits, float32 [S, k].
+            Positions among the candidates, int64 [S, k], the best first, and their logits, float32 [S, k], -inf where
+            a source has no more.
         """
         places = torch.empty(len(src), k, dtype=torch.int64)
         logits = torch.empty(len(src), k)
@@ -61,7 +93,8 @@ class Ranking:
         for time, sharing in zip(moments, groups, strict=True):
             for group in sharing.split(_SOURCES_PER_PIECE):
                 sources = self._predictor.source(embed(self._live, src[group], times[group]))
-                places[group], logits[group] = self._at_one_time(sources, self._destinations(candidates, time), k)
+                destinations = self._destinations(candidates, time)
+                places[group], logits[group] = self._at_one_time(sources, destinations, k, excluded.of(group))
         return places, logits
 
     def _destinations(self, candidates: Tensor, time: Tensor) -> Tensor:
@@ -82,12 +115,17 @@ class Ranking:
             embeddings = embed(self._live, piece, time.expand(len(piece)))
             self._rows[start : start + len(piece)] = self._predictor.destination(embeddings)
 
-    def _at_one_time(self, sources: Tensor, destinations: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def _at_one_time(
+        self, sources: Tensor, destinations: Tensor, k: int, excluded: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        out_rows, out_places = (numbers.to(sources.device) for numbers in excluded)
         best = torch.empty(len(sources), 0, device=sources.device)
         places = torch.empty(len(sources), 0, dtype=torch.int64, device=sources.device)
         for number, piece in enumerate(destinations.split(_CANDIDATES_PER_PIECE)):
             start = number * _CANDIDATES_PER_PIECE
             logits = self._predictor.every_pair(sources, piece)
+            is_here = (out_places >= start) & (out_places < start + len(piece))
+            logits[out_rows[is_here], out_places[is_here] - start] = -torch.inf
             own = torch.arange(start, start + len(piece), device=logits.device).expand(logits.shape)
             best, chosen = highest(torch.cat([best, logits], dim=1), min(k, start + len(piece)))
             places = torch.cat([places, own], dim=1).gather(1, chosen)

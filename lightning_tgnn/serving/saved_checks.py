@@ -71,6 +71,11 @@ def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> No
     _require(_is_latest(clock, held), f"clock {clock}, which is not that of the latest event")
     _require(type(held["batch_size"]) is int and held["batch_size"] > 0, f"batch_size {held['batch_size']!r}")
     _check_tensor(held, "is_destination", torch.bool, (num_nodes,))
+    if "seen" in held:
+        keys = held["seen"]
+        _check_tensor(held, "seen", torch.int64, (len(keys),))
+        _check_range("seen", keys, 0, num_nodes**2)
+        _require(bool((keys[1:] > keys[:-1]).all()), "seen, whose pairs are not in order")
     if held["node_features"] is not None or info.node_feature_dim:
         _check_tensor(held, "node_features", torch.float32, (num_nodes, info.node_feature_dim))
     _check_recent(held, info)

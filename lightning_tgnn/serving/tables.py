@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
+from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
 from lightning_tgnn.data.readers.parse import exact_numbers
 from lightning_tgnn.data.readers.table import iterate
 from lightning_tgnn.files import new_file
@@ -77,13 +78,13 @@ def _csv_pieces(path: str | Path, ids: tuple[str, ...], text_ids: bool, rows: in
     header = [str(name).strip() for name in pd.read_csv(path, nrows=2, header=None, dtype=str).iloc[0]]
     if len(set(header)) < len(header):
         raise ValueError(f"a column twice in {header}")  # pandas would rename the second
+    times = _Times(path)
     with pd.read_csv(path, chunksize=rows, index_col=False, **exact_numbers(), **options) as pieces:
         while (piece := _next(pieces)) is not None:
             # pandas fills short rows up, which shows in the last column.
             if piece.iloc[:, -1].isna().any():
                 _refuse_short_rows(Path(path), len(header))
-            _check_numbers(path, piece)
-            yield piece
+            yield times.read(piece)
 
 
 def _next(pieces: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
@@ -104,16 +105,38 @@ def _refuse_short_rows(path: Path, width: int) -> None:
             raise ValueError(f"line {line} has {len(fields)} of {width} columns")
 
 
-def _check_numbers(path: str | Path, piece: pd.DataFrame) -> None:
-    import pandas as pd
+class _Times:
+    """Reads the times of a CSV: numbers, or dates where the first one is a date, as seconds since 1970."""
 
-    if "time" not in piece.columns or pd.api.types.is_numeric_dtype(piece["time"]):
-        return
-    words = piece["time"].notna() & pd.to_numeric(piece["time"].astype(str), errors="coerce").isna()
-    if words.any():
-        row = int(words.to_numpy().argmax())
-        cure = "repair that row; CSV has no dates, use seconds since 1970 or Parquet"
-        raise RowError("time", row, "a number", piece["time"].iloc[row], cure).in_file(path, piece.index[0])
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._has_dates: bool | None = None
+
+    def read(self, piece: pd.DataFrame) -> pd.DataFrame:
+        """Return the next rows with times as numbers; gaps stay."""
+        import pandas as pd
+
+        if "time" not in piece.columns or not piece["time"].notna().any():
+            return piece
+        given = piece["time"].dropna()
+        if self._has_dates is None:
+            self._has_dates = is_date(str(given.iloc[0]))
+        if not self._has_dates:
+            numbers = given if pd.api.types.is_numeric_dtype(given) else pd.to_numeric(given, errors="coerce")
+            self._refuse(piece, given[numbers.isna()], "a number")
+            return piece
+        try:
+            seconds = seconds_of_dates(given.astype(str))
+        except ValueError:
+            self._refuse(piece, given[[not is_date(str(date)) for date in given]], "a date, as in the first row")
+            raise
+        return piece.assign(time=pd.Series(seconds, given.index))
+
+    def _refuse(self, piece: pd.DataFrame, wrong: pd.Series, requirement: str) -> None:
+        if len(wrong):
+            row = int(wrong.index[0]) - int(piece.index[0])
+            cure = "repair that row; write times as numbers or all as dates such as 2024-02-29T12:30:00"
+            raise RowError("time", row, requirement, wrong.iloc[0], cure).in_file(self._path, piece.index[0])
 
 
 def _parquet_pieces(path: str | Path, rows: int) -> Iterator[pd.DataFrame]:
@@ -147,6 +170,26 @@ def _check_piece(argument: str, path: str | Path, piece: pd.DataFrame, ids: tupl
         if gaps.any():
             row = int(gaps.to_numpy().argmax())
             raise RowError(name, row, "there", "nothing", "drop or repair that row").in_file(path, piece.index[0])
+
+
+def by_name(values: Any, names: tuple[str, ...] | None) -> Any:
+    """Return the columns of a table of edge features in the order of training, where their names are known.
+
+    Args:
+        values: A DataFrame; all else stays as it is.
+        names: Of the features in training; None where they are not known.
+
+    Raises:
+        DataError: The table lacks one.
+    """
+    if names is None or not hasattr(values, "columns"):
+        return values
+    missing = [name for name in names if name not in list(values.columns)]
+    if missing:
+        cure = "name the columns as the stream of training does, in any order"
+        received = f"none of the name(s) {', '.join(missing)} in {list(map(str, values.columns))}"
+        raise DataError(refusal("edge_features", f"a table with {', '.join(names)}", received, cure))
+    return values[list(names)]
 
 
 @contextmanager

@@ -5,11 +5,14 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
 from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
@@ -19,6 +22,7 @@ from lightning_tgnn.comm import Attendance, Exchange, handle_failure
 from lightning_tgnn.strategies.gradient_sync import GradientSync
 from lightning_tgnn.strategies.interrupts import FirstRankLauncher, ignore_interrupts, restore_interrupts
 from lightning_tgnn.strategies.launcher import ReturningLauncher
+from lightning_tgnn.strategies.termination import Termination
 
 _CHECKPOINT_KEY = "lightning_tgnn.strategy"
 
@@ -58,6 +62,8 @@ class ExchangingStrategy(DDPStrategy):
         self._gradients: GradientSync | None = None
         self._attendance: Attendance | None = None
         self._interrupts: Any = None  # what Ctrl-C did before this rank left it to the first
+        self._termination: Termination | None = None
+        self._manual_passes = 0
 
     @property
     def waited(self) -> float:
@@ -103,13 +109,32 @@ class ExchangingStrategy(DDPStrategy):
             self.exchange = Exchange(self.world_size, self.global_rank, group, self.root_device)
 
     @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        super().setup(trainer)
+        self._manual_passes = 0
+        if self.world_size > 1:
+            self._termination = Termination(trainer, self.root_device)
+        if self.staleness and trainer.state.fn == "fit" and len(self.optimizers) > 1:
+            requirement = "0 with several optimizers: each would get the gradients of the one before"
+            raise InvalidArgumentError(refusal("staleness", requirement, self.staleness, "set staleness=0"))
+
+    @override
     def configure_ddp(self) -> None:
         super().configure_ddp()
         assert self.lightning_module is not None
         group = dist.new_group(timeout=self._timeout)
-        parameters = self.lightning_module.named_parameters()
-        self._gradients = GradientSync(parameters, group, self.world_size, delay=self.staleness)
-        self._gradients.load_state_dict(self._saved.pop("gradients", {}), self.root_device)
+        parameters = list(self.lightning_module.named_parameters())
+        pending = self._saved.pop("gradients", {})
+        if not pending and self._gradients is not None and self._gradients.is_of(parameters):
+            pending = self._gradients.state_dict()  # of an earlier fit, which this one continues
+        self._gradients = GradientSync(
+            parameters,
+            group,
+            self.world_size,
+            delay=self.staleness,
+            may_be_unused=bool(self._ddp_kwargs.get("find_unused_parameters", False)),
+        )
+        self._gradients.load_state_dict(pending, self.root_device)
         hook = self._gradients.hook
         # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
         # Registered here, not by way of Lightning, which does so on CUDA only.
@@ -121,10 +146,57 @@ class ExchangingStrategy(DDPStrategy):
             self._gradients.start()
 
     @override
+    def pre_backward(self, closure_loss: Tensor) -> None:
+        super().pre_backward(closure_loss)
+        assert self.lightning_module is not None
+        if not self.staleness or self.lightning_module.automatic_optimization:
+            return
+        self._manual_passes += 1
+        if self._manual_passes > 1:
+            requirement = "0 where manual_backward is called more than once before a step of the optimizer"
+            cure = "set staleness=0, or add up the losses and call manual_backward once"
+            raise InvalidArgumentError(refusal("staleness", requirement, self.staleness, cure))
+
+    @override
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
-        if self._gradients is not None and self._gradients.delay and not self._gradients.has_gradients:
+        self._manual_passes = 0
+        gradients = self._gradients
+        if gradients is None or not gradients.delay:
+            return super().optimizer_step(optimizer, closure, model, **kwargs)
+        assert self.lightning_module is not None
+        is_automatic = self.lightning_module.automatic_optimization  # then the closure goes backward, else it is done
+        if not (gradients.has_gradients if is_automatic else gradients.has_answered):
             return closure()  # the first step has no gradient to apply yet
-        return super().optimizer_step(optimizer, closure, model, **kwargs)
+
+        def with_late_gradients() -> Any:
+            outcome = closure()
+            gradients.place()
+            return outcome
+
+        return super().optimizer_step(optimizer, with_late_gradients, model, **kwargs)
+
+    @override
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._evaluated(super().validation_step(*args, **kwargs))
+
+    @override
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._evaluated(super().test_step(*args, **kwargs))
+
+    @override
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._evaluated(super().predict_step(*args, **kwargs))
+
+    def _evaluated(self, outcome: Any) -> Any:
+        if self._termination is not None:
+            self._termination.compare_in_evaluation()
+        return outcome
+
+    @override
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        if self._gradients is not None:
+            self._gradients.settle()  # another fit applies it
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
@@ -160,4 +232,5 @@ class ExchangingStrategy(DDPStrategy):
     @override
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
-        handle_failure(self.global_rank, exception)
+        if not isinstance(exception, SIGTERMException):  # all ranks end
+            handle_failure(self.global_rank, exception)

@@ -38,4 +38,4 @@ def _available_strategies() -> list[str]:
     return _Names(StrategyRegistry.keys())
 
 
-StrategyRegistry.available_strategies = _available_strategies
+StrategyRegistry.available_strategies = _available_strategies  # type: ignore[method-assign]

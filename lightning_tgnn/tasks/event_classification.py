@@ -54,6 +54,7 @@ class EventClassification(MemoryTask):
         lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
         param_groups: Settings for some parameters, by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
+        detect_nan: End the run at the first loss, gradient or score that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -83,6 +84,7 @@ class EventClassification(MemoryTask):
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
         param_groups: ParamGroups | None = None,
+        detect_nan: bool = True,
     ) -> None:
         built_by, made_by = at_path("model", model), at_path("message", message)
         check_model(built_by, MODEL_NAMES, "a MemoryModel")
@@ -101,7 +103,7 @@ class EventClassification(MemoryTask):
             of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
             check_left_out(EventClassification, **of_model, message=message)
         optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
-        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization}
+        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization, "detect_nan": detect_nan}
         super().__init__(built_by, config, **training, message=made_by)
         self.save_hyperparameters(ignore=NOT_SAVED)
         self.hidden_dim = hidden_dim
@@ -168,11 +170,16 @@ class EventClassification(MemoryTask):
 
     def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Measure a batch."""
-        self.measure(self.val_metrics, self.stage_order(self, batch), batch.labels)
+        self._evaluate(batch, self.val_metrics)
 
     def test_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Measure a batch."""
-        self.measure(self.test_metrics, self.stage_order(self, batch), batch.labels)
+        self._evaluate(batch, self.test_metrics)
+
+    def _evaluate(self, batch: EventBatch, metric: Metric) -> None:
+        logits = self.stage_order(self, batch)
+        self.check_scores(logits)
+        self.measure(metric, logits, batch.labels)
 
     def figures(self, metrics: Metric) -> dict[str, Tensor]:
         """Return what was measured on a part, by name."""

@@ -50,6 +50,7 @@ class LayerLinkPrediction(LinkPrediction):
         lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
         param_groups: Settings for some parameters, by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
+        detect_nan: End the run at the first loss, gradient or score that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -77,6 +78,7 @@ class LayerLinkPrediction(LinkPrediction):
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
         param_groups: ParamGroups | None = None,
+        detect_nan: bool = True,
     ) -> None:
         layer_of(layer, layer_args)  # what is wrong with it is told at once
         given = layer
@@ -96,6 +98,7 @@ class LayerLinkPrediction(LinkPrediction):
             lr_scheduler=lr_scheduler,
             lr_scheduler_config=lr_scheduler_config,
             param_groups=param_groups,
+            detect_nan=detect_nan,
         )
         self._layer = given
         self.layer_args = dict(layer_args)

@@ -57,6 +57,7 @@ class LinkPrediction(MemoryTask):
         lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
         param_groups: Settings for some parameters, by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
+        detect_nan: End the run at the first loss, gradient or score that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -84,6 +85,7 @@ class LinkPrediction(MemoryTask):
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
         param_groups: ParamGroups | None = None,
+        detect_nan: bool = True,
     ) -> None:
         built_by, made_by = at_path("model", model), at_path("message", message)
         check_model(built_by, MODEL_NAMES, "a MemoryModel")
@@ -100,7 +102,7 @@ class LinkPrediction(MemoryTask):
         if not isinstance(built_by, str):
             check_left_out(LinkPrediction, **vars(config), message=message)
         optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
-        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization}
+        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization, "detect_nan": detect_nan}
         super().__init__(built_by, config, **training, message=made_by)
         self.save_hyperparameters(ignore=NOT_SAVED)
         self.val_metrics = LinkMetrics()
@@ -155,4 +157,5 @@ class LinkPrediction(MemoryTask):
 
     def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
         positive, negatives = self.run_stages(batch)
+        self.check_scores(positive, negatives)
         metrics.update(positive, batch.rank_missing_last(negatives), batch.unseen)

@@ -40,6 +40,7 @@ class MemoryTask(StagedTask):
         weight_decay: Of Adam.
         message: Makes the messages of one of our models, see `Mails`.
         optimization: How the optimizer is made, where not as Adam alone.
+        detect_nan: End the run at the first loss or gradient that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -66,8 +67,10 @@ class MemoryTask(StagedTask):
         weight_decay: float,
         message: Callable[[int, int], nn.Module] | None = None,
         optimization: Optimization | None = None,
+        detect_nan: bool = True,
     ) -> None:
-        super().__init__(model, config, lr=lr, weight_decay=weight_decay, message=message, optimization=optimization)
+        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization, "detect_nan": detect_nan}
+        super().__init__(model, config, message=message, **training)
         self._snapshot: Any = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
@@ -155,6 +158,7 @@ class MemoryTask(StagedTask):
 
     def on_validation_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
+        super().on_validation_epoch_end()
         self._log_figures("val")
         self._end_evaluation()
         self._rate.restart()
@@ -194,9 +198,11 @@ class MemoryTask(StagedTask):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add node state, random states and what the stream looks like."""
+        super().on_save_checkpoint(checkpoint)
         assert self.info is not None
         # A checkpoint made in the middle of an evaluation holds what that evaluation will put back.
         state = self.state_store.state_dict(self._snapshot)
+        self.check_saved("node state", state)
         data = getattr(self.trainer, "datamodule", None)
         checkpoint[_CHECKPOINT_KEY] = {
             "stream": asdict(self.info),
@@ -218,6 +224,7 @@ class MemoryTask(StagedTask):
         if _CHECKPOINT_KEY not in checkpoint:
             cure = "give a checkpoint of a lightning_tgnn task"
             raise CheckpointError(refusal("checkpoint", "with node state", sorted(checkpoint), cure))
+        super().on_load_checkpoint(checkpoint)
         saved = checkpoint[_CHECKPOINT_KEY]
         self.resume_with(checkpoint, saved)
         info = StreamInfo(**saved["stream"])

@@ -73,6 +73,7 @@ class NodeClassification(ResumableTask):
         lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
         param_groups: Settings for some parameters, by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
+        detect_nan: End the run at the first loss, gradient or score that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -95,8 +96,9 @@ class NodeClassification(ResumableTask):
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
         param_groups: ParamGroups | None = None,
+        detect_nan: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(detect_nan=detect_nan)
         check_model(model, GRAPH_MODELS, "a module")
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
         check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
@@ -224,10 +226,13 @@ class NodeClassification(ResumableTask):
         self._evaluate(part, self.test_metrics)
 
     def _evaluate(self, part: GraphPart, metrics: MetricCollection) -> None:
-        metrics.update(*_measurable(self(part)[part.scored], part.labels[part.scored]))
+        logits = self(part)[part.scored]
+        self.check_scores(logits)
+        metrics.update(*_measurable(logits, part.labels[part.scored]))
 
     def on_validation_epoch_end(self) -> None:
         """Log the figures over all ranks."""
+        super().on_validation_epoch_end()
         self._report(self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
@@ -244,6 +249,7 @@ class NodeClassification(ResumableTask):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the graph looks like."""
+        super().on_save_checkpoint(checkpoint)
         assert self.info is not None
         checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info), **self.resumption()}
 
@@ -256,6 +262,7 @@ class NodeClassification(ResumableTask):
         if "graph" not in checkpoint.get(_CHECKPOINT_KEY, {}):
             cure = "give a checkpoint of NodeClassification"
             raise CheckpointError(refusal("checkpoint", "of a graph", sorted(checkpoint), cure))
+        super().on_load_checkpoint(checkpoint)
         self.resume_with(checkpoint, checkpoint[_CHECKPOINT_KEY])
         info = GraphInfo(**checkpoint[_CHECKPOINT_KEY]["graph"])
         if self.model is None:

@@ -128,8 +128,9 @@ class Optimization:
             made = make(optimizer)
         if isinstance(made, Mapping):
             return {**made, **config}
-        if getattr(made, "monitor", None) is not None:  # LightningCLI's ReduceLROnPlateau
-            config = {"monitor": made.monitor, **config}  # type: ignore[union-attr]
+        monitor = getattr(made, "monitor", None)  # of LightningCLI's ReduceLROnPlateau
+        if monitor is not None:
+            config = {"monitor": monitor, **config}
         return {"scheduler": made, **config}
 
 

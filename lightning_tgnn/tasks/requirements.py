@@ -148,9 +148,15 @@ def check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> No
     Raises:
         CheckpointError: The streams differ.
     """
-    if saved is None or current is None or _identity(saved) == _identity(current):
+    if saved is None or current is None:
         return
     cure = "give the stream that the model was trained on, or train a new model"
+    if _identity(saved) == _identity(current):
+        names, found = saved.edge_feature_names, current.edge_feature_names
+        if names is not None and found is not None and names != found:
+            requirement = f"of a stream with the edge features {', '.join(found)}, in this order"
+            raise CheckpointError(refusal("model or checkpoint", requirement, ", ".join(names), cure))
+        return
     raise CheckpointError(
         refusal("model or checkpoint", f"of this graph ({_describe(current)})", _describe(saved), cure)
     )

@@ -11,28 +11,29 @@ from lightning_tgnn.best_checkpoint import carry_best
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.optimizer_settings import optimizer_settings, take_changed_options
-from lightning_tgnn.tasks.restorable_task import RestorableTask
+from lightning_tgnn.tasks.trained_task import TrainedTask
 
 CURE = "give that, or leave the checkpoint out to train anew"
 
 
-class ResumableTask(RestorableTask):
+class ResumableTask(TrainedTask):
     """A task whose checkpoints say what they were trained with; what contradicts them is refused by name.
 
     Settings of `may_change` are taken as they are given now, and so are the options of the optimizer. All other
     arguments of the task, and those of the DataModule that it names in ``fixed_settings``, have to be as they were.
     """
 
-    may_change: ClassVar[frozenset[str]] = frozenset({"lr", "weight_decay", "dropout"})
+    may_change: ClassVar[frozenset[str]] = frozenset({"lr", "weight_decay", "dropout", "detect_nan"})
     """Arguments that may differ from those in the checkpoint."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, detect_nan: bool = True) -> None:
+        super().__init__(detect_nan=detect_nan)
         self._optimizers_configured: dict[str, Any] | None = None
         self._optimizers_saved: dict[str, Any] | None = None
 
     def on_fit_start(self) -> None:
         """Note how the optimizers are configured, before a checkpoint is restored."""
+        super().on_fit_start()
         self._optimizers_configured = optimizer_settings(self.trainer)
 
     def on_train_start(self) -> None:
@@ -42,6 +43,7 @@ class ResumableTask(RestorableTask):
             # Lightning hands the loader its position when it makes it: too early where `configure_optimizers` asks for
             # `trainer.estimated_stepping_batches` (Lightning #20550).
             self.trainer.fit_loop._load_combined_loader_states()
+        super().on_train_start()
         if saved is not None and self._optimizers_configured is not None and self.trainer.ckpt_path is not None:
             take_changed_options(saved, self._optimizers_configured, self.trainer)
 

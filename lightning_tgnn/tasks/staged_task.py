@@ -50,6 +50,7 @@ class StagedTask(ResumableTask):
         weight_decay: Of Adam.
         message: Makes the messages of one of our models, see `Mails`.
         optimization: How the optimizer is made, where not as Adam alone.
+        detect_nan: End the run at the first loss or gradient that is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -66,8 +67,9 @@ class StagedTask(ResumableTask):
         weight_decay: float,
         message: Callable[[int, int], nn.Module] | None = None,
         optimization: Optimization | None = None,
+        detect_nan: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(detect_nan=detect_nan)
         self._built_by = model
         self._message = message
         self.config = config

@@ -35,6 +35,7 @@ class StreamInfo:
         num_classes: Classes of the events' labels, 0 without labels or where they are no classes.
         multi_label: Whether an event may be of several classes.
         training_labels: Labels that training events have; None where that is not known.
+        edge_feature_names: What the edge features are called, in their order; None where that is not known.
     """
 
     num_nodes: int
@@ -47,6 +48,7 @@ class StreamInfo:
     num_classes: int = 0
     multi_label: bool = False
     training_labels: int | None = None
+    edge_feature_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, repr=False)

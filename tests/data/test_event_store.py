@@ -1,6 +1,8 @@
 import json
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 import torch
 from hypothesis import given
@@ -27,12 +29,64 @@ def test_columns_and_types():
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=30))
 def test_sorting_is_stable(events):
     src, dst, time = (np.array(column) for column in zip(*events, strict=True))
-    store = EventStore.from_arrays(src, dst, time, labels=np.arange(len(src)))
+    store = EventStore.from_arrays(src, dst, time, labels=np.arange(len(src)), num_nodes=6)
     expected = sorted(range(len(events)), key=lambda i: events[i][2])
     assert store.labels.tolist() == expected
     assert list(zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)) == [
         events[i] for i in expected
     ]
+
+
+IDS = (
+    st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 3)),
+    st.integers(0, 2**64 - 1),
+    st.text("aü 7", min_size=1),
+)
+
+
+@pytest.mark.parametrize("kind", range(3))
+@pytest.mark.parametrize("form", [list, np.array, pd.Series, lambda ids: pl.Series("ids", ids)])
+@given(data=st.data(), apart=st.booleans())
+def test_ids_are_numbered_as_those_of_a_file(tmp_path_factory, kind, form, data, apart):
+    ids = data.draw(st.lists(IDS[kind].filter(lambda i: str(i).strip()), min_size=1, max_size=5))
+    pairs = data.draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(ids)), min_size=1, max_size=10))
+    src, dst = (list(column) for column in zip(*pairs, strict=True))
+    store = EventStore.from_arrays(form(src), form(dst), np.arange(len(src)), bipartite=apart)
+    if kind == 2:
+        src, dst = ([text.strip() for text in column] for column in (src, dst))
+    expected = sorted(set(src)) + sorted(set(dst)) if apart else sorted({*src, *dst})
+    kept = list(range(store.num_nodes)) if store.node_ids is None else store.node_ids.tolist()
+    assert kept == expected
+    assert [kept[node] for node in store.src] == src
+    assert [kept[node] for node in store.dst] == dst
+    assert not apart or int(store.src.max()) < int(store.dst.min())
+
+
+def test_node_numbers_stay_as_they_are():
+    assert small().node_ids is None
+    assert small(src=[0, 1, 5]).node_ids.tolist() == [0, 1, 2, 5]
+    assert small(src=[0, 1, 5]).src.tolist() == [0, 1, 3]
+    for columns, num_nodes in (({"num_nodes": 7}, 7), ({"node_features": np.ones((8, 1))}, 8)):
+        store = small(src=[0, 1, 5], **columns)
+        assert (store.src.tolist(), store.num_nodes, store.node_ids) == ([0, 1, 5], num_nodes, None)
+    named = small(src=[0, 1, 5], node_ids=list("abcdef"))
+    assert (named.src.tolist(), named.num_nodes) == ([0, 1, 5], 6)
+
+
+def test_names_of_edge_features_are_saved_and_old_stores_open(tmp_path):
+    features = {"edge_features": [[1.0, 2.0]] * 3}
+    store = small(**features, edge_feature_names=["b", "a"])
+    folder = store.save(tmp_path / "store")
+    assert EventStore.open(folder).edge_feature_names == store.edge_feature_names == ("b", "a")
+    damage_manifest(folder, edge_feature_names=["b"])
+    with pytest.raises(DataError, match=r"edge_feature_names must be 2 strings, got \['b'\]"):
+        EventStore.open(folder)
+    old = json.loads((folder / "manifest.json").read_text())
+    del old["edge_feature_names"]
+    (folder / "manifest.json").write_text(json.dumps(old))
+    assert EventStore.open(folder).edge_feature_names is None
+    for names in (["a", "a"], ["a", ""]):  # which tell nothing apart
+        assert small(**features, edge_feature_names=names).edge_feature_names is None
 
 
 def test_unsorted_input_is_told():
@@ -68,12 +122,24 @@ def test_fingerprint_tells_streams_apart():
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"src": [], "dst": [], "time": []}, r"src must be integers|at least one event"),
+        ({"src": [], "dst": [], "time": []}, r"at least one event"),
         ({"src": np.array([], dtype=int), "dst": np.array([], dtype=int), "time": []}, "at least one event"),
-        ({"src": [0, -3, 1]}, r"src\[1\] must be at least 0, got -3"),
-        ({"dst": [0, 1, -1]}, r"dst\[2\] must be at least 0, got -1"),
-        ({"src": [0.5, 1.0, 2.0]}, "src must be integers"),
-        ({"src": ["a", "b", "c"]}, "np.unique"),
+        ({"src": [0, -3, 1], "num_nodes": 3}, r"src\[1\] must be at least 0, got -3"),
+        ({"dst": [0, 1, -1], "num_nodes": 3}, r"dst\[2\] must be at least 0, got -1"),
+        ({"src": [0.5, 1.0, 2.0]}, "src must be integers or strings"),
+        ({"src": [[0], [1], [2]]}, "src must be integers or strings of shape"),
+        ({"src": [True, False, True]}, "src must be integers or strings of shape"),
+        ({"src": np.array(["a", None, "b"], object)}, "src must be integers or strings of shape"),
+        ({"src": ["a", " ", "b"]}, r"src\[1\] must be a node id, got ' '; drop or repair"),
+        ({"src": ["a", "b", "c"]}, "dst must be of the type of src, got 'object and int64'"),
+        ({"src": list("abc"), "dst": ["a", "b", "x" * 5000]}, r"dst\[2\] must be a node id of at most 4,096 bytes"),
+        ({"src": list("abc"), "num_nodes": 3}, "src must be integers of shape .* leave out num_nodes, node_features"),
+        ({"src": [0, 1, 7], "num_nodes": 7}, "num_nodes must be above the highest node, 7, got 7; give N"),
+        ({"num_nodes": 3.0}, "num_nodes must be an integer of at least 1"),
+        ({"num_nodes": 4, "node_ids": ["a", "b", "c"]}, r"node_ids and num_nodes must be .*, got \[3, 4\]"),
+        ({"num_nodes": 3, "bipartite": True}, "bipartite must be left out for node numbers"),
+        ({"edge_features": [[1.0]] * 3, "edge_feature_names": ["a", "b"]}, "edge_feature_names must be 1 strings"),
+        ({"edge_feature_names": ["a"]}, "edge_feature_names must be 0 strings"),
         ({"time": [0.0, float("nan"), 1.0]}, r"time\[1\] must be finite, got 'nan'"),
         ({"time": [0.0, float("inf"), 1.0]}, r"time\[1\] must be finite, got 'inf'"),
         ({"time": [0.0, 1.0]}, "time must be of the length of src, 3, got 2"),
@@ -86,11 +152,11 @@ def test_fingerprint_tells_streams_apart():
         ({"labels": [1, 2]}, "labels must be of the length of src"),
         ({"labels": ["a", "b", "c"]}, "labels must be numeric"),
         ({"node_ids": ["a", "b"]}, "node_ids must be a row for every node up to 2"),
-        ({"src": [0, 10**12, 1]}, "src and dst must be numbers close to"),
+        ({"src": [0, 1, 1], "num_nodes": 10**12}, "num_nodes must be in proportion to the 3 events"),
     ],
 )
 def test_bad_columns_are_refused(columns, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises((DataError, InvalidArgumentError), match=message):
         small(**columns)
 
 

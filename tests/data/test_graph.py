@@ -13,6 +13,7 @@ import torch
 from lightning_tgnn import FullGraphDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import Graph
+from lightning_tgnn.data.graph_archive import features_of
 from lightning_tgnn.data.graph_readers import read_graph
 from tests.data.graphs import edges, parts, same
 
@@ -138,7 +139,7 @@ def test_other_sources_are_refused(tmp_path):
         ),
         ({"feat_indptr": np.array(3)}, r"feat_indptr must be a vector of integers, got 'int64 \[\]'"),
         ({"feat_data": np.ones(1)}, r"feat_indptr must be of 3 rows and all indices, got .* 2 indices, values"),
-        ({"feat_shape": np.array([3, 2**60])}, "feat_shape must be of a matrix that memory holds, got"),
+        ({"feat_shape": np.array([3, 2**60])}, "feat_shape must be small enough for memory, got .a matrix of 3 rows"),
         ({"feat_shape": np.array([3, -1])}, "feat_shape must be two lengths, rows and columns, got"),
         ({"feat_indices": np.array([0, 5])}, r"feat_indices must be columns 0 \.\. 1, got 5"),
         (
@@ -215,3 +216,22 @@ def test_an_archive_with_a_name_twice_is_refused(tmp_path):
             archive.writestr("edge_index.npy", b"")
     with pytest.raises(DataError, match="must be a complete archive of numbers, got 'an archive with a name twice'"):
         read_graph(tmp_path / "bad.npz")
+
+
+def test_an_archive_that_unpacks_past_memory_is_refused_by_its_size(tmp_path):
+    path = tmp_path / "graph.npz"
+    header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 20, 1 << 20)}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("features.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(DataError, match=r"complete archive of numbers"):
+        read_graph(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_tgnn.data.memory.available_memory", lambda: 10_000_000)
+        with pytest.raises(DataError, match=r"graph.npz must be small enough for memory, got .*: 0.1 GB, 0.0 GB free"):
+            read_graph(path)
+        with pytest.raises(DataError, match=r"feat_shape must be small enough for memory, got .a matrix of 2 rows"):
+            features_of({"feat_indptr": np.arange(3), "feat_indices": np.arange(2), "feat_data": np.ones(2),
+                         "feat_shape": np.array([2, 10**7])})  # fmt: skip

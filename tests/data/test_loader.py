@@ -1,5 +1,9 @@
 """The loader: order, length, resume, prefetching, pre-sampling, catching up."""
 
+import multiprocessing
+import signal
+import subprocess
+import sys
 import threading
 from dataclasses import fields
 from unittest import mock
@@ -10,6 +14,7 @@ import torch
 from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.data import loader as loader_module
 from lightning_tgnn.data.prefetch import prefetched
+from lightning_tgnn.data.scratch_folder import ScratchFolder
 from tests.data.streams import random_store
 
 
@@ -175,6 +180,52 @@ def test_presampled_files_go_with_the_loader(tmp_path):
     iterator.close()
     del iterator, loader
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_has_left_goes_at_the_next_start(tmp_path):
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from lightning_tgnn.data.scratch_folder import ScratchFolder\n"
+        "held = ScratchFolder(Path(sys.argv[1]), 'lightning_tgnn-presample')\n"
+        "(held.path / 'negatives.npy').write_bytes(b'0' * 1000)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as lives, subprocess.Popen(command, **pipes) as killed:
+        assert lives.stdout.readline() == killed.stdout.readline() == "ready\n"
+        killed.communicate("", timeout=60)
+        assert killed.returncode == -signal.SIGKILL
+        other = tmp_path / "lightning_tgnn-presample-another.host-1"  # whose locks may not be seen here
+        other.mkdir()
+        other.with_suffix(".host-1.lock").touch()
+        folders = {path for path in tmp_path.iterdir() if path.is_dir()}
+        assert len(folders) == 3
+        own = ScratchFolder(tmp_path, "lightning_tgnn-presample")
+        left = {path for path in tmp_path.iterdir() if path.is_dir()} - {own.path}
+        assert len(left) == 2
+        assert other in left
+        own.remove()
+        lives.communicate("", timeout=60)
+    assert len(list(tmp_path.iterdir())) == 4
+    ScratchFolder(tmp_path, "lightning_tgnn-presample").remove()
+    assert set(tmp_path.iterdir()) == {other, other.with_suffix(".host-1.lock")}
+
+
+def test_a_fork_leaves_its_parents_folder(tmp_path):
+    held = ScratchFolder(tmp_path, "p")
+    child = multiprocessing.get_context("fork").Process(target=held.remove)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert held.path.is_dir()
+    assert ScratchFolder(tmp_path, "p").path.is_dir()
+    assert held.path.is_dir()
+    held.remove()
+    assert not held.path.exists()
 
 
 def test_presampled_batches_outlive_their_epoch():

@@ -9,15 +9,18 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.data.convert import convert_text
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.readers import parse as parse_module
 from lightning_tgnn.data.readers import read_events
+from lightning_tgnn.data.readers.frame import read_frame
 
 DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="no real data: set LIGHTNING_TGNN_DATA to its folder")
@@ -185,6 +188,70 @@ def test_csv_with_numbers_as_names(write):
     assert edges(read_events(path, columns={"src": "0", "dst": "1", "time": "2"})) == [(5, 6, 100.0)]
 
 
+@pytest.mark.parametrize("form", ["csv", "snap"])
+@pytest.mark.parametrize(
+    ("date", "seconds"),
+    [
+        ("2024-02-29", 1709164800),
+        ("2024-02-29T12:30:00", 1709209800),
+        ("2024-02-29T12:30:00Z", 1709209800),
+        ("2024-02-29T12:30:00.25", 1709209800.25),
+        ("2024-02-29T12:30:00.123456789", 1709209800.123456789),
+        ("2024-02-29T14:30:00+02:00", 1709209800),
+        ("2024-02-29T12:30", 1709209800),
+        ("1969-12-31T23:59:59.5", -0.5),
+        (" 2024-02-29T12:30 ", 1709209800),
+        ("2024-02-29 12:30:00", 1709209800),
+    ],
+)
+def test_dates_are_seconds_since_1970_in_utc(write, tmp_path, form, date, seconds):
+    if form == "snap" and " " in date:
+        return
+    text = f"src,dst,time\n1,2,{date}\n2,1,2099-12-31\n"
+    text = text.replace(",", " ").partition("\n")[2] if form == "snap" else text
+    store = read_events(write(text))
+    assert store.time.tolist() == [seconds, 4102358400]
+    assert convert_text(tmp_path / "events", tmp_path / "store").time.tolist() == store.time.tolist()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_dates_read_as_those_of_a_data_frame(write):
+    times = pd.date_range("2020-01-01", periods=50, freq="37min17s", tz="Europe/Vienna")
+    frame = pd.DataFrame({"src": "a", "dst": "b", "time": times})
+    store, expected = read_events(write(frame.to_csv(index=False))), read_frame(frame)
+    assert torch.equal(store.time, expected.time)
+    by_place = read_events(write(frame.to_csv(index=False, header=False)), columns=POSITIONS)
+    assert torch.equal(by_place.time, expected.time)
+
+
+def test_columns_that_nothing_reads_are_named(write, tmp_path):
+    path = write("src,dst,time,note,w\n1,2,3,x,4\n")
+    columns = {"src": "src", "dst": "dst", "time": "time", "edge_features": ["w"]}
+    for chosen, unused in ((None, "'note', 'w'"), (columns, "'note'")):
+        message = rf"nothing reads the column\(s\) {unused}; to use one, name it in columns"
+        with pytest.warns(UserWarning, match=message):
+            read_events(path, columns=chosen)
+        with pytest.warns(UserWarning, match=message):
+            convert_text(path, tmp_path / f"store{len(unused)}", columns=chosen)
+        with pytest.warns(UserWarning, match="the DataFrame: " + message):
+            read_frame(pd.read_csv(path), columns=chosen)
+    with pytest.warns(UserWarning, match=r"the column\(s\) 3, counted from 0; to"):
+        read_events(write("1 2 3 4\n"), columns=POSITIONS)
+
+
+def test_edge_features_keep_their_names(write, tmp_path):
+    columns = {"src": "src", "dst": "dst", "time": "time", "edge_features": "rest"}
+    path = write("src,dst,b,time,a\n1,2,5,3,4\n")
+    store = convert_text(path, tmp_path / "store", columns=columns)
+    assert store.edge_feature_names == read_events(path, columns=columns).edge_feature_names == ("b", "a")
+    assert read_frame(pd.read_csv(path), columns=columns).edge_feature_names == ("b", "a")
+    jodie = "user_id,item_id,timestamp,state_label,u,v\n1,2,3,0,5,6\n"
+    assert read_events(write(jodie)).edge_feature_names == ("u", "v")
+    for text in (JODIE_HEADER + "1,2,3,0,5,6\n", "1 2 3 4\n", jodie.replace("u,v", "u,u"), "1,2,3,0\n"):
+        chosen = {**POSITIONS, "edge_features": [3]} if text[:4] == "1,2," else None
+        assert read_events(write(text), columns=chosen).edge_feature_names is None
+
+
 def test_snap_by_position_and_csv_between_blanks(write):
     konect = write("% bip weighted\n% 2 1 1\n1 1 5 100\n2 1 4 200\n", "konect")
     columns = {"src": 0, "dst": 1, "edge_features": [2], "time": 3}
@@ -241,7 +308,6 @@ def test_string_ids_are_no_missing_values_quotes_or_comments(write):
         ("#tag", 'say "hi", ü'),
         ("true", "1.5"),
         ("NaN", "a b"),
-        ("two\nlines", "x"),
     ]
     body = "".join('"{}","{}",{}\n'.format(a.replace('"', '""'), b.replace('"', '""'), 5) for a, b in rows)
     assert [edge[:2] for edge in edges(read_events(write("src,dst,time\n" + body)))] == rows
@@ -345,7 +411,7 @@ def test_nothing_to_read(write, content, received):
         ("1 2 3 4\n1 2 4 4\n1 2 3 1e39\n", 3, "edge feature (column 3, counted from 0)", "'1e39'", {}),
         ("1 2 3 a\n", 1, "edge feature", "'a'", {}),
         ("src,dst,time\n1,2,3\n\n1,2,\n", 4, "time (column 'time')", "''", {}),
-        ("src,dst,time\n1,2,2020-01-01\n", 2, "time", "'2020-01-01'", {}),
+        ("src,dst,time\n1,2,5\n1,2,2020-01-01\n", 3, "time", "'2020-01-01'", {}),
         ("src,dst,time\n1,2,True\n", 2, "time", "'True'", {}),
         ('src,dst,time,note\n1,2,3,"two\nlines"\n1,2,x,\n', 4, "time", "'x'", {}),
         (JODIE_HEADER + "1,2,3,0,1\n1,2,3,no,1\n", 3, "label", "'no'", {}),
@@ -360,6 +426,27 @@ def test_text_where_a_number_belongs(write, text, line, what, received, argument
         arguments = {"columns": {"src": "src", "dst": "dst", "time": "t", **arguments}}
     cure = "write times as numbers" if what.startswith("time") else ""
     refused(write(text), f"events, line {line}: {what}", "a finite number", f"got {received}", cure, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "received"),
+    [
+        ("2020-01-31\n2020-02-30", 3, "2020-02-30"),
+        ("2020-01-31\n1580428800", 3, "1580428800"),
+        ("2020-01-31\n2020-02-01\n2020", 4, "2020"),
+        ("2020-01-31\n20200201", 3, "20200201"),
+        ("2020-01-31\n", 3, ""),
+        ("2020-01-31\nNaT", 3, "NaT"),
+        ("2020-01-31T10:00\n2020-01-31T25:00", 3, "2020-01-31T25:00"),
+        ("2020-01-31T10:00\n2020-01-31T10:00 o'clock", 3, "2020-01-31T10:00 o'clock"),
+        ("2020-01-31\n31.01.2020", 3, "31.01.2020"),
+    ],
+)
+@pytest.mark.usefixtures("small_chunks")
+def test_times_that_are_no_dates_among_dates(write, text, line, received):
+    rows = "".join(f"1,2,{time}\n" for time in text.split("\n"))
+    where = f"events, line {line}: time (column 'time')"
+    refused(write("src,dst,time\n" + rows), where, "a date, as in the first row", received, "or all as dates")
 
 
 def test_what_pandas_alone_refuses_is_refused_too(write):
@@ -412,6 +499,36 @@ def test_rows_of_another_width(write, text, line, width, received):
     refused(write(text), f"events, line {line} must be a row of", f"{width} columns", f"{received} column", ";")
 
 
+@pytest.mark.parametrize("rows_between", [1, 2, 9000])
+@pytest.mark.parametrize("role", ["src", "dst"])
+def test_a_quote_that_is_closed_rows_later(write, rows_between, role):
+    opened, closed = ('"a,b,2', 'c",b,3') if role == "src" else ('a,"b,2', 'c",3')
+    between = "a,b,2\n" * (rows_between - 1)
+    path = write(f"src,dst,time\na,b,1\n{opened}\n{between}{closed}\n")
+    if rows_between < 9000:
+        refused(path, f"events, line 3: {role} (column '{role}')", "a node id of one line", "close the quote")
+    else:
+        refused(path, f"events, line 3: {role}", "a node id of one line", "close the quote")
+
+
+@pytest.mark.parametrize("letter", ["x", "ü"])
+def test_the_longest_id(write, letter):
+    width = len(letter.encode())
+    fits, long = letter * (4096 // width), letter * (4096 // width + 1)
+    assert edges(read_events(write(f"a {fits} 1\n"))) == [("a", fits, 1.0)]
+    received = f"{width * len(long):,} bytes: {letter * 40}..."
+    refused(write(f"a b 1\na {long} 2\n"), "events, line 2: dst", "at most 4,096 bytes", received, "raise longest_id")
+    assert edges(read_events(write(f"a {long} 1\n"), longest_id=5000)) == [("a", long, 1.0)]
+    refused(write("a b 1\nabc b 2\n"), "line 2: src", "at most 2 bytes", "3 bytes: abc...", longest_id=2)
+    refused(write("a b 1"), "longest_id", "at least 1", "0", longest_id=0, error=InvalidArgumentError)
+
+
+def test_ids_that_memory_does_not_hold_at_one_width(write, monkeypatch):
+    monkeypatch.setattr("lightning_tgnn.data.memory.available_memory", lambda: 100_000)
+    path = write("".join(f"a{i} b{i} 1\n" for i in range(50)) + f"a {'x' * 400} 1\n")
+    refused(path, "ids must be small enough for memory", "102 ids, the longest of 400 letters: 0.0 GB", "shorten")
+
+
 def test_an_empty_last_column_is_no_short_row(write):
     assert edges(read_events(write("src,dst,time,note\n1,2,3,\n1,2,4,x\n"))) == [(1, 2, 3.0), (1, 2, 4.0)]
 
@@ -434,6 +551,40 @@ def test_labels_that_float64_does_not_tell_apart_are_no_classes(write):
     labels = [read_events(write(JODIE_HEADER + f"1,2,3,{2**53 + more},1\n")).labels for more in (-1, 0, 1)]
     assert [label.dtype for label in labels] == [torch.int64, torch.float64, torch.float64]
     assert labels[0].item() == 2**53 - 1
+
+
+def test_a_long_first_line_is_read_and_an_endless_field_is_refused(write):
+    numbers = [f"{'0' * 130}{i}" for i in range(1000)]
+    snap = read_events(write(f"a b 1 {' '.join(numbers)}\n"))
+    header = ",".join(f"{'f' * 130}{i}" for i in range(1000))
+    path = write(f"src,dst,time,{header}\n1,2,3,{','.join(numbers)}\n")
+    csv = read_events(path, columns={**POSITIONS, "edge_features": "rest"})
+    assert snap.edge_features.tolist() == csv.edge_features.tolist() == [list(range(1000))]
+    refused(write("x" * 200_000 + ",dst,time\n1,2,3\n"), "line 1 must be a header or an event", "field larger than")
+    refused(write("x" * 200_000 + "\n"), "line 1 must be src dst time")
+    refused(write('"' + "x" * 200_000 + ",dst,time\n1,2,3\n"), "line 1 must be", "close the quotes")
+
+
+@pytest.mark.parametrize("content", [b"\0", b"1 2 3\n4 5 ", b"\r1 2 3\r\nx"])
+def test_text_without_an_end_of_line_is_refused_at_the_longest(write, content):
+    number = 1 + content.count(b"\n")
+    path = write(gzip.compress(content + content[-1:] * (1 << 26), 1))
+    refused(
+        path, f"events, line {number} must be of at most 16,777,216 bytes", repr(content[-1:] * 3)[2:5], "a line per"
+    )
+
+
+def test_old_line_ends_are_no_long_line(write):
+    rows = "1 2 3\r" * 3_000_000  # 18 MB
+    assert len(read_events(write(rows))) == 3_000_000
+
+
+def test_pipes_and_devices_are_no_files(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for path, kind in ((tmp_path / "pipe", "a pipe"), (tmp_path / "link", "a pipe"), (Path("/dev/zero"), "a device")):
+        refused(path, f"{path} must be a file", kind, "write what it gives to a file first")
+        refused(path, f"{path} must be a file", kind, format="csv")
 
 
 @pytest.mark.parametrize(("cut", "flip"), [(50, None), (-4, None), (9, None), (None, 200), (None, -6)])
@@ -496,6 +647,30 @@ def test_no_header(write):
     names = {"src": "a", "dst": "b", "time": "c"}
     refused(write("1,2,3\n4,5,6\n"), "line 1 must be a header", "'1,2,3'", "positions", columns=names)
     refused(write("1,2,3,0\n"), "line 1 must be JODIE's header", "user_id,item_id", format="jodie")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("1,2,1x\n1,2,3\n", {"columns": POSITIONS}),
+        ("ann,bob,1x\nann,bob,3\n", {"columns": POSITIONS}),
+        ("ann,bob,\nann,bob,3\n", {"columns": POSITIONS}),
+        ("1,2,soon\n1,2,3\n", {"columns": POSITIONS}),
+        ("ann,bob,2020-13-01\nann,bob,2020-12-01\n", {"columns": POSITIONS}),
+        ("ann,bob,soon,1\nann,bob,3,1\n", {"columns": {**POSITIONS, "label": 3}}),
+        ("src\tdst\t12\n1\t2\t3\n", {}),
+        ("Source destination 12\n1 2 3\n", {}),
+        ("src dst 12\n1 2 3\n", {"columns": POSITIONS}),
+        ("user_id,item_id,12\n1,2,3\n", {"columns": POSITIONS}),
+    ],
+)
+def test_a_first_row_that_is_neither_header_nor_event(write, text, arguments):
+    refused(write(text), "events, line 1 must be a header or an event", text[:3], "repair", **arguments)
+
+
+def test_a_damaged_first_row_is_no_header_of_jodie(write):
+    for row in ("x0,0,0.0,0,1\n", "0x,0,0.0,0,1\n", "u,i,0.0,y\n"):
+        refused(write(row + "1,0,36.0,0,1\n"), "line 1 must be JODIE's header", format="jodie")
 
 
 def test_snap_without_times_or_with_a_bare_heading(write):

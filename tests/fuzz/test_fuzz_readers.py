@@ -16,6 +16,7 @@ TARGETS = [
     text_targets.Jodie,
     text_targets.NamedCsv,
     text_targets.PlacedCsv,
+    text_targets.DatedCsv,
     text_targets.ToldApart,
     text_targets.TglFolder,
     array_targets.Parquet,

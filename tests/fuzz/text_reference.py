@@ -1,6 +1,7 @@
 """What a text file of events says, read in the slowest and plainest way."""
 
 import csv
+import datetime
 import gzip
 import io
 import re
@@ -10,6 +11,9 @@ import numpy as np
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DATE = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d{1,2}(?::\d{1,2}(?::\d{1,2}(?:\.\d+)?)?)?))? ?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+)
 _INTEGERS = ((-(2**63), 2**63), (0, 2**64))
 _BLANKS = " \t\r\n\x0b\x0c"
 
@@ -58,14 +62,22 @@ def check_events(store, rows, roles, *, apart, warned):
         warned: Warnings that came.
     """
     assert len({len(row) for row in rows}) == 1, "rows of several lengths"
-    times = [number(row[roles["time"]]) for row in rows]
-    assert bool(warned) == any(late < early for early, late in pairwise(times)), "the notice of sorting"
+    times = [moment(row[roles["time"]]) for row in rows]
+    assert len({is_date(row[roles["time"]]) for row in rows}) == 1, "numbers and dates"
+    sorting = [message for message in warned if message.startswith("events were not sorted")]
+    assert bool(sorting) == any(late < early for early, late in pairwise(times)), "the notice of sorting"
+    unread = len(rows[0]) > len({roles[role] for role in ("src", "dst", "time", "label") if role in roles}) + len(
+        roles["edge_features"]
+    )
+    assert any("nothing reads the column(s)" in message for message in warned) == unread, "the notice of columns"
     order = sorted(range(len(rows)), key=times.__getitem__)
     assert len(store) == len(rows)
-    assert store.time.tolist() == [times[place] for place in order]
+    np.testing.assert_allclose(store.time.numpy(), [times[place] for place in order], rtol=1e-15, atol=0)
     for role, column in (("src", store.src), ("dst", store.dst)):
         _check_ids(store.node_ids[column.numpy()], [rows[place][roles[role]] for place in order])
     cells = [row[roles[role]] for row in rows for role in ("src", "dst")]
+    assert not any(mark in cell.strip() for cell in cells for mark in "\r\n"), "an id of several lines"
+    assert store.node_ids.dtype.kind in "iu" or max(len(cell.strip().encode()) for cell in cells) <= 4096, "a long id"
     whole = all(_INTEGER.fullmatch(cell.strip(_BLANKS)) for cell in cells)
     fits = whole and (
         all(-(2**63) <= int(cell) < 2**63 for cell in cells) or all(0 <= int(cell) < 2**64 for cell in cells)
@@ -109,6 +121,28 @@ def number(cell):
     value = float(cell)
     assert np.isfinite(value)
     return value
+
+
+def is_date(cell):
+    return _DATE.fullmatch(cell.strip(_BLANKS)) is not None
+
+
+def moment(cell):
+    """Return a time: a number, or the seconds since 1970 of a date, UTC where it names no zone."""
+    if not is_date(cell):
+        return number(cell)
+    date, clock, offset = _DATE.fullmatch(cell.strip(_BLANKS)).groups()
+    hours, minutes, seconds = (re.findall(r"[0-9.]+", clock or "") + ["0"] * 3)[:3]
+    since = (datetime.date.fromisoformat(date) - datetime.date(1970, 1, 1)).days * 86400
+    assert int(hours) < 24
+    assert int(minutes) < 60
+    assert float(seconds) < 60
+    ahead = 0
+    if offset not in (None, "Z"):
+        digits = offset[1:].replace(":", "").ljust(4, "0")
+        assert int(digits[2:]) < 60
+        ahead = (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * (-1 if offset[0] == "-" else 1)
+    return since + int(hours) * 3600 + int(minutes) * 60 - ahead + float(seconds[:12])
 
 
 def exact(cell):

@@ -13,7 +13,7 @@ from lightning_tgnn.data.convert import convert_text
 from lightning_tgnn.data.readers import parse, read_events
 from tests.fuzz.loop import Target
 from tests.fuzz.right import check_store, same_stores
-from tests.fuzz.text_reference import check_events, rows_between, rows_between_blanks, text_of
+from tests.fuzz.text_reference import check_events, is_date, rows_between, rows_between_blanks, text_of
 
 _FILE = "events"
 SNAP = b"# src dst time\n1 2 10\n2 3 20\n1 3 20\n4 1 25\n2 1 31\n3 4 40\n"
@@ -25,6 +25,10 @@ JODIE = (
 CSV = (
     b'when,who,with whom,kind,weight,note\n1.5,ann,bob,0,0.5,x\n2,bob,cid,1,1,y\n2,ann,"cid, jr",1,-2.25,\n'
     b"3.25,dee,ann,0,0,z\n4,'e',bob,2,1e-3,x\n"
+)
+DATES = (
+    b"src,dst,time,w\n1,2,2024-02-29,1\n2,3,2024-02-29T12:30:00.25Z,2\n1,3,2024-03-01 01:00+02:00,3\n"
+    b"1,3,2024-03-01T10,4\n"
 )
 CSV_IDS = b"src,dst,time\n10,20,1\n20,30,2\n18446744073709551615,10,3\n20,10,3\n"
 POSITIONS = b"7;8;1;100\n8;9;2;101.5\n7;9;-1;101.5\n10;7;3;200\n"
@@ -81,7 +85,25 @@ class NamedCsv(Target):
         assert all(header.count(name) == 1 for name in ("who", "with whom", "when", "kind", "weight"))
         assert len(header) == len(rows[0])
         places = {role: header.index(name) for role, name in NAMES.items() if role != "edge_features"}
-        check_events(result, rows, {**places, "edge_features": [header.index("weight")]}, apart=False, warned=warned)
+        roles = {**places, "edge_features": [header.index("weight")]}
+        check_events(result, rows, roles, apart=False, warned=warned)
+        assert result.edge_feature_names == ("weight",)
+
+
+class DatedCsv(Target):
+    name = "CSV, dates"
+
+    def seeds(self):
+        return _plain_and_gzipped(DATES)
+
+    def read(self, folder):
+        return read_events(folder / _FILE, columns={"src": 0, "dst": 1, "time": 2, "edge_features": [3]})
+
+    def check(self, files, result, warned):
+        rows = rows_between(text_of(files[_FILE]))
+        if not (_is_number(rows[0][2]) or is_date(rows[0][2])):
+            rows = rows[1:]
+        check_events(result, rows, {"src": 0, "dst": 1, "time": 2, "edge_features": [3]}, apart=False, warned=warned)
 
 
 class PlacedCsv(Target):
@@ -104,9 +126,10 @@ class PlacedCsv(Target):
     def check(self, files, result, warned):
         text = text_of(files[_FILE])
         rows = rows_between(text) if any(mark in _first(text) for mark in ",;\t") else rows_between_blanks(text)
-        if len(rows[0]) > 3 and not _is_number(rows[0][3]):
-            rows = rows[1:]
-        check_events(result, rows, PLACES, apart=True, warned=warned[:1])
+        if len(rows[0]) > 3 and not (_is_number(rows[0][3]) or is_date(rows[0][3])):
+            names, *rows = rows
+            assert not any(re.match(r"\s*([+-]?\.?[0-9]|$)", names[place]) for place in (0, 1, 3)), "no header"
+        check_events(result, rows, PLACES, apart=True, warned=warned)
 
 
 def _first(text):

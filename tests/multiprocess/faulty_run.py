@@ -1,5 +1,6 @@
 """A run in which one rank dies, or fails, in the middle: faulty_run.py RUN WHERE HOW FOLDER (once per rank)."""
 
+import math
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy
+from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy, cli
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.strategies.gradient_sync import GradientSync
@@ -23,6 +24,8 @@ CALLS_BEFORE = 12
 def fail(how):
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "nan":
+        return
     raise ValueError("this rank is unwell")
 
 
@@ -36,12 +39,15 @@ def break_at(where, how):
                 left[0] -= 1
                 if not left[0]:
                     fail(how)
-            return call(*arguments, **options)
+            outcome = call(*arguments, **options)
+            return outcome * math.nan if how == "nan" and not left[0] else outcome
 
         return wrapper
 
     if where == "all_reduce":
         GradientSync._answer = counted(GradientSync._answer)
+    elif where == "loss":
+        LinkPrediction.loss = counted(LinkPrediction.loss)
     else:
         Exchange.start = counted(Exchange.start, lambda *arguments: arguments[-1] == where)
 
@@ -77,7 +83,8 @@ def main(run, where, how, folder):
     torch.set_num_threads(1)
     if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
         break_at(where, how)
-    print("finished", {"sven": sven, "cdfgnn": cdfgnn}[run](folder))
+    cli.TGNNCommand = lambda words: print("finished", {"sven": sven, "cdfgnn": cdfgnn}[run](folder))
+    cli.main(["fit"])  # which says what is wrong
 
 
 if __name__ == "__main__":

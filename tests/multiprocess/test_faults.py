@@ -54,9 +54,13 @@ def break_one(run, where, how, folder):
     processes = start(run, where, how, folder)
     outputs = finish(processes, timeout=60)  # returns once nobody, of no process, holds the output open
     for rank in (0, 2):
-        assert processes[rank].returncode not in (0, None), (where, how, outputs[rank])
-        words = "rank 1 has failed with ValueError: this rank is unwell" if how == "raise" else "rank 1 has gone"
+        assert processes[rank].returncode == 1, (where, how, processes[rank].returncode, outputs[rank])
+        words = {
+            "raise": "rank 1 has failed with ValueError: this rank is unwell",
+            "nan": "rank 1 has failed with NotFiniteError: loss in batch ",
+        }.get(how, "rank 1 has gone")
         assert words in outputs[rank], (where, how, rank, outputs[rank][-3000:])
+        assert "Traceback" not in outputs[rank], (where, how, rank, outputs[rank][-3000:])
 
 
 @pytest.mark.timeout(280)
@@ -66,6 +70,7 @@ def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_pa
         ("aggregation", "kill"),
         ("all_reduce", "kill"),
         ("dispatch", "raise"),
+        ("loss", "nan"),
     ]
     for where, how in cases:
         folder = tmp_path / where / how

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -72,7 +73,7 @@ print("FOUND", json.dumps(started.run("sven", "sven", {folder!r})[0]))
 def test_an_interactive_session_trains_by_name_and_what_is_spawned_comes_back(tmp_path):
     # Typed line by line, as into a notebook: there is no file that new processes could read.
     printed, said = ran("-i", given=f"exec({SESSION.replace('{folder!r}', repr(str(tmp_path)))!r})\n")
-    lines = [line for line in printed.splitlines() if line.startswith(("SAID", "FOUND"))]
+    lines = re.findall(r"(?:SAID|FOUND) .*", printed)  # the first comes after a prompt
     assert len(lines) == 3, said
     assert lines[0].startswith("SAID start_method must be 'spawn' or 'fork' in an interactive session, got 'popen'")
     assert "got 'those of this session: Mine'; put them into a module, or give start_method='fork'" in lines[1]

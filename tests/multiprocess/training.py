@@ -20,7 +20,8 @@ class Record(Callback):
         self.losses.append(float(outputs["loss"]))
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
-        self.gradients.append(torch.cat([parameter.grad.flatten() for parameter in module.parameters()]))
+        given = [torch.zeros_like(value) if value.grad is None else value.grad for value in module.parameters()]
+        self.gradients.append(torch.cat([gradient.flatten() for gradient in given]))
 
 
 class PlainDescent(LinkPrediction):

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from lightning_tgnn import EventStore, Predictor
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from tests.data.streams import random_store
 from tests.serving.runs import data_module, fitted
 
 
@@ -39,6 +42,58 @@ def test_candidates_are_the_destinations_so_far(run, tmp_path):
         one.observe([100], [135], [0.0])
         assert offered(one) == {135}
     assert offered(Predictor.from_checkpoint(path, data)) == set(ids)
+
+
+@pytest.mark.parametrize("pieces", [16_384, 3])
+def test_no_node_is_told_to_choose_itself_nor_what_it_has_seen(tmp_path, monkeypatch, pieces):
+    monkeypatch.setattr("lightning_tgnn.serving.ranking._CANDIDATES_PER_PIECE", pieces)
+    monkeypatch.setattr("lightning_tgnn.serving.ranking._SOURCES_PER_PIECE", 4)
+    monkeypatch.setattr("lightning_tgnn.serving.seen_pairs._EVENTS_AT_ONCE", 50)
+    store = random_store(300, num_nodes=20)
+    fitted(tmp_path / "a.ckpt", data_module(store))
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store), catch_up_stream=False)
+    src, dst = store.src.tolist(), store.dst.tolist()
+    nodes, time = np.arange(20), float(store.time[-1]) + np.arange(20) % 3
+    count, order = predictor.num_events, np.random.default_rng(0).permutation(20)
+
+    def check(one, pairs):
+        for left_out in (set(), pairs):
+            best = one.top_k(nodes, time, k=20, candidates=order, exclude_seen=bool(left_out))
+            for node, row, probabilities in zip(nodes, best.destinations, best.probabilities, strict=True):
+                left = [other for other in order if other != node and (node, other) not in left_out]
+                assert sorted(row.compressed()) == sorted(left)
+                assert np.isnan(probabilities[len(left) :]).all()
+                scores = one.score(np.full(len(left), node), np.array(left, int), time[node])
+                np.testing.assert_allclose(probabilities[: len(left)], np.sort(scores)[::-1], atol=1e-6)
+
+    check(predictor, set(zip(src[:count], dst[:count], strict=True)))
+    for start in range(count, 300, 7):
+        piece = slice(start, start + 7)
+        predictor.observe(store.src[piece], store.dst[piece], store.time[piece])
+    predictor.save(tmp_path / "live.pt")
+    everything = set(zip(src, dst, strict=True))
+    caught_up = Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store))
+    for one in (predictor, Predictor.load(tmp_path / "live.pt"), caught_up):
+        check(one, everything)
+    time = np.zeros(20)
+    predictor.reset()
+    predictor.observe([1], [2], [0.0])
+    check(predictor, {(1, 2)})
+
+
+def test_a_file_of_an_earlier_version_tells_no_pairs(run, tmp_path):
+    Predictor.from_checkpoint(*run[:2]).save(tmp_path / "live.pt")
+    held = torch.load(tmp_path / "live.pt", weights_only=True)
+    del held["seen"]
+    torch.save(held, tmp_path / "old.pt")
+    predictor = Predictor.load(tmp_path / "old.pt")
+    assert predictor.top_k([100], k=3).destinations.shape == (1, 3)
+    with pytest.raises(InvalidArgumentError, match=r"exclude_seen must be False for such a file, got True; make"):
+        predictor.top_k([100], k=3, exclude_seen=True)
+    held["seen"] = torch.tensor([5, 5])
+    torch.save(held, tmp_path / "old.pt")
+    with pytest.raises(CheckpointError, match="seen, whose pairs are not in order"):
+        Predictor.load(tmp_path / "old.pt")
 
 
 def test_repeated_candidates_count_once(run):

@@ -4,9 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_tgnn import Predictor
+from lightning_tgnn import Predictor, TemporalDataModule
+from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.cli import main
 from tests.serving.runs import data_module, fitted
+
+COLUMNS = {"src": "src", "dst": "dst", "time": "time"}
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +19,7 @@ def run(tmp_path_factory):
     rng = np.random.default_rng(0)
     rows = [f"u{rng.integers(9)},0{rng.integers(9)},{time},{rng.normal()}" for time in range(300)]
     (folder / "events.csv").write_text("src,dst,time,weight\n" + "\n".join(rows))
-    columns = {"src": "src", "dst": "dst", "time": "time", "edge_features": ["weight"]}
+    columns = {**COLUMNS, "edge_features": ["weight"]}
     fitted(folder / "a.ckpt", data_module(folder / "events.csv", columns=columns, bipartite=True))
     return folder
 
@@ -45,13 +48,14 @@ def test_answers_are_those_of_the_predictor(run, tmp_path, kind, batch_size):
 
     ask(run, f"--score={write(pairs, tmp_path / f'pairs{kind}')}", *common)
     answers = read(tmp_path / f"new/out{kind}")
-    assert list(answers) == ["src", "dst", "time", "probability"]
+    assert list(answers) == ["src", "dst", "time", "probability", "status"]
+    assert (answers["status"] == "ok").all()
     assert (answers[["src", "dst", "time"]] == pairs).all(axis=None)
     np.testing.assert_allclose(answers["probability"], predictor.score(pairs.src, pairs.dst, pairs.time), atol=1e-6)
 
     ask(run, f"--top_k={write(pairs[['src', 'time']], tmp_path / f'sources{kind}')}", "--k=4", *common)
     answers, best = read(tmp_path / f"new/out{kind}"), predictor.top_k(pairs.src, pairs.time, k=4)
-    assert list(answers) == ["src", "time", "rank", "dst", "probability"]
+    assert list(answers) == ["src", "time", "rank", "dst", "probability", "status"]
     assert answers["rank"].tolist() == [1, 2, 3, 4] * 4
     assert answers["src"].tolist() == pairs.src.repeat(4).tolist()
     assert answers["dst"].tolist() == best.destinations.ravel().tolist()
@@ -60,9 +64,9 @@ def test_answers_are_those_of_the_predictor(run, tmp_path, kind, batch_size):
     nodes = pd.DataFrame({"node": ["u3", "05"]})
     ask(run, f"--embed={write(nodes, tmp_path / f'nodes{kind}')}", *common)
     answers = read(tmp_path / f"new/out{kind}")
-    assert list(answers) == ["node", "time", *(f"e{i}" for i in range(8))]
+    assert list(answers) == ["node", "time", *(f"e{i}" for i in range(8)), "status"]
     assert answers["time"].tolist() == [299.0, 299.0]
-    np.testing.assert_allclose(answers.iloc[:, 2:], predictor.embed(["u3", "05"]), atol=1e-5)
+    np.testing.assert_allclose(answers.iloc[:, 2:-1], predictor.embed(["u3", "05"]), atol=1e-5)
     assert [file.name for file in (tmp_path / "new").iterdir()] == [f"out{kind}"]
 
 
@@ -85,15 +89,138 @@ def test_no_questions_give_an_empty_table(run, tmp_path):
     for kind in (".csv", ".parquet"):
         pairs = write(pd.DataFrame({"src": ["u1"], "dst": ["03"]})[:0], tmp_path / f"pairs{kind}")
         ask(run, f"--score={pairs}", f"--output={tmp_path / 'out'}{kind}")
-        assert list(read(tmp_path / f"out{kind}")) == ["src", "dst", "time", "probability"]
+        assert list(read(tmp_path / f"out{kind}")) == ["src", "dst", "time", "probability", "status"]
 
 
 def test_rows_of_parquet_are_those_of_the_file(run, tmp_path):
     # An index of its own that pandas would restore.
-    pairs = pd.DataFrame({"src": ["u1"] * 5, "dst": ["03"] * 4 + ["99"]}, index=np.arange(5) * 10)
+    times = [300.0, 301, 302, 303, 17]
+    pairs = pd.DataFrame({"src": ["u1", "u99"] + ["u1"] * 3, "dst": "03", "time": times}, index=np.arange(5) * 10)
     questions = write(pairs, tmp_path / "pairs.parquet")
-    with pytest.raises(SystemExit, match=r"dst in row 4 of .*pairs.parquet, counted from 0, must be a node"):
-        ask(run, f"--score={questions}", "--batch_size=2", f"--output={tmp_path / 'out.csv'}")
+    for batch_size in (2, 100):
+        with pytest.raises(SystemExit, match=r"time in row 4 of .*pairs.parquet, counted from 0, must be at least"):
+            ask(run, f"--score={questions}", f"--batch_size={batch_size}", f"--output={tmp_path / 'out.csv'}")
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+@pytest.mark.parametrize("batch_size", [1, 2, 100])
+def test_an_unknown_node_is_a_row_that_says_so(run, tmp_path, kind, batch_size):
+    predictor = Predictor.from_checkpoint(run / "a.ckpt")
+    common = [f"--batch_size={batch_size}", f"--output={tmp_path / 'out'}{kind}"]
+    pairs = pd.DataFrame({"src": ["u99", "u1", "u1", "u98"], "dst": ["03", "03", "77", "none"]})
+    ask(run, f"--score={write(pairs, tmp_path / f'pairs{kind}')}", *common)
+    answers = read(tmp_path / f"out{kind}")
+    assert (answers[["src", "dst"]] == pairs).all(axis=None)
+    assert answers["time"].tolist() == [299.0] * 4
+    assert answers["status"].tolist() == ["unknown src u99", "ok", "unknown dst 77", "unknown src u98 and dst none"]
+    expected = [np.nan, predictor.score(["u1"], ["03"])[0], np.nan, np.nan]
+    np.testing.assert_allclose(answers["probability"], expected, atol=1e-6)
+
+    ask(run, f"--top_k={write(pairs[['src']], tmp_path / f'sources{kind}')}", "--k=2", *common)
+    answers, best = read(tmp_path / f"out{kind}"), predictor.top_k(["u1"], k=2).destinations[0].tolist()
+    assert answers["src"].tolist() == ["u99", "u1", "u1", "u1", "u1", "u98"]
+    assert answers["status"].tolist() == ["unknown src u99", *["ok"] * 4, "unknown src u98"]
+    assert answers["rank"].fillna(0).tolist() == [0, 1, 2, 1, 2, 0]
+    assert answers["dst"].fillna("").tolist() == ["", *best, *best, ""]
+
+    nodes = pd.DataFrame({"node": ["u3", "none"]})
+    ask(run, f"--embed={write(nodes, tmp_path / f'nodes{kind}')}", *common)
+    answers = read(tmp_path / f"out{kind}")
+    assert answers["status"].tolist() == ["ok", "unknown node none"]
+    assert answers.iloc[:, 2:-1].isna().all(axis=1).tolist() == [False, True]
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory):
+    """A checkpoint of a stream with integers for ids, some of them as sources and as destinations, and two features."""
+    folder = tmp_path_factory.mktemp("numbered")
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.integers(6)},{rng.integers(12)},{time},{rng.normal()},{rng.normal()}" for time in range(200)]
+    (folder / "events.csv").write_text("src,dst,time,weight,size\n" + "\n".join(rows))
+    columns = {**COLUMNS, "edge_features": ["weight", "size"]}
+    fitted(folder / "a.ckpt", data_module(folder / "events.csv", columns=columns))
+    return folder
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+def test_a_word_among_integers_is_an_unknown_node(numbered, tmp_path, kind):
+    words = ["3", "x", "12", "99999999999999999999999", "1.5", "4"]
+    write(pd.DataFrame({"src": words, "dst": "5"}), tmp_path / "pairs.csv")
+    ask(numbered, f"--score={tmp_path / 'pairs.csv'}", "--batch_size=3", f"--output={tmp_path / 'out'}{kind}")
+    answers = read(tmp_path / f"out{kind}")
+    assert answers["src"].fillna(-1).tolist() == [3, -1, 12, -1, -1, 4]
+    assert answers["dst"].astype(int).tolist() == [5] * 6
+    unknown = ["ok", "unknown src x", "unknown src 12", f"unknown src {words[3]}", "unknown src 1.5", "ok"]
+    assert answers["status"].tolist() == unknown
+    scores = Predictor.from_checkpoint(numbered / "a.ckpt").score([3, 4], [5, 5])
+    np.testing.assert_allclose(answers["probability"].dropna(), scores, atol=1e-6)
+
+
+def test_edge_features_of_new_events_are_found_by_name(numbered, tmp_path, capsys):
+    events = pd.DataFrame({"src": [1, 2], "dst": [3, 4], "time": [201, 202], "weight": [0.5, -3.0], "size": [9.0, 1.0]})
+    sources = write(pd.DataFrame({"src": [1, 2], "why": "x"}), tmp_path / "sources.csv")
+    texts = set()
+    for number, columns in enumerate((list(events), ["size", "time", "dst", "weight", "src"])):
+        write(events[columns].assign(note="x"), tmp_path / "new.csv")
+        ask(numbered, f"--top_k={sources}", f"--events={tmp_path / 'new.csv'}", f"--save={tmp_path / f'{number}.pt'}",
+            f"--output={tmp_path / 'out.csv'}")  # fmt: skip
+        texts.add((tmp_path / "out.csv").read_text())
+        assert "new.csv: nothing reads the column(s) 'note'" in (told := capsys.readouterr().err)
+        assert "sources.csv: nothing reads the column(s) 'why'" in told
+    assert len(texts) == 1
+    write(events.rename(columns={"size": "Size"}).assign(time=203), tmp_path / "new.csv")
+    message = r"edge_features must be a table with weight, size, got .*name\(s\) size in"
+    for checkpoint in ("a.ckpt", "0.pt"):
+        path = numbered / checkpoint if checkpoint == "a.ckpt" else tmp_path / checkpoint
+        with pytest.raises(SystemExit, match=message):
+            main(["predict", f"--ckpt_path={path}", f"--top_k={sources}", f"--events={tmp_path / 'new.csv'}",
+                  f"--output={tmp_path / 'out.csv'}"])  # fmt: skip
+
+
+def test_a_stream_whose_features_have_changed_places_is_another(numbered, tmp_path):
+    store = TemporalDataModule(numbered / "events.csv", columns={**COLUMNS, "edge_features": ["size", "weight"]}).store
+    with pytest.raises(CheckpointError, match=r"stream with the edge features size, weight, in this .*weight, size"):
+        Predictor.from_checkpoint(numbered / "a.ckpt", data_module(store))
+
+
+def test_new_destinations_alone(numbered, tmp_path):
+    predictor = Predictor.from_checkpoint(numbered / "a.ckpt")
+    rows = pd.read_csv(numbered / "events.csv")
+    sources = write(pd.DataFrame({"src": range(6)}), tmp_path / "sources.csv")
+    ask(numbered, f"--top_k={sources}", "--k=12", "--exclude_seen=true", f"--output={tmp_path / 'out.csv'}")
+    answers = pd.read_csv(tmp_path / "out.csv")
+    for source in range(6):
+        left = set(range(12)) - {source} - set(rows[rows["src"] == source]["dst"])
+        of_source = answers[answers["src"] == source]
+        if left:
+            assert set(of_source["dst"]) == left
+            assert of_source["rank"].tolist() == list(range(1, len(left) + 1))
+            assert (of_source["status"] == "ok").all()
+        else:
+            assert of_source["status"].tolist() == ["no candidate is left"]
+            assert of_source[["rank", "dst", "probability"]].isna().all(axis=None)
+    assert {"ok", "no candidate is left"} == set(answers["status"]), "both cases occur"
+    assert predictor.edge_feature_names == ("weight", "size")
+
+
+def test_dates_in_csv_are_times_of_questions(numbered, tmp_path):
+    frame = pd.DataFrame({"src": [1, 2], "dst": [3, 4], "time": ["2024-02-29", "2024-02-29T12:30:00+01:00"]})
+    times = [1709164800.0, 1709206200.0]
+    ask(numbered, f"--score={write(frame, tmp_path / 'pairs.csv')}", f"--output={tmp_path / 'out.csv'}")
+    answers = pd.read_csv(tmp_path / "out.csv")
+    assert answers["time"].tolist() == times
+    expected = Predictor.from_checkpoint(numbered / "a.ckpt").score([1, 2], [3, 4], times)
+    np.testing.assert_allclose(answers["probability"], expected, atol=1e-6)
+    for first, second, requirement in (
+        ("2024-02-29", "500", "a date, as in the first row"),
+        ("500", "2024-02-29", "number"),
+    ):
+        frame["time"] = [first, second]
+        write(frame, tmp_path / "pairs.csv")
+        for batch_size in (1, 2):
+            with pytest.raises(SystemExit, match=rf"time in row 1 of .*, counted from 0, must be .*{requirement}"):
+                ask(numbered, f"--score={tmp_path / 'pairs.csv'}", f"--batch_size={batch_size}",
+                    f"--output={tmp_path / 'out.csv'}")  # fmt: skip
 
 
 def test_what_cannot_be_kept_is_refused_before_the_first_answer(run, tmp_path, monkeypatch):
@@ -115,8 +242,12 @@ def test_what_cannot_be_kept_is_refused_before_the_first_answer(run, tmp_path, m
         ("src,dst,src\nu1,03,4", ["--score=Q", "--output=O"], "a column twice in ['src', 'dst', 'src']"),
         ("src,dst\nu1,03\nu2,", ["--score=Q", "--output=O"], "dst in row 1 of"),
         ("src,dst\nu1,03,4\nu2,03,5", ["--score=Q", "--output=O"], "Expected 2 fields in line 2, saw 3"),
-        ("src,dst\nu1,03\nu99,03", ["--score=Q", "--output=O"], "src in row 1 of Q, counted from 0, must be a node"),
-        ("src,dst\nu1,03\nu99,03", ["--score=Q", "--output=O"], "got 'u99'"),
+        (
+            "src,dst,time,weight\nu1,03,300,1\nu99,03,301,1",
+            ["--events=Q", "--score=Q", "--output=O"],
+            "src in row 1 of Q, counted from 0, must be a node",
+        ),
+        ("src,dst,time,weight\nu99,03,300,1", ["--events=Q", "--score=Q", "--output=O"], "got 'u99'"),
         (
             "src,dst,time\nu1,03,300\nu1,03,soon",
             ["--score=Q", "--output=O"],

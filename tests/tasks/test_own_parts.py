@@ -193,7 +193,7 @@ def test_recipes_take_them_by_path_and_predict_too(my_parts, in_own_group, argum
     main(["predict", "--ckpt_path=served.pt", "--score=pairs.csv", "--output=served.csv", *own])
     written = {name: (my_parts / f"{name}.csv").read_text() for name in ("given", "trusted", "served")}
     assert len(set(written.values())) == 1
-    with pytest.raises(SystemExit, match=r"must be given, for it is none of this package, got 'my_parts.*trust=True"):
+    with pytest.raises(SystemExit, match=r"got 'my_parts.*yourself, or pass trust=True"):
         main([*ask, "--output=refused.csv"])
 
 
@@ -391,7 +391,7 @@ SAMPLERS = [
     ("own.near", "negatives must be the import path of a class, got 'own.near'; check the name, and that Python finds"),
     (
         lambda src, dst: src,
-        "negatives must be called with src, dst, time, events, candidates, seed, epoch",
+        "negatives must be called with src, dst, time, events, seed, epoch, num, cand",
     ),
     (drawing(lambda events, num, _: torch.zeros(len(events), num)), r"int64 of shape \[64, 3\], .* got 'torch.float32"),
     (drawing(lambda events, num, _: torch.zeros(len(events)).long()), r"shape \[64, 3\], .* got 'torch.int64 \[64\]'"),

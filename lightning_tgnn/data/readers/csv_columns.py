@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, did_you_mean, refusal
-from lightning_tgnn.data.readers.table import Roles, Rows, Table, find_delimiter, find_rows, split, to_number
+from lightning_tgnn.data.readers.table import (
+    Roles,
+    Rows,
+    Table,
+    begins_as_value,
+    fields_of,
+    find_delimiter,
+    find_rows,
+    is_time,
+    to_number,
+)
 from lightning_tgnn.data.readers.text_file import Head
 
 _REQUIRED = ("src", "dst", "time")
@@ -64,14 +74,17 @@ def csv_table(head: Head, columns: Mapping[str, Any] | None) -> Table:
         DataError: The columns cannot be found, or the rows do not fit the header.
     """
     delimiter = find_delimiter(head.text)
-    has_header = _has_header(head, split(head.text, delimiter), columns)
+    has_header = _has_header(head, fields_of(head, delimiter), columns)
     rows = find_rows(head, delimiter, has_header=has_header)
     if has_header and len(rows.names) != rows.width:
         where = f"{rows.path}, line {rows.first_line}"
         cure = "name every column in the header, and give every row all of them"
         requirement = f"a row of {len(rows.names)} columns, as the header has"
         raise DataError(refusal(where, requirement, f"{rows.width} columns", cure))
-    return Table(rows, roles_of(usual_columns(rows) if columns is None else columns, rows))
+    roles = roles_of(usual_columns(rows) if columns is None else columns, rows)
+    if not has_header:
+        refuse_names_as_ids(rows, roles)
+    return Table(rows, roles)
 
 
 def roles_of(columns: Mapping[str, Any], rows: Rows) -> Roles:
@@ -103,18 +116,46 @@ def _keys_by_role(columns: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
 
 
 def _has_header(head: Head, fields: list[str], columns: Mapping[str, Any] | None) -> bool:
-    """Tell a header from a first row: with positions, the time of a row is a number and that of a header is not."""
+    """Tell a header from a first row: with positions, the time of a row is a number or a date, and a header has words.
+
+    Raises:
+        DataError: The line is neither.
+    """
     if columns is not None and not uses_names(columns):
         time = columns["time"]
         if time >= len(fields):
             cure = f"{head.path}, line {head.number} has {fields}"
             raise DataError(refusal("columns['time']", f"a position below {len(fields)}", time, cure))
-        return to_number(fields[time]) is None
+        if is_time(fields[time]):
+            return False
+        places = [columns[role] for role in _ROLES[:4] if columns.get(role) is not None]
+        if any(begins_as_value(fields[place]) for place in places if place < len(fields)):
+            raise neither(head, fields[time])
+        return True
     is_named = columns is not None and columns["time"] in [field.strip() for field in fields]
     if not is_named and all(to_number(field) is not None for field in fields):
         cure = f"give the positions of the columns, for example {_EXAMPLE}, or add a header"
         raise DataError(refusal(f"{head.path}, line {head.number}", "a header", head.text[:80], cure))
     return True
+
+
+def neither(head: Head, time: str) -> DataError:
+    """Return the refusal of a first line that is no header and no event."""
+    cure = f"repair its time, {time!r}, or give every column a name that does not begin with a digit"
+    return DataError(refusal(f"{head.path}, line {head.number}", "a header or an event", head.text[:80], cure))
+
+
+def refuse_names_as_ids(rows: Rows, roles: Roles) -> None:
+    """Refuse a first event between ids that are names of columns: it is a header whose time is damaged.
+
+    Raises:
+        DataError: It is.
+    """
+    ends = {role: rows.first[getattr(roles, role)].strip().lower() for role in ("src", "dst")}
+    if all(len(name) > 1 and name in _USUAL_NAMES[role] for role, name in ends.items()):
+        received = " ".join(rows.first)[:80]
+        cure = "repair the name of its last column, or rename these two nodes"
+        raise DataError(refusal(f"{rows.path}, line {rows.first_line}", "a header or an event", received, cure))
 
 
 def usual_columns(rows: Rows) -> dict[str, int]:

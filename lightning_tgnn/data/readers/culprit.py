@@ -7,11 +7,13 @@ import re
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.readers.table import Roles, Rows, Table, iterate, to_number
+from lightning_tgnn.data.node_ids import first_too_long
+from lightning_tgnn.data.readers.dates import is_date
+from lightning_tgnn.data.readers.table import Rows, Table, iterate, to_number
 
 _WHOLE = re.compile(r"-?\d+(\.0)?")
 _CURES = {
-    "time": "write times as numbers, such as Unix seconds, and drop or repair rows without one",
+    "time": "write times as numbers or all as dates such as 2024-02-29T12:30:00, and drop or repair rows without one",
     "label": "encode classes as integers, and drop or repair rows without one",
     "edge feature": "drop or repair that row, or leave the column out of edge_features",
 }
@@ -24,7 +26,7 @@ def find_culprit(table: Table, *, widths_only: bool = False) -> DataError | None
         where = f"{rows.path}, line {line}"
         message = _wrong_width(where, fields, rows)
         if not message and not widths_only:
-            message = _wrong_field(where, fields, rows, table.roles)
+            message = _wrong_field(where, fields, table)
         if message:
             return DataError(message)
     return None
@@ -34,9 +36,12 @@ def check_text_ids(table: Table, ids: np.ndarray) -> None:
     """Refuse string ids that stand for no node, or for another than they seem to.
 
     Raises:
-        DataError: An id is empty, or all are integers of which some are written as ``3.0``.
+        DataError: An id is empty, too long or of several lines, or all are integers of which some are written as
+            ``3.0``.
     """
-    if (ids == "").any() and (culprit := find_culprit(table)):
+    spans_lines = (np.char.find(ids, "\n") >= 0).any() or (np.char.find(ids, "\r") >= 0).any()
+    is_doubtful = spans_lines or (ids == "").any() or first_too_long(ids, table.longest_id) is not None
+    if is_doubtful and (culprit := find_culprit(table)):
         raise culprit
     # Left alone, 3 and 3.0 would be two nodes; a column with gaps that went through floats comes out so.
     if all(_WHOLE.fullmatch(text) for text in ids) and any(text.endswith(".0") for text in ids):
@@ -58,15 +63,35 @@ def _wrong_width(where: str, fields: list[str], rows: Rows) -> str:
     return refusal(where, f"a row of {rows.width} columns", f"{len(fields)} column(s)", cure)
 
 
-def _wrong_field(where: str, fields: list[str], rows: Rows, roles: Roles) -> str:
+def _wrong_field(where: str, fields: list[str], table: Table) -> str:
+    rows, roles = table.rows, table.roles
     for role, position in (("src", roles.src), ("dst", roles.dst)):
         if not fields[position].strip():
             argument = f"{where}: {role} (column {rows.name(position)})"
             return refusal(argument, "a node id", fields[position], "drop or repair rows without one")
+        if wrong := _wrong_text(fields[position].strip(), table.longest_id):
+            requirement, received, cure = wrong
+            return refusal(f"{where}: {role} (column {rows.name(position)})", requirement, received, cure)
     for role, position in roles.numbers():
+        if role == "time" and table.has_dates:
+            if not is_date(fields[position]):
+                argument, requirement = f"{where}: time (column {rows.name(position)})", "a date, as in the first row"
+                return refusal(argument, requirement, fields[position], _CURES["time"])
+            continue
         number = to_number(fields[position])
         limit = float(np.finfo(np.float32 if role == "edge feature" else np.float64).max)
         if number is None or not abs(number) <= limit:
             argument = f"{where}: {role} (column {rows.name(position)})"
             return refusal(argument, "a finite number", fields[position], _CURES[role])
     return ""
+
+
+def _wrong_text(text: str, longest: int) -> tuple[str, str, str] | None:
+    """Return what is required of an id, received and to be done where a quote or its length shows that it is none."""
+    if "\n" in text or "\r" in text:
+        return "a node id of one line", f"{text[:40]}...", "close the quote that opens there"
+    if first_too_long([text], longest) is not None:
+        received = f"{len(text.encode()):,} bytes: {text[:40]}..."
+        cure = "shorten it, for all ids are stored as wide as the longest, or raise longest_id"
+        return f"a node id of at most {longest:,} bytes", received, cure
+    return None

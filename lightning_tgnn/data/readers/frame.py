@@ -11,15 +11,20 @@ import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.node_ids import LONGEST_ID, check_lengths, check_longest_id, number_nodes, of_one_type
 from lightning_tgnn.data.readers.csv_columns import check_columns, roles_of, usual_columns
 from lightning_tgnn.data.readers.frame_columns import Column
 from lightning_tgnn.data.readers.jodie import has_jodie_names, jodie_roles
-from lightning_tgnn.data.readers.node_ids import number_nodes
-from lightning_tgnn.data.readers.table import Roles, Rows
+from lightning_tgnn.data.readers.table import Rows, Table
 
 
 def read_frame(
-    source: Any, *, columns: Mapping[str, Any] | None = None, bipartite: bool | None = None, name: str = "the DataFrame"
+    source: Any,
+    *,
+    columns: Mapping[str, Any] | None = None,
+    bipartite: bool | None = None,
+    longest_id: int = LONGEST_ID,
+    name: str = "the DataFrame",
 ) -> EventStore:
     """Return the events of a table; `read_events` says how nodes are numbered and what ``columns`` means.
 
@@ -29,12 +34,14 @@ def read_frame(
         source: A pandas or polars DataFrame, or an Arrow table.
         columns: Roles to names or positions; None goes by JODIE's names, else by the usual ones.
         bipartite: Number sources and destinations apart; None does so where the names are JODIE's.
+        longest_id: Bytes of UTF-8 that an id may have. All ids are stored as wide as the longest.
         name: What the source is called in a message.
 
     Raises:
-        InvalidArgumentError: ``columns`` is no mapping of roles to columns.
+        InvalidArgumentError: ``columns`` is no mapping of roles to columns, or ``longest_id`` no positive integer.
         DataError: A column is missing or doubled, of no type that fits its role, or has an empty field.
     """
+    check_longest_id(longest_id)
     if columns is not None:
         check_columns(columns)
     names, frame = _by_position(source)
@@ -46,7 +53,7 @@ def read_frame(
         roles = jodie_roles(names, rows.width, name)
     else:
         roles = roles_of(usual_columns(rows) if columns is None else columns, rows)
-    return _store(frame, rows, roles, apart=is_jodie if bipartite is None else bipartite)
+    return _store(frame, Table(rows, roles, is_jodie if bipartite is None else bipartite, longest_id))
 
 
 def _by_position(source: Any) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
@@ -61,13 +68,20 @@ def _by_position(source: Any) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
     return tuple(str(name).strip() for name in names), nw.from_native(renamed, eager_only=True)
 
 
-def _store(frame: nw.DataFrame[Any], rows: Rows, roles: Roles, *, apart: bool) -> EventStore:
+def _store(frame: nw.DataFrame[Any], table: Table) -> EventStore:
+    rows, roles = table.rows, table.roles
+
     def column(role: str, position: int) -> Column:
         return Column(frame[str(position)], f"{rows.path}: {role} (column {rows.name(position)})")
 
-    src, dst = _of_one_type(column("src", roles.src), column("dst", roles.dst))
+    ends = column("src", roles.src), column("dst", roles.dst)
+    src, dst = _of_one_type(*ends)
+    for end, ids in zip(ends, (src, dst), strict=True):
+        if ids.dtype == object:
+            check_lengths(end.name, ids, table.longest_id)
     features = [column("edge feature", position).floats(np.float32) for position in roles.edge_features]
-    src, dst, node_ids = number_nodes(src, dst, apart=apart)
+    src, dst, node_ids = number_nodes(src, dst, apart=table.apart)
+    table.notice_unused()
     return EventStore.from_arrays(
         src,
         dst,
@@ -75,20 +89,14 @@ def _store(frame: nw.DataFrame[Any], rows: Rows, roles: Roles, *, apart: bool) -
         np.stack(features, axis=1) if features else None,
         labels=None if roles.label is None else column("label", roles.label).labels(),
         node_ids=node_ids,
+        edge_feature_names=table.feature_names,
     )
 
 
 def _of_one_type(src: Column, dst: Column) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of both columns in a type that holds all of them."""
-    ids = src.ids(), dst.ids()
-    if ids[0].dtype == ids[1].dtype:
-        return ids
-    kinds = {values.dtype.kind for values in ids}
-    if kinds == {"i", "u"}:
-        signed, unsigned = sorted(ids, key=lambda values: values.dtype.kind)
-        if unsigned.max() <= np.iinfo(np.int64).max:
-            return ids[0].astype(np.int64), ids[1].astype(np.int64)
-        if signed.min() >= 0:
-            return ids[0].astype(np.uint64), ids[1].astype(np.uint64)
-    received = f"{src.kind} and {dst.kind}"
-    raise DataError(refusal(dst.name, "of the type of src", received, "convert one of the two columns"))
+    ids = of_one_type(src.ids(), dst.ids())
+    if ids is None:
+        received = f"{src.kind} and {dst.kind}"
+        raise DataError(refusal(dst.name, "of the type of src", received, "convert one of the two columns"))
+    return ids

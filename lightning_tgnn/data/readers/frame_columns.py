@@ -10,10 +10,8 @@ import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.columns import float_column
+from lightning_tgnn.data.readers.dates import seconds_of
 from lightning_tgnn.data.readers.parse import whole_numbers
-
-_MICROSECONDS = 1e6
-_NANOSECONDS = 1e9
 
 
 def time_column(name: str, values: Any) -> np.ndarray:
@@ -72,7 +70,7 @@ class Column:
         if series.dtype == nw.Date:
             series = series.cast(nw.Datetime("us"))
         if isinstance(series.dtype, nw.Datetime):
-            return _seconds(series, series.dtype.time_unit)
+            return seconds_of(series)
         if series.dtype == nw.Boolean:
             raise self._refusal("numbers or dates", self.kind, "give the time of every event")
         return self.floats(np.float64)
@@ -115,11 +113,3 @@ class Column:
 
     def _refusal(self, requirement: str, received: str, cure: str) -> DataError:
         return DataError(refusal(self.name, requirement, received, cure))
-
-
-def _seconds(series: nw.Series[Any], unit: str) -> np.ndarray:
-    """Return dates as seconds since 1970, float64 [E]; whole microseconds are the same in every unit."""
-    if unit != "ns":
-        return series.dt.timestamp("us").to_numpy().astype(np.float64) / _MICROSECONDS
-    microseconds, rest = np.divmod(series.dt.timestamp("ns").to_numpy(), 1000)
-    return microseconds / _MICROSECONDS + rest / _NANOSECONDS

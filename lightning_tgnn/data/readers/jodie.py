@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.readers.table import Roles, Table, find_delimiter, find_rows, split, to_number
+from lightning_tgnn.data.readers.table import Roles, Table, begins_as_value, fields_of, find_delimiter, find_rows
 from lightning_tgnn.data.readers.text_file import Head
 
 _NAMES = ["user_id", "item_id", "timestamp", "state_label"]
@@ -14,7 +14,7 @@ _MANY = "comma_separated_list_of_features"
 
 def is_jodie(head: Head) -> bool:
     """Whether ``head`` is JODIE's header."""
-    return has_jodie_names(split(head.text, ","))
+    return has_jodie_names(head.text.split(","))
 
 
 def has_jodie_names(names: Sequence[str]) -> bool:
@@ -42,7 +42,7 @@ def jodie_table(head: Head) -> Table:
         DataError: There is no header, or the rows are shorter than it.
     """
     delimiter = find_delimiter(head.text) or ","
-    if to_number(split(head.text, delimiter)[0]) is not None:
+    if any(begins_as_value(field) for field in fields_of(head, delimiter)[: len(_NAMES)]):
         cure = f"put the line {','.join(_NAMES)},{_MANY} on top"
         raise DataError(refusal(f"{head.path}, line {head.number}", "JODIE's header", head.text[:80], cure))
     rows = find_rows(head, delimiter, has_header=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.node_ids import LONGEST_ID
 from lightning_tgnn.data.readers.frame import read_frame
 
 _MAGIC = b"PAR1"
@@ -16,13 +17,17 @@ _MAGIC = b"PAR1"
 def is_parquet(path: Path) -> bool:
     """Whether ``path`` is a file that begins as Parquet does."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
     except OSError:
         return False
 
 
-def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, bipartite: bool | None) -> EventStore:
+def read_parquet(
+    path: Path, *, columns: Mapping[str, Any] | None, bipartite: bool | None, longest_id: int = LONGEST_ID
+) -> EventStore:
     """Return the events of a Parquet file; see `read_frame`.
 
     Raises:
@@ -43,4 +48,4 @@ def read_parquet(path: Path, *, columns: Mapping[str, Any] | None, bipartite: bo
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         cure = "it was cut short or damaged: write, copy or download it again"
         raise DataError(refusal(str(path), "a complete Parquet file", str(error), cure)) from error
-    return read_frame(table, columns=columns, bipartite=bipartite, name=str(path))
+    return read_frame(table, columns=columns, bipartite=bipartite, longest_id=longest_id, name=str(path))

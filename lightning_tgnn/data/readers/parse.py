@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from lightning_tgnn.checks import DataError, LightningTGNNError, refusal
+from lightning_tgnn.data.node_ids import OtherIdsError, common_type, first_too_long
 from lightning_tgnn.data.readers.culprit import find_culprit
-from lightning_tgnn.data.readers.table import Roles, Rows, Table, to_number
+from lightning_tgnn.data.readers.dates import seconds_of_dates
+from lightning_tgnn.data.readers.table import Rows, Table, to_number
 from lightning_tgnn.data.readers.text_file import open_text
 
 if TYPE_CHECKING:
@@ -45,10 +47,6 @@ class Columns:
     edge_features: np.ndarray | None
 
 
-class _OtherIdsError(Exception):
-    """The ids are not all of the kind in question: a signal to read them as the next."""
-
-
 class _UnreadableError(ValueError):
     """A chunk holds something that is not what its column needs."""
 
@@ -70,7 +68,7 @@ def read_by_ids(table: Table, read: Callable[[IdKind], _Read]) -> _Read:
     """
     try:
         for kind in _kinds_to_try(table):
-            with suppress(_OtherIdsError):
+            with suppress(OtherIdsError):
                 return read(kind)
         return read("objects")
     except LightningTGNNError:
@@ -96,7 +94,7 @@ def read_chunks(table: Table, kind: IdKind) -> Iterator[dict[str, np.ndarray]]:
     roles, last = table.roles, table.rows.width - 1
     count, is_doubtful = 0, False
     for frame in _frames(table, kind):
-        yield _take(frame, roles, kind)
+        yield _take(frame, table, kind)
         count += 1
         # pandas fills short rows up; only an empty last column that nobody reads can hide one.
         is_doubtful |= last not in roles.positions() and bool((frame[last] == "").any())
@@ -124,6 +122,7 @@ def _frames(table: Table, kind: IdKind) -> Iterator[pd.DataFrame]:
 
     rows, roles = table.rows, table.roles
     inferred = {position for _, position in roles.numbers()} | ({roles.src, roles.dst} if kind == "integers" else set())
+    inferred -= {roles.time} if table.has_dates else set()
     types: dict[int, Any] = {position: object for position in range(rows.width) if position not in inferred}
     if kind == "bytes":
         types |= dict.fromkeys((roles.src, roles.dst), _BYTES)
@@ -166,10 +165,14 @@ def _pandas_version() -> tuple[int, ...]:
     return tuple(int(part) for part in pd.__version__.split(".")[:2])
 
 
-def _take(frame: pd.DataFrame, roles: Roles, kind: IdKind) -> dict[str, np.ndarray]:
+def _take(frame: pd.DataFrame, table: Table, kind: IdKind) -> dict[str, np.ndarray]:
     """Return what is kept of a chunk."""
-    taken = {"src": _ids(frame[roles.src], kind), "dst": _ids(frame[roles.dst], kind)}
-    taken["time"] = _numbers(frame, [roles.time], np.float64)[:, 0]
+    roles = table.roles
+    taken = {role: _ids(frame[getattr(roles, role)], kind, table.longest_id) for role in ("src", "dst")}
+    if table.has_dates:
+        taken["time"] = seconds_of_dates(frame[roles.time])
+    else:
+        taken["time"] = _numbers(frame, [roles.time], np.float64)[:, 0]
     if roles.label is not None:
         taken["labels"] = _numbers(frame, [roles.label], np.float64)[:, 0]
     if roles.edge_features:
@@ -177,14 +180,16 @@ def _take(frame: pd.DataFrame, roles: Roles, kind: IdKind) -> dict[str, np.ndarr
     return taken
 
 
-def _ids(column: pd.Series, kind: IdKind) -> np.ndarray:
+def _ids(column: pd.Series, kind: IdKind, longest: int) -> np.ndarray:
     values = column.to_numpy()
     if kind == "integers" and values.dtype.kind not in "iu":
-        raise _OtherIdsError
+        raise OtherIdsError
+    if kind == "objects" and first_too_long(values, longest) is not None:
+        raise _UnreadableError("an id that is too long")
     if kind == "bytes":
         values = np.ascontiguousarray(values, _BYTES)  # pandas may hand them out as objects
         if values.view(np.uint8).reshape(len(values), -1)[:, -1].any():
-            raise _OtherIdsError  # what is longer has been cut
+            raise OtherIdsError  # what is longer has been cut
     return values
 
 
@@ -197,16 +202,6 @@ def _numbers(frame: pd.DataFrame, positions: list[int], dtype: type) -> np.ndarr
     if not np.isfinite(values).all():
         raise _UnreadableError("NaN or infinity")
     return values
-
-
-def common_type(parts: list[np.ndarray]) -> np.dtype:
-    """Return the type that holds all ids as they are; numpy alone would join int64 and uint64 to float64."""
-    types = {part.dtype for part in parts}
-    if len(types) == 1:
-        return types.pop()
-    if any(part.dtype.kind == "i" and part.min() < 0 for part in parts):
-        raise _OtherIdsError
-    return np.dtype(np.uint64)
 
 
 def whole_numbers(labels: np.ndarray) -> np.ndarray:

@@ -9,15 +9,15 @@ from typing import Any
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.data.event_store import EventStore, is_event_store
+from lightning_tgnn.data.node_ids import LONGEST_ID, check_longest_id, number_nodes
 from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, uses_names
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
-from lightning_tgnn.data.readers.node_ids import number_nodes
 from lightning_tgnn.data.readers.parquet import is_parquet, read_parquet
 from lightning_tgnn.data.readers.parse import parse
 from lightning_tgnn.data.readers.snap import snap_table
-from lightning_tgnn.data.readers.table import Table, find_delimiter, split, to_number
-from lightning_tgnn.data.readers.text_file import Head, read_head
+from lightning_tgnn.data.readers.table import Table, find_delimiter, is_time, split
+from lightning_tgnn.data.readers.text_file import Head, check_regular, read_head
 from lightning_tgnn.data.readers.tgl import is_tgl_folder, read_tgl
 
 FORMATS = ("auto", "snap", "jodie", "csv")
@@ -30,12 +30,17 @@ def read_events(
     format: str = "auto",
     columns: Mapping[str, Any] | None = None,
     bipartite: bool | None = None,
+    longest_id: int = LONGEST_ID,
 ) -> EventStore:
     """Read the events of a text file, plain or gzipped, of a Parquet file or a TGL folder, or open an `EventStore`.
 
     Nodes are numbered in ascending order of their ids (integers by value, strings by code point), whatever the order
     of the rows; ``node_ids`` of the store leads back. Ids are integers if all of them are, and then 7 and 007 are the
     same; otherwise they are strings as written, without surrounding blanks; so are integers beyond 64 bits.
+
+    Times are numbers, or dates of ISO 8601 such as 2024-02-29 and 2024-02-29T12:30:00.5+02:00 if the first one is; of
+    dates the seconds since 1970 are taken (UTC where they name no zone). Columns that nothing reads are named in a
+    warning.
 
     Args:
         path: The file; what it is, and whether it is gzipped, is told by its content, not by its name. Nodes of a TGL
@@ -49,26 +54,38 @@ def read_events(
             ``edge_features``; for ``"snap"`` the positions. None goes by the usual names of a header.
         bipartite: Number sources and destinations apart, sources first, so that user 3 and item 3 are two nodes;
             None does so for ``"jodie"`` only, and for Parquet with JODIE's names.
+        longest_id: Bytes of UTF-8 that an id may have. All ids are stored as wide as the longest.
 
     Raises:
-        InvalidArgumentError: ``format`` is unknown, or ``columns`` is no mapping of roles to columns.
+        InvalidArgumentError: ``format`` is unknown, ``longest_id`` is no positive integer, or ``columns`` is no mapping
+            of roles to columns.
         DataError: The file is missing, damaged, empty or no text, or a row of it must not be trained on.
     """
     path = Path(path)
-    check_arguments(format, columns, bipartite)
+    check_arguments(format, columns, bipartite, longest_id)
     if is_event_store(path):
         return EventStore.open(path)
     if is_tgl_folder(path):
         check_unread(f"the TGL folder {path}", format=format, columns=columns, bipartite=bipartite)
         return read_tgl(path)
+    check_regular(path)
     if format == "auto" and is_parquet(path):
-        return read_parquet(path, columns=columns, bipartite=bipartite)
-    table = open_table(path, format=format, columns=columns, bipartite=bipartite)
+        return read_parquet(path, columns=columns, bipartite=bipartite, longest_id=longest_id)
+    table = open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
     read = parse(table)
     src, dst, node_ids = number_nodes(read.src, read.dst, apart=table.apart)
     if node_ids.dtype.kind == "U":
         check_text_ids(table, node_ids)
-    return EventStore.from_arrays(src, dst, read.time, read.edge_features, labels=read.labels, node_ids=node_ids)
+    table.notice_unused()
+    return EventStore.from_arrays(
+        src,
+        dst,
+        read.time,
+        read.edge_features,
+        labels=read.labels,
+        node_ids=node_ids,
+        edge_feature_names=table.feature_names,
+    )
 
 
 def check_unread(source: str, *, format: str = "auto", columns: Any = None, bipartite: bool | None = None) -> None:
@@ -82,7 +99,9 @@ def check_unread(source: str, *, format: str = "auto", columns: Any = None, bipa
             raise InvalidArgumentError(refusal(name, f"left out for {source}", value, "it says itself what it holds"))
 
 
-def open_table(path: Path, *, format: str, columns: Mapping[str, Any] | None, bipartite: bool | None) -> Table:
+def open_table(
+    path: Path, *, format: str, columns: Mapping[str, Any] | None, bipartite: bool | None, longest_id: int
+) -> Table:
     """Return where the rows of a text file begin and what its columns mean; arguments are those of `read_events`.
 
     Raises:
@@ -90,16 +109,19 @@ def open_table(path: Path, *, format: str, columns: Mapping[str, Any] | None, bi
     """
     head = read_head(path)
     table = _find_table(head, _find_format(head, columns) if format == "auto" else format, columns)
-    return table if bipartite is None else replace(table, apart=bipartite)
+    return replace(table, apart=table.apart if bipartite is None else bipartite, longest_id=longest_id)
 
 
-def check_arguments(format: str, columns: Mapping[str, Any] | None, bipartite: bool | None) -> None:
+def check_arguments(
+    format: str, columns: Mapping[str, Any] | None, bipartite: bool | None, longest_id: int = LONGEST_ID
+) -> None:
     """Check the form of what `read_events` takes, before any file is opened.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
     check_choice("format", format, FORMATS)
+    check_longest_id(longest_id)
     if bipartite not in (None, True, False):
         raise InvalidArgumentError(refusal("bipartite", "True, False or None", bipartite, "leave it out for None"))
     if columns is None:
@@ -118,7 +140,7 @@ def _find_format(head: Head, columns: Mapping[str, Any] | None) -> str:
         return "csv"
     fields = split(head.text, None)
     time = 2 if columns is None else columns["time"]
-    starts_with_event = time < len(fields) and to_number(fields[time]) is not None
+    starts_with_event = time < len(fields) and is_time(fields[time])
     return "snap" if delimiter is None or starts_with_event else "csv"
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.readers.csv_columns import roles_of
-from lightning_tgnn.data.readers.table import Roles, Rows, Table, find_rows, to_number
+from lightning_tgnn.data.readers.csv_columns import refuse_names_as_ids, roles_of
+from lightning_tgnn.data.readers.table import Roles, Rows, Table, find_rows, is_time
 from lightning_tgnn.data.readers.text_file import Head
 
 # KONECT's files look the same and begin so, but their third column is a weight.
@@ -26,11 +26,14 @@ def snap_table(head: Head, columns: Mapping[str, Any] | None) -> Table:
         DataError: The first row has too few columns or no time, or the file is KONECT's and ``columns`` is None.
     """
     rows = find_rows(head, None, has_header=False)
-    if columns is not None:
-        return Table(rows, roles_of(columns, rows))
-    _refuse_konect(head)
-    _refuse_no_time(rows)
-    return Table(rows, Roles(src=0, dst=1, time=2, edge_features=tuple(range(3, rows.width))))
+    if columns is None:
+        _refuse_konect(head)
+        _refuse_no_time(rows)
+        roles = Roles(src=0, dst=1, time=2, edge_features=tuple(range(3, rows.width)))
+    else:
+        roles = roles_of(columns, rows)
+    refuse_names_as_ids(rows, roles)
+    return Table(rows, roles)
 
 
 def _refuse_konect(head: Head) -> None:
@@ -47,6 +50,6 @@ def _refuse_no_time(rows: Rows) -> None:
     if rows.width < 3:
         cure = "give the events their times; a graph without times is not a stream"
         raise DataError(refusal(where, "src dst time", f"{rows.width} column(s): {' '.join(rows.first)[:80]}", cure))
-    if to_number(rows.first[2]) is None:
+    if not is_time(rows.first[2]):
         cure = "start a heading with #, or give format='csv' and columns"
-        raise DataError(refusal(f"{where}: time (column 2, counted from 0)", "a number", rows.first[2], cure))
+        raise DataError(refusal(f"{where}: time (column 2, counted from 0)", "a number or a date", rows.first[2], cure))

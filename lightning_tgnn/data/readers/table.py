@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.node_ids import LONGEST_ID
+from lightning_tgnn.data.readers.dates import is_date
 from lightning_tgnn.data.readers.text_file import Head, open_text
 
 
@@ -65,11 +68,40 @@ class Rows:
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file, the roles of their columns, and whether users and items are numbered apart."""
+    """The rows of a file and what they mean.
+
+    Attributes:
+        rows: Where they are.
+        roles: Of their columns.
+        apart: Whether users and items are numbered apart.
+        longest_id: Bytes of UTF-8 that an id may have.
+    """
 
     rows: Rows
     roles: Roles
     apart: bool = False
+    longest_id: int = LONGEST_ID
+
+    @property
+    def has_dates(self) -> bool:
+        """Whether times are dates; otherwise they are numbers. The first row tells."""
+        return is_date(self.rows.first[self.roles.time])
+
+    @property
+    def feature_names(self) -> list[str] | None:
+        """What the header calls the edge features; None where it has no name for each that tells them apart."""
+        if len(self.rows.names) != self.rows.width:
+            return None
+        names = [self.rows.names[position] for position in self.roles.edge_features]
+        return names if names and all(names) and len(set(names)) == len(names) else None
+
+    def notice_unused(self) -> None:
+        """Warn of columns that nothing reads."""
+        unused = sorted(set(range(self.rows.width)) - self.roles.positions())
+        if unused:
+            names = ", ".join(self.rows.name(position) for position in unused)
+            cure = "to use one, name it in columns, as label or among edge_features"
+            warnings.warn(f"{self.rows.path}: nothing reads the column(s) {names}; {cure}", stacklevel=3)
 
 
 def find_rows(head: Head, delimiter: str | None, *, has_header: bool) -> Rows:
@@ -88,10 +120,24 @@ def find_rows(head: Head, delimiter: str | None, *, has_header: bool) -> Rows:
 
 
 def _header(head: Head, delimiter: str | None) -> list[str]:
-    if delimiter is not None and len(list(csv.reader([f"{head.text}\n", ""], delimiter=delimiter))) == 1:
+    if delimiter is not None and '"' in head.text and _is_open(head.text, delimiter):
         cure = "close the quotes that open there"
         raise DataError(refusal(f"{head.path}, line {head.number}", "a whole header", head.text[:80], cure))
-    return split(head.text, delimiter)
+    return fields_of(head, delimiter)
+
+
+def fields_of(head: Head, delimiter: str | None) -> list[str]:
+    """Return the fields of the first line.
+
+    Raises:
+        DataError: One is longer than any field may be.
+    """
+    try:
+        return split(head.text, delimiter)
+    except csv.Error as error:
+        where, received = f"{head.path}, line {head.number}", f"{head.text[:80]}... ({error})"
+        cure = "check that it is a table, and close the quotes that open there"
+        raise DataError(refusal(where, "a header or an event", received, cure)) from None
 
 
 def iterate(path: Path, delimiter: str | None, skipped: int) -> Iterator[tuple[int, list[str]]]:
@@ -115,7 +161,11 @@ def iterate(path: Path, delimiter: str | None, skipped: int) -> Iterator[tuple[i
 
 
 def split(line: str, delimiter: str | None) -> list[str]:
-    """Return the fields of one line."""
+    """Return the fields of one line.
+
+    Raises:
+        csv.Error: One is too long.
+    """
     if delimiter is None:
         return re.split(r"[ \t]+", line.strip(" \t\r\n"))
     return next(csv.reader(io.StringIO(line), delimiter=delimiter, skipinitialspace=True), [])
@@ -123,8 +173,43 @@ def split(line: str, delimiter: str | None) -> list[str]:
 
 def find_delimiter(line: str) -> str | None:
     r"""Return that of ``, ; \t`` which makes the most fields, or None where none of them occurs."""
-    most = max(",;\t", key=lambda delimiter: len(split(line, delimiter)))
+    most = max(",;\t", key=lambda delimiter: _count_fields(line, delimiter))
     return most if most in line else None
+
+
+def _count_fields(line: str, delimiter: str) -> int:
+    if delimiter not in line or '"' not in line:
+        return line.count(delimiter) + 1
+    try:
+        return len(split(line, delimiter))
+    except csv.Error:  # a field that is too long for one
+        return 1
+
+
+def _is_open(line: str, delimiter: str) -> bool:
+    """Whether a quote in ``line`` goes on in the next one."""
+    try:
+        return len(list(csv.reader([f"{line}\n", ""], delimiter=delimiter))) == 1
+    except csv.Error:
+        return True
+
+
+def is_time(text: str) -> bool:
+    """Whether ``text`` is a number or a date.
+
+    >>> is_time("12.5"), is_time("2024-02-29"), is_time("time")
+    (True, True, False)
+    """
+    return to_number(text) is not None or is_date(text)
+
+
+def begins_as_value(text: str) -> bool:
+    """Whether ``text`` is blank or begins as a number does, which the name of a column does not.
+
+    >>> begins_as_value("1x"), begins_as_value("-.5"), begins_as_value(""), begins_as_value("x1")
+    (True, True, True, False)
+    """
+    return not text.strip() or re.match(r"\s*[+-]?\.?[0-9]", text) is not None
 
 
 def to_number(text: str) -> float | None:

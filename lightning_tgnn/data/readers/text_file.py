@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from lightning_tgnn.checks import DataError, refusal
 
 COMMENT_MARKS = "#%"
 _BLOCK_BYTES = 1 << 20
+_LONGEST_LINE = 1 << 24
 _COMMENT = re.compile(rb"(\A|[\r\n])[ \t]*[#%][^\r\n]*")
 _UTF8_MARK = b"\xef\xbb\xbf"
 KNOWN_BINARIES = {
@@ -98,18 +100,52 @@ class _BlockStream(io.RawIOBase):
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
-    """Yield the unpacked bytes in blocks that end where a line does."""
-    rest = b""
+    """Yield the unpacked bytes in blocks that end where a line does.
+
+    Raises:
+        DataError: A line is longer than any row of a table.
+    """
+    rest: list[bytes] = []
+    lines_before = 0
     with open_bytes(path) as file:
         while block := read_block(file, path):
-            end = block.rfind(b"\n") + 1
-            if not end:
-                rest += block
-                continue
-            yield rest + block[:end]
-            rest = block[end:]
-    if rest:
-        yield rest
+            end = _end_of_lines(block)
+            if end:
+                whole = b"".join([*rest, block[:end]])
+                lines_before += _count_lines(whole)
+                yield whole
+                rest = []
+            rest.append(block[end:])
+            if sum(map(len, rest)) > _LONGEST_LINE:
+                received = f"more, which begin with {b''.join(rest)[:20]!r}"
+                requirement, cure = f"of at most {_LONGEST_LINE:,} bytes", "give a table with a line per event"
+                raise DataError(refusal(f"{path}, line {lines_before + 1}", requirement, received, cure))
+    if any(rest):
+        yield b"".join(rest)
+
+
+def _end_of_lines(block: bytes) -> int:
+    """Return where the last whole line of a block ends, 0 without; a CR that may belong to an LF is no end."""
+    return block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, -1) + 1
+
+
+def _count_lines(block: bytes) -> int:
+    return block.count(b"\n") or block.count(b"\r")
+
+
+def check_regular(path: Path) -> None:
+    """Refuse pipes, sockets and devices, which can be read once or without end; what is not there is left to others.
+
+    Raises:
+        DataError: ``path`` is one.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
+        raise DataError(refusal(str(path), "a file", kind, "write what it gives to a file first"))
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -121,6 +157,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     if path.is_dir():
         cure = "give a file, or a folder that EventStore.save wrote"
         raise DataError(refusal(str(path), "a file", "a folder that is no event store", cure))
+    check_regular(path)
     try:
         with path.open("rb") as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
@@ -154,7 +191,7 @@ def _checked(path: Path, blocks: Iterator[bytes], blank_comments: bool) -> Itera
         if index == 0:
             block = block.removeprefix(_UTF8_MARK)
         _refuse_no_text(path, block, lines_before)
-        lines_before += block.count(b"\n")
+        lines_before += _count_lines(block)
         if blank_comments and any(mark.encode() in block for mark in COMMENT_MARKS):
             # With the comment gone a CR before it and an LF behind it would be one end of a line.
             block = _COMMENT.sub(lambda comment: comment[1].replace(b"\r", b"\n"), block)

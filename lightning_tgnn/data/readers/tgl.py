@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.columns import float_column
+from lightning_tgnn.data.columns import float_column, highest_count
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.graph_checks import pieces
 from lightning_tgnn.data.new_folder import new_folder
+from lightning_tgnn.data.node_ids import texts
 from lightning_tgnn.data.npy_file import NpyWriter, map_npy, mapped_tensor
 from lightning_tgnn.data.readers.csv_columns import csv_table
-from lightning_tgnn.data.readers.node_ids import texts
 from lightning_tgnn.data.readers.parse import Columns, parse
 from lightning_tgnn.data.readers.text_file import read_head
 from lightning_tgnn.tensor_file import load_tensors
@@ -43,6 +43,7 @@ def read_tgl(folder: Path) -> EventStore:
         held.edges.time,
         None if held.edge_features is None else held.edge_features.numpy(),
         None if held.node_features is None else held.node_features.numpy(),
+        num_nodes=held.num_nodes,
     )
 
 
@@ -51,7 +52,7 @@ def convert_tgl(folder: Path, target: Path) -> None:
     held = _open(folder)
     edges = held.edges
     nodes = None if held.node_features is None else held.node_features.numpy()
-    store = EventStore.from_arrays(edges.src, edges.dst, edges.time, node_features=nodes)
+    store = EventStore.from_arrays(edges.src, edges.dst, edges.time, node_features=nodes, num_nodes=held.num_nodes)
     with new_folder(target) as partial:
         if held.edge_features is None:
             store.write_to(partial)
@@ -69,6 +70,13 @@ class _Files:
     edges: Columns
     edge_features: Tensor | None
     node_features: Tensor | None
+
+    @property
+    def num_nodes(self) -> int:
+        """Rows of the node features, without them one more than the highest node."""
+        if self.node_features is not None:
+            return len(self.node_features)
+        return highest_count(self.edges.src, self.edges.dst)
 
 
 def _open(folder: Path) -> _Files:

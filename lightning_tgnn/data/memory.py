@@ -1,0 +1,56 @@
+"""How much memory this process can still have, and what would not fit into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from lightning_tgnn.checks import DataError, refusal
+
+
+def check_fits(argument: str, what: str, needed: int, *, cure: str) -> None:
+    """Refuse what takes more memory than there is, before anything is allocated.
+
+    Args:
+        argument: What is refused.
+        what: Its size, in words.
+        needed: Bytes that it takes.
+        cure: What to do about it.
+
+    Raises:
+        DataError: It does not fit.
+    """
+    available = available_memory()
+    if available is not None and needed > available:
+        received = f"{what}: {gigabytes(needed)}, {gigabytes(available)} free"
+        raise DataError(refusal(argument, "small enough for memory", received, cure))
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process can still have, swap included; None where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
+        free, swap = (kilobytes.get(name, 0) * 1024 for name in ("MemAvailable", "SwapFree"))
+        return min([free, *_limits()]) + swap if free else None
+    return None
+
+
+def _limits() -> Iterator[int]:
+    """Yield what control groups allow this process, as a container has them (version 2)."""
+    with suppress(OSError):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        for own in [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]:
+            for group in (Path(own), *Path(own).parents):
+                yield from _limit(Path("/sys/fs/cgroup") / group / "memory.max")
+
+
+def _limit(file: Path) -> Iterator[int]:
+    with suppress(OSError, ValueError):  # not there, or "max"
+        yield int(file.read_text())
+
+
+def gigabytes(count: int) -> str:
+    """Return bytes as they are named in a message."""
+    return f"{count / 1e9:,.1f} GB"

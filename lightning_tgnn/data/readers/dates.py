@@ -1,0 +1,64 @@
+"""Dates of ISO 8601 in text, and dates of tables, as seconds since 1970."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+_DATE = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)"
+    r"(?:[T ](\d{1,2})(?::?(\d{1,2})(?::?(\d{1,2})(?:\.\d+)?)?)?)?"
+    r" ?(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?",
+    re.ASCII,
+)
+_DASHES, _DIGITS = [4, 7], [0, 1, 2, 3, 5, 6, 8, 9]
+_MICROSECONDS = 1e6
+_NANOSECONDS = 1e9
+
+
+def is_date(text: str) -> bool:
+    """Whether ``text`` is a date, or a date with the time of day and perhaps its zone.
+
+    >>> is_date("2024-02-29"), is_date("2024-02-29T12:30:00.5+02:00"), is_date("2023-02-29"), is_date("20240229")
+    (True, True, False, False)
+    """
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        return False
+    try:
+        datetime(*(int(part or 0) for part in match.groups()))  # type: ignore[arg-type]
+    except ValueError:
+        return False
+    return True
+
+
+def seconds_of_dates(texts: Any) -> np.ndarray:
+    """Return the seconds since 1970 of dates as `is_date` knows them, UTC where they name no zone, float64 [E].
+
+    Args:
+        texts: [E], strings.
+
+    Raises:
+        ValueError: One is no such date.
+    """
+    import pandas as pd
+
+    texts = pd.Series(texts, dtype=object).str.strip()
+    # pandas alone would take years, 20240229, gaps and words such as NaT as well.
+    letters = np.array(texts.tolist(), "S10").view(np.uint8).reshape(-1, 10)
+    digits = letters[:, _DIGITS]
+    if not ((letters[:, _DASHES] == ord("-")).all() and (digits >= ord("0")).all() and (digits <= ord("9")).all()):
+        raise ValueError("a time that is no date")
+    return seconds_of(nw.from_native(pd.to_datetime(texts, format="ISO8601", utc=True), series_only=True))
+
+
+def seconds_of(series: nw.Series[Any]) -> np.ndarray:
+    """Return a column of dates as seconds since 1970, float64 [E]; whole microseconds are the same in every unit."""
+    if getattr(series.dtype, "time_unit", "us") != "ns":
+        return series.dt.timestamp("us").to_numpy().astype(np.float64) / _MICROSECONDS
+    microseconds, rest = np.divmod(series.dt.timestamp("ns").to_numpy(), 1000)
+    return microseconds / _MICROSECONDS + rest / _NANOSECONDS

@@ -1,0 +1,62 @@
+"""SIGTERM, by which schedulers end jobs: all ranks end at the same step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from lightning_tgnn.comm import peer_failure
+
+_EVALUATION_BATCHES = 8
+
+
+class Termination:
+    """Takes down that this process has been told to end, and ends the run where all ranks have come to.
+
+    Lightning's handler of the signal talks to the other ranks from wherever the process is, in the middle of another
+    exchange as well, and only the first rank's word counts. Here the handler makes a note, and the ranks compare notes
+    between two steps, where Lightning broadcasts the first rank's.
+
+    Args:
+        trainer: Whose handler and broadcast are replaced.
+        device: Where the note is sent from.
+    """
+
+    def __init__(self, trainer: pl.Trainer, device: torch.device) -> None:
+        self._trainer, self._device = trainer, device
+        self._told = False
+        self._batches = 0
+        trainer._signal_connector._sigterm_notifier_fn = self._note  # type: ignore[method-assign, assignment]
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = self.compare  # type: ignore[method-assign]
+
+    def _note(self, signum: int, frame: Any) -> None:
+        launcher = self._trainer.strategy.launcher
+        if launcher is not None and not self._told:
+            launcher.kill(signum)  # of the processes that this one has started
+        self._told = True
+
+    def compare(self) -> None:
+        """End the run if any rank has been told to; all ranks have to call it.
+
+        Raises:
+            SIGTERMException: One has.
+        """
+        told = torch.tensor([int(self._told)], device=self._device)
+        with peer_failure("comparison of ranks between two steps"):
+            dist.all_reduce(told, dist.ReduceOp.MAX)
+        if told.item():
+            trainer: Any = self._trainer
+            trainer._signal_connector.received_sigterm = True
+            rank_zero_info(f"SIGTERM: all {trainer.world_size} ranks end after step {trainer.global_step}")
+            raise SIGTERMException
+
+    def compare_in_evaluation(self) -> None:
+        """Do so after some batches of an evaluation: they are many, and short."""
+        self._batches += 1
+        if self._batches % _EVALUATION_BATCHES == 0:
+            self.compare()

@@ -1,0 +1,111 @@
+"""Where a fit goes on after a checkpoint: behind the last finished step, however often it has been resumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.loops.evaluation_loop import RestartStage
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from torch import Tensor
+
+
+class FitProgress:
+    """Puts Lightning's counters right where it resumes in the middle of an epoch or at its end.
+
+    Lightning counts an epoch as begun in some hooks and as finished in others. A checkpoint of an epoch's last step
+    falls in between: it would skip the validation that follows, count the next epoch as finished before it has begun,
+    and begin that one anew if it is resumed a second time. Here a checkpoint lies either behind some steps of an epoch,
+    whose validation is still to come or over, or before the first step of an epoch.
+    """
+
+    def __init__(self) -> None:
+        self._validated = -1
+        self._loaded: _Loaded | None = None
+
+    def note_validation(self, trainer: pl.Trainer) -> None:
+        """Note that the validation after the current step is over."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._validated = trainer.fit_loop.total_batch_idx
+
+    def state_dict(self, trainer: pl.Trainer) -> dict[str, Any]:
+        """Return whether the validation after the current step is over, and the figures that schedules look at."""
+        figures = {name: value.detach().cpu().clone() for name, value in trainer.callback_metrics.items()}
+        return {"validated": self._validated == trainer.fit_loop.total_batch_idx, "figures": figures}
+
+    def load(self, checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
+        """Put the counters of a checkpoint right, before Lightning reads them.
+
+        Args:
+            checkpoint: Changed in place.
+            state: What `state_dict` returned when it was saved.
+        """
+        self._loaded = None
+        loop = checkpoint.get("loops", {}).get("fit_loop")
+        if loop is None:
+            return
+        epochs, batches = loop["epoch_progress"], loop["epoch_loop.batch_progress"]
+        now = epochs["current"]
+        within = now["processed"] < now["started"] == now["ready"] and batches["current"]["processed"] > 0
+        self._loaded = _Loaded(
+            within_epoch=within,
+            validated=state.get("validated", False),
+            ends_epoch=not within and now["completed"] < now["processed"],
+            figures=state.get("figures", {}),
+        )
+        unfinished = batches if within else epochs
+        for count in (unfinished["total"], unfinished["current"]):
+            count |= dict.fromkeys(count, count["processed"])
+        evaluated = loop["epoch_loop.val_loop.batch_progress"]
+        evaluated["total"] |= dict.fromkeys(evaluated["total"], evaluated["total"]["processed"])
+        evaluated["current"] |= dict.fromkeys(evaluated["current"], 0)  # a validation begins at its first batch
+
+    def begin(self, trainer: pl.Trainer) -> None:
+        """Tell the loops of a resumed fit what is still to be done; to be called when it starts."""
+        loaded, self._loaded = self._loaded, None
+        self._validated = -1
+        if loaded is None or trainer.ckpt_path is None:
+            return
+        trainer.callback_metrics.update(loaded.figures)
+        if loaded.within_epoch:
+            self._validated = trainer.fit_loop.total_batch_idx if loaded.validated else -1
+            _go_on_within_epoch(trainer.fit_loop, validated=loaded.validated)
+            return
+        if loaded.ends_epoch:
+            _follow_figures(trainer.fit_loop)
+        # The next epoch begins as any other; Lightning says otherwise where `max_steps` is given.
+        trainer.fit_loop.epoch_loop.restarting = False
+        trainer.fit_loop._restarting = False
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Where a checkpoint lies: behind steps of an epoch, or in the hooks at its end, or before the next."""
+
+    within_epoch: bool
+    validated: bool
+    ends_epoch: bool
+    figures: dict[str, Tensor]
+
+
+def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:
+    loop = fit.epoch_loop
+    assert fit._data_fetcher is not None
+    ends_in_validation = loop._should_check_val_fx(fit._data_fetcher)
+    to_validate = ends_in_validation and not validated
+    loop.val_loop._restart_stage = RestartStage.RESTARTED_MID_EVALUATION if to_validate else RestartStage.NONE
+    if loop._num_ready_batches_reached() and not ends_in_validation:
+        fit._data_fetcher.done = True  # the loader may have more batches than an epoch takes
+    if loop.trainer.lightning_module.automatic_optimization:
+        still_to_count = ends_in_validation and not loop._should_accumulate()
+        loop._batches_that_stepped = loop.global_step - int(still_to_count)
+    fit._restarting = False  # schedules that follow a figure are left out at the end of an epoch otherwise
+
+
+def _follow_figures(fit: _FitLoop) -> None:
+    """Let schedules that follow a figure take the step of the epoch, for which Lightning has saved too early."""
+    if fit.epoch_loop._num_ready_batches_reached():
+        fit.epoch_progress.current.completed -= 1  # of that epoch, not of the next
+        fit.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+        fit.epoch_progress.current.completed += 1

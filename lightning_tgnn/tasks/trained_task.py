@@ -1,0 +1,132 @@
+"""What all tasks have in common: an exact resume, and an end at the first value that is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakSet
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, refusal
+from lightning_tgnn.tasks.accumulated_gradients import accumulated_gradients, restore_accumulated_gradients
+from lightning_tgnn.tasks.finite import check_finite, check_loss_and_gradients
+from lightning_tgnn.tasks.restorable_task import RestorableTask
+from lightning_tgnn.tasks.resume import FitProgress
+
+_CHECKPOINT_KEY = "lightning_tgnn.fit"
+_silenced: WeakSet[ModelCheckpoint] = WeakSet()
+"""Callbacks that would have saved a checkpoint of a run that a fault has ended."""
+
+
+class TrainedTask(RestorableTask):
+    """A task that is resumed exactly, and whose run ends at the first loss or gradient that is not finite.
+
+    Args:
+        detect_nan: End the run there, on all ranks, and write no checkpoint any more.
+
+    Raises:
+        InvalidArgumentError: ``detect_nan`` is not a bool.
+    """
+
+    def __init__(self, *, detect_nan: bool = True) -> None:
+        super().__init__()
+        if not isinstance(detect_nan, bool):
+            raise InvalidArgumentError(refusal("detect_nan", "True or False", detect_nan, "True is usual"))
+        self.detect_nan = detect_nan
+        self._fit_progress = FitProgress()
+        self._saved_gradients: dict[str, Tensor] = {}
+        self._loss: Tensor | None = None
+        self._fault: NotFiniteError | None = None
+
+    def on_fit_start(self) -> None:
+        """Forget how an earlier fit ended."""
+        self._fault = None
+        for callback in _with_save_on_exception(self.trainer, False):
+            if callback in _silenced:
+                _silenced.discard(callback)
+                callback.save_on_exception = True
+
+    def on_train_start(self) -> None:
+        """Go on where the checkpoint says."""
+        self._fit_progress.begin(self.trainer)
+        saved, self._saved_gradients = self._saved_gradients, {}
+        if self.trainer.ckpt_path is not None:
+            restore_accumulated_gradients(saved, self.trainer)
+
+    def on_validation_epoch_end(self) -> None:
+        """Note that this validation is over."""
+        self._fit_progress.note_validation(self.trainer)
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        """Keep the loss until its gradients are there."""
+        self._loss = loss.detach()
+
+    def on_after_backward(self) -> None:
+        """Refuse a loss or a gradient that is not finite.
+
+        Raises:
+            NotFiniteError: There is one.
+        """
+        loss, self._loss = self._loss, None
+        if not self.detect_nan or loss is None:
+            return
+        gradients = {name: value.grad for name, value in self.named_parameters() if value.grad is not None}
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            gradients = {}  # a loss scale that is too large shows there, and is made smaller
+        where = f"in batch {self.trainer.fit_loop.batch_idx} of epoch {self.trainer.current_epoch}"
+        self._end_on_fault(check_loss_and_gradients, where, loss, gradients)
+
+    def check_scores(self, *scores: Tensor) -> None:
+        """Refuse scores of an evaluation that are not finite.
+
+        Raises:
+            NotFiniteError: There are such.
+        """
+        if self.detect_nan:
+            part = "test" if self.trainer.testing else "validation"
+            self._end_on_fault(check_finite, f"scores of the {part}", [("", values) for values in scores])
+
+    def check_saved(self, what: str, values: Mapping[str, Any]) -> None:
+        """Refuse tensors of a checkpoint that are not finite.
+
+        Raises:
+            NotFiniteError: There are such.
+        """
+        if self.detect_nan:
+            self._end_on_fault(check_finite, what, values.items())
+
+    def _end_on_fault(self, check: Any, *arguments: Any) -> None:
+        try:
+            check(*arguments)
+        except NotFiniteError as fault:
+            self._fault = fault
+            for callback in _with_save_on_exception(self.trainer, True):
+                callback.save_on_exception = False
+                _silenced.add(callback)
+            raise
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add where the fit stands, unless there is something in it that is not finite.
+
+        Raises:
+            NotFiniteError: There is.
+        """
+        if self._fault is not None:
+            raise self._fault
+        gradients = accumulated_gradients(self.trainer)
+        self.check_saved("weight", checkpoint["state_dict"])
+        checkpoint[_CHECKPOINT_KEY] = self._fit_progress.state_dict(self.trainer) | {"gradients": gradients}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take over where the fit stood."""
+        saved = checkpoint.get(_CHECKPOINT_KEY, {})
+        self._fit_progress.load(checkpoint, saved)
+        self._saved_gradients = saved.get("gradients", {})
+
+
+def _with_save_on_exception(trainer: pl.Trainer, value: bool) -> list[ModelCheckpoint]:
+    callbacks = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    return [callback for callback in callbacks if callback.save_on_exception == value]

@@ -1,0 +1,145 @@
+"""The first value that is not finite ends a run, and nothing of it is written."""
+
+import math
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
+
+from lightning_tgnn import (
+    EdgeClassification,
+    EventStore,
+    FullGraphDataModule,
+    LinkPrediction,
+    NodeClassification,
+    TemporalDataModule,
+)
+from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError
+from lightning_tgnn.data import generate_graph
+from tests.data.streams import random_store
+
+BREAKS_AT = 3
+SIZES = {"memory_dim": 4, "embedding_dim": 4, "time_dim": 4, "dropout": 0.0}
+
+
+class Break(Callback):
+    """Makes something of a step NaN or infinite."""
+
+    def __init__(self, what, value=math.nan):
+        self.what, self.value = what, value
+
+    def on_before_backward(self, trainer, module, loss):
+        if trainer.global_step == BREAKS_AT and self.what == "gradient":
+            list(module.parameters())[2].register_hook(lambda gradient: gradient * self.value)
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == BREAKS_AT and self.what == "loss":
+            next(iter(module.parameters())).data[0] = self.value
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if trainer.global_step == BREAKS_AT and self.what == "weight":
+            next(iter(module.parameters())).data[0] = self.value
+
+    def on_validation_start(self, trainer, module):
+        if self.what == "validation" and not trainer.sanity_checking:
+            next(iter(module.parameters())).data.fill_(self.value)
+
+
+def links(**options):
+    data = TemporalDataModule(random_store(90, 9, seed=1), batch_size=10, num_neighbors=2, num_eval_negatives=2)
+    return data, LinkPrediction("tgn", **SIZES, **options)
+
+
+def edges(**options):
+    store = random_store(90, 9, seed=1)
+    store = EventStore.from_arrays(store.src, store.dst, store.time, labels=torch.arange(90) % 3)
+    return TemporalDataModule(store, batch_size=10, num_neighbors=2), EdgeClassification("tgn", **SIZES, **options)
+
+
+def nodes(**options):
+    data = FullGraphDataModule(generate_graph(30, 80, 3, 5, seed=2))
+    return data, NodeClassification(hidden_dim=4, dropout=0.0, **options)
+
+
+def train(made, folder, fault, **options):
+    data, task = made
+    every = ModelCheckpoint(folder, every_n_train_steps=1, save_top_k=-1, save_last=True, save_on_exception=True)
+    best = ModelCheckpoint(folder / "best", monitor="train/loss", save_last=True, save_on_exception=True)
+    settings = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(max_epochs=6, callbacks=[fault, every, best], **(settings | options))
+    trainer.fit(task, datamodule=data)
+    return trainer
+
+
+def steps_written(folder):
+    written = [torch.load(path, weights_only=True) for path in folder.rglob("*.ckpt")]
+    for held in written:
+        assert all(value.isfinite().all() for value in held["state_dict"].values() if value.is_floating_point())
+    return {held["global_step"] for held in written}
+
+
+@pytest.mark.parametrize("make", [links, edges, nodes])
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("loss", r"loss in batch \d of epoch \d must be finite, got nan; .*lower the learning rate.*detect_nan=False"),
+        ("gradient", r"gradient of .+ in batch \d of epoch \d must be finite, got nan; lower"),
+        ("weight", r"weight .+ must be finite, got nan; "),
+        ("validation", r"scores of the validation must be finite, got nan; "),
+    ],
+)
+def test_it_ends_there_and_no_checkpoint_is_written(tmp_path, make, what, message):
+    with pytest.raises(NotFiniteError, match=message):
+        train(make(), tmp_path, Break(what))
+    last = BREAKS_AT if what in ("loss", "gradient") else BREAKS_AT - 1
+    if what != "validation":
+        assert max(steps_written(tmp_path)) == last
+    else:
+        steps_written(tmp_path)
+
+
+def test_the_largest_gradient_is_named_where_it_is_finite(tmp_path):
+    class Offset(LinkPrediction):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx) + (math.inf if self.global_step == BREAKS_AT else 0)
+
+    with pytest.raises(NotFiniteError, match=r"loss .* got inf; the largest gradient is [0-9.e-]+ of [a-z._0-9]+; low"):
+        train((links()[0], Offset("tgn", **SIZES)), tmp_path, Break("nothing"))
+    assert max(steps_written(tmp_path)) == BREAKS_AT
+
+
+def test_no_other_callback_writes_one_either(tmp_path):
+    keep = OnExceptionCheckpoint(tmp_path / "other")
+    data, task = links()
+    trainer = pl.Trainer(
+        accelerator="cpu", max_epochs=2, logger=False, enable_progress_bar=False, callbacks=[Break("loss"), keep]
+    )
+    with pytest.raises(NotFiniteError):
+        trainer.fit(task, datamodule=data)
+    assert not list((tmp_path / "other").rglob("*.ckpt"))
+
+
+@pytest.mark.parametrize("make", [links, nodes])
+def test_it_can_be_turned_off(tmp_path, make):
+    trainer = train(make(detect_nan=False), tmp_path, Break("loss"), limit_val_batches=0, num_sanity_val_steps=0)
+    assert trainer.state.finished
+    with pytest.raises(InvalidArgumentError, match="detect_nan must be True or False, got 'no'"):
+        make(detect_nan="no")
+
+
+def test_a_large_gradient_is_none_that_is_not_finite(tmp_path):
+    train(links(), tmp_path, Break("gradient", 1e25), limit_val_batches=0)  # its square is infinite
+
+
+def test_a_second_fit_saves_on_exceptions_again(tmp_path):
+    data, task = links()
+    keep = ModelCheckpoint(tmp_path, save_on_exception=True)
+    fault = Break("loss")
+    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(max_epochs=1, callbacks=[fault, keep], **options)
+    with pytest.raises(NotFiniteError):
+        trainer.fit(task, datamodule=data)
+    fault.what = "nothing"
+    trainer.fit(links()[1], datamodule=data)
+    assert keep.save_on_exception

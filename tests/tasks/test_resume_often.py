@@ -1,0 +1,149 @@
+"""A run that is broken off at any step and resumed, once or several times, does the steps of the one that was not."""
+
+import random
+from functools import partial
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from lightning_tgnn import FullGraphDataModule, LinkPrediction, NodeClassification, TemporalDataModule
+from lightning_tgnn.data import generate_graph
+from tests.data.streams import random_store
+
+EPOCHS = 3
+BATCHES = 5  # of an epoch
+
+
+class BrokenOff(BaseException):
+    pass
+
+
+class Journal(Callback):
+    """Writes down every batch and every validation, by epoch; breaks off when a batch has been seen often enough."""
+
+    def __init__(self, written, break_at=None):
+        self.written, self.break_at = written, break_at
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
+        key = ("batch", trainer.current_epoch, batch_idx)
+        self.written[key] = (float(outputs["loss"]), trainer.global_step, *rates)
+
+    def on_validation_end(self, trainer, module):
+        loop = trainer.fit_loop.epoch_loop
+        figures = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        self.written["validation", trainer.current_epoch, loop.batch_idx] = (figures, loop._batches_that_stepped)
+
+    def on_train_epoch_end(self, trainer, module):
+        self.written["epoch", trainer.current_epoch] = trainer.global_step
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if (trainer.current_epoch, batch_idx) == self.break_at:
+            raise BrokenOff
+
+
+class Scheduled(LinkPrediction):
+    """Its learning rate follows what a validation of each epoch says."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", factor=0.5, patience=0, threshold=0.5)
+        monitor = "val/ap" if self.trainer.enable_validation else "train/loss"
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": monitor}}
+
+
+def stream_run(**options):
+    store = random_store(71, 9, seed=1)
+    data = TemporalDataModule(store, batch_size=10, num_neighbors=2, num_eval_negatives=2, **options)
+    pl.seed_everything(3, verbose=False)
+    return data, Scheduled("tgn", memory_dim=4, embedding_dim=4, time_dim=4, dropout=0.3, lr=1e-2)
+
+
+def graph_run():
+    data = FullGraphDataModule(generate_graph(30, 80, 3, 5, seed=2))
+    pl.seed_everything(3, verbose=False)
+    return data, NodeClassification(hidden_dim=4, dropout=0.3)
+
+
+def train(made, folder, written, *, every=None, resume=None, break_at=None, more=(), **options):
+    data, task = made
+    keep = ModelCheckpoint(folder, filename="{epoch}-{step}", every_n_train_steps=every, save_last=True, save_top_k=1)
+    settings = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    settings |= {"num_sanity_val_steps": 0, "max_epochs": EPOCHS}
+    journal = Journal(written, break_at)
+    trainer = pl.Trainer(callbacks=[journal, keep, *more], **(settings | options))
+    try:
+        trainer.fit(task, datamodule=data, ckpt_path=resume)
+    except BrokenOff:
+        return None
+    state = {} if isinstance(task, NodeClassification) else task.state_store.state_dict()
+    tensors = {**task.state_dict(), **{name: value for name, value in state.items() if torch.is_tensor(value)}}
+    return tensors, trainer.global_step, trainer.current_epoch
+
+
+def assert_exact(make, folder, breaks, **options):
+    """Break a run off at some batches, one after the other, and compare it with one that nobody has broken off."""
+    whole, pieces = {}, {}
+    expected = train(make(), folder / "whole", whole, **options)
+    resume = None
+    for number, break_at in enumerate([*breaks, None]):
+        torch.rand(number)  # the random states have to come from the checkpoint
+        ended = train(make(), folder / "pieces", pieces, resume=resume, break_at=break_at, **options)
+        assert (ended is None) == (break_at is not None)
+        last = folder / "pieces" / "last.ckpt"
+        resume = last if last.exists() else None
+    assert pieces == whole
+    assert ended[1:] == expected[1:]
+    assert all(torch.equal(ended[0][name], value) for name, value in expected[0].items())
+
+
+PLANS = {
+    "every step": {"every": 1},
+    "steps that divide the epoch": {"every": BATCHES},
+    "accumulation 2": {"every": 1, "accumulate_grad_batches": 2},
+    "accumulation 3": {"every": 2, "accumulate_grad_batches": 3},
+    "validation within the epoch": {"every": 1, "val_check_interval": 2},
+    "saved after validation": {"val_check_interval": 2, "accumulate_grad_batches": 2},
+    "epochs": {},
+    "max_steps": {"every": 2, "max_epochs": -1, "max_steps": EPOCHS * BATCHES},
+    "max_steps, epochs": {"max_epochs": -1, "max_steps": EPOCHS * BATCHES},
+    "part of the epoch": {"every": 3, "limit_train_batches": 3},
+    "no validation": {"every": 1, "limit_val_batches": 0},
+}
+
+
+EVERY_MOMENT = ("steps that divide the epoch", "accumulation 2")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_step_is_the_same_after_every_resume(tmp_path, plan):
+    options = PLANS[plan]
+    batches = options.get("limit_train_batches", BATCHES)
+    moments = [(epoch, batch) for epoch in range(EPOCHS) for batch in range(batches)]
+    random.Random(f"often {plan}").shuffle(moments)
+    trials = len(moments) // 3 if plan in EVERY_MOMENT else 2
+    for trial in range(trials):
+        ahead = {"num_workers": trial % 2, "prefetch_batches": 2, "presample": ("off", "epoch")[trial % 2]}
+        breaks = sorted(moments[3 * trial : 3 * trial + 3])
+        assert_exact(partial(stream_run, **ahead), tmp_path / str(trial), breaks, **options)
+
+
+@pytest.mark.parametrize("every", [1, 2, None])
+def test_an_epoch_of_one_step_as_well(tmp_path, every):
+    for number, epochs in enumerate([(0, 1, 2), (1, 2), (2, 2)]):
+        assert_exact(graph_run, tmp_path / str(number), [(epoch, 0) for epoch in epochs], every=every)
+
+
+def test_a_checkpoint_before_the_first_step_of_an_epoch(tmp_path):
+    class Keep(Callback):
+        def on_train_epoch_start(self, trainer, module):
+            if trainer.current_epoch == 1:
+                trainer.save_checkpoint(tmp_path / "start.ckpt")
+
+    whole, resumed = {}, {}
+    expected = train(stream_run(), tmp_path / "whole", whole, more=[Keep()])
+    ended = train(stream_run(), tmp_path / "resumed", resumed, resume=tmp_path / "start.ckpt")
+    assert resumed == {key: value for key, value in whole.items() if key[1] > 0}
+    assert all(torch.equal(ended[0][name], value) for name, value in expected[0].items())
