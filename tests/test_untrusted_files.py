@@ -26,6 +26,7 @@ from lightning_tgnn import (
     Predictor,
     TemporalDataModule,
 )
+from lightning_tgnn.checkpoint_io import WholeCheckpointIO
 from lightning_tgnn.checks import CheckpointError, LightningTGNNError
 from lightning_tgnn.cli import TGNNCommand, main
 from lightning_tgnn.tasks import LayerLinkPrediction
@@ -291,35 +292,20 @@ def test_versions_whose_readers_run_code_are_not_installed(package, unsafe):
     assert version(package).partition("+")[0] in SpecifierSet(required)
 
 
-def test_a_resumed_run_deletes_no_file_that_a_checkpoint_names(watched, tmp_path):
-    (tmp_path / "runs").mkdir()
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
-    data = data_module(watched.store)
-
-    def run(ckpt_path=None, **options):
-        keep = ModelCheckpoint(tmp_path / "runs", every_n_epochs=1)
-        task = LayerLinkPrediction("torch_geometric.nn.SAGEConv", ARGUMENTS, **WIDTHS)
-        trainer(enable_checkpointing=True, callbacks=[keep], **options).fit(task, datamodule=data, ckpt_path=ckpt_path)
-        return keep
-
-    first = run(max_epochs=1).best_model_path
-    held = torch.load(first, weights_only=True)
-    (key,) = (name for name in held["callbacks"] if name.startswith("ModelCheckpoint"))
-    names = [f"{tmp_path}/runs/../precious", f"local://{precious}", str(precious)]
+def test_a_checkpoint_names_no_file_elsewhere_that_a_resumed_run_would_delete(tmp_path):
+    runs, precious = tmp_path / "runs", tmp_path / "precious"
+    names = [f"{runs}/../precious", f"local://{precious}", str(precious), f"{runs}/best.ckpt"]
     for name in names:
-        for state in ({"dirpath": f"{tmp_path}/runs"}, {"dirpath": f"local://{tmp_path}"}, {}):
-            own = held["callbacks"][key] | {"best_k_models": {name: torch.tensor(1.0)}, "best_model_path": name}
-            own = own | {"kth_best_model_path": name, "last_model_path": name}
-            crafted = {k: v for k, v in own.items() if k != "dirpath"} | state
-            torch.save({**held, "callbacks": {key: crafted}}, tmp_path / "crafted.ckpt")
+        for folder in ({"dirpath": str(runs)}, {"dirpath": f"local://{tmp_path}"}, {}):
+            state = {"best_k_models": {name: torch.tensor(1.0)}, "best_model_path": name, "best_model_score": None}
+            state |= {"kth_best_model_path": name, "last_model_path": name, **folder}
+            torch.save({"callbacks": {"ModelCheckpoint": state}}, tmp_path / "crafted.ckpt")
+            loaded = WholeCheckpointIO().load_checkpoint(tmp_path / "crafted.ckpt")["callbacks"]["ModelCheckpoint"]
+            keep = ModelCheckpoint(runs)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                run(tmp_path / "crafted.ckpt", max_epochs=2)
-            assert precious.exists(), name
-    second = run(first, max_epochs=2)
-    assert (
-        [path.name for path in (tmp_path / "runs").iterdir()]
-        == [Path(second.best_model_path).name]
-        != [Path(first).name]
-    )
+                keep.load_state_dict(loaded)
+            own = name == names[-1] and folder.get("dirpath") == str(runs)
+            assert list(keep.best_k_models) == ([name] if own else []), (name, folder)
+            for path in (keep.best_model_path, keep.kth_best_model_path, keep.last_model_path):
+                assert path == (name if own else ""), (name, folder)

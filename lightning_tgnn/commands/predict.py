@@ -151,7 +151,7 @@ def _predictor(options: PredictOptions) -> Predictor:
     own: dict[str, Any] = {name: check_import(name, given) for name, given in paths.items() if given is not None}
     if is_saved_predictor(path):
         return Predictor.load(path, device=options.device, trust=options.trust, **own)
-    door = {"device": options.device, "root": options.root, "trust": options.trust}
+    door: dict[str, Any] = {"device": options.device, "root": options.root, "trust": options.trust}
     return Predictor.from_checkpoint(path, options.source, **door, **own)
 
 
@@ -205,11 +205,12 @@ def _known(
         ids = _in_type(given, predictor.id_type) if predictor.ids_are_integers else given
         is_known = np.array(ids.notna())
         is_known[is_known] = predictor.knows(_plain(ids[is_known]).to_numpy(), sides[name])
-        for row in np.flatnonzero(~is_known):
+        for row in np.flatnonzero(~is_known).tolist():
             unknown.setdefault(row, []).append(f"{name} {given.iloc[row]!s}")
         piece = piece.assign(**{name: ids})
     status = pd.Series(_OK, piece.index, dtype=object)
-    status.iloc[list(unknown)] = [f"unknown {' and '.join(named)}" for named in unknown.values()]
+    for row, named in unknown.items():
+        status.iloc[row] = f"unknown {' and '.join(named)}"
     return piece, status
 
 
@@ -276,7 +277,8 @@ def _top_k(predictor: Predictor, options: PredictOptions) -> Answer:
         is_found = ~np.ma.getmaskarray(best.destinations).ravel()
         rank = np.tile(np.arange(1, options.k + 1), len(piece))
         found = pd.Series(best.destinations.data.ravel(), asked.index)
-        found = found.astype({"i": "Int64", "u": "UInt64"}.get(found.dtype.kind, "string")).where(is_found)
+        nullable: Any = {"i": "Int64", "u": "UInt64"}.get(found.dtype.kind, "string")
+        found = found.astype(nullable).where(is_found)
         ranks = pd.Series(rank, asked.index, dtype="Int64").where(is_found)
         asked = asked.assign(rank=ranks, dst=found, probability=best.probabilities.ravel())
         return asked.assign(status=np.where(is_found, _OK, "no candidate is left"))[is_found | (rank == 1)]

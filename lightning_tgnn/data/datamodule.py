@@ -242,8 +242,7 @@ class TemporalDataModule(DescribedData):
         """
         split = {"split_by" if name == "by" else name: value for name, value in self._split_options.items()}
         split["held_out_nodes"] = split.pop("held_out")
-        names = ("num_neighbors", "neighbor_sampler", "past")
-        shown = {name: getattr(self, name) for name in names}
+        shown = {name: getattr(self, name) for name in ("num_neighbors", "neighbor_sampler", "past")}
         if not training:
             return {**split, **shown, **({"seed": self.seed} if split["held_out_nodes"] else {})}
         names = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")

@@ -132,10 +132,12 @@ def _check_loops_may_be_forked() -> None:
     numba = sys.modules.get("numba")
     if numba is None:
         return
-    with suppress(ValueError):  # that no threads have started
+    try:
         received = f"threads of {numba.threading_layer()} that have run in this process"
-        cure = "set start_method='spawn', or restart this process and fit with start_method='fork' first"
-        raise InvalidArgumentError(refusal("start_method", "other than 'fork' after training here", received, cure))
+    except ValueError:
+        return  # none have started
+    cure = "set start_method='spawn', or restart this process and fit with start_method='fork' first"
+    raise InvalidArgumentError(refusal("start_method", "other than 'fork' after training here", received, cure))
 
 
 def _check_importable(held: Any, start_method: str) -> None:

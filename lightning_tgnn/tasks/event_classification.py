@@ -103,7 +103,12 @@ class EventClassification(MemoryTask):
             of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
             check_left_out(EventClassification, **of_model, message=message)
         optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
-        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization, "detect_nan": detect_nan}
+        training: dict[str, Any] = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "optimization": optimization,
+            "detect_nan": detect_nan,
+        }
         super().__init__(built_by, config, **training, message=made_by)
         self.save_hyperparameters(ignore=NOT_SAVED)
         self.hidden_dim = hidden_dim

@@ -102,7 +102,12 @@ class LinkPrediction(MemoryTask):
         if not isinstance(built_by, str):
             check_left_out(LinkPrediction, **vars(config), message=message)
         optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
-        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization, "detect_nan": detect_nan}
+        training: dict[str, Any] = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "optimization": optimization,
+            "detect_nan": detect_nan,
+        }
         super().__init__(built_by, config, **training, message=made_by)
         self.save_hyperparameters(ignore=NOT_SAVED)
         self.val_metrics = LinkMetrics()

@@ -69,7 +69,12 @@ class MemoryTask(StagedTask):
         optimization: Optimization | None = None,
         detect_nan: bool = True,
     ) -> None:
-        training = {"lr": lr, "weight_decay": weight_decay, "optimization": optimization, "detect_nan": detect_nan}
+        training: dict[str, Any] = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "optimization": optimization,
+            "detect_nan": detect_nan,
+        }
         super().__init__(model, config, message=message, **training)
         self._snapshot: Any = None
         self._saved_random: dict[str, Any] | None = None

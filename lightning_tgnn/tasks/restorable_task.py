@@ -69,7 +69,12 @@ class RestorableTask(pl.LightningModule):
             raise CheckpointError(refusal(str(checkpoint_path), "a checkpoint with weights", sorted(checkpoint), cure))
         task.configure_model()
         task.on_load_checkpoint(checkpoint)
-        keys = task.load_state_dict(weights, strict=task.strict_loading if strict is None else strict)
+        try:
+            keys = task.load_state_dict(weights, strict=task.strict_loading if strict is None else strict)
+        except RuntimeError as error:
+            cure = "take the class that the checkpoint is of, with its arguments"
+            what = f"a checkpoint with the weights of this {cls.__name__}"
+            raise CheckpointError(refusal(str(checkpoint_path), what, str(error), cure)) from error
         for kind, names in (("missing", keys.missing_keys), ("unexpected", keys.unexpected_keys)):
             if names:  # not strict, or an error has said so
                 rank_zero_warn(f"weights of {checkpoint_path} that are {kind}: {', '.join(names)}")

@@ -81,7 +81,9 @@ def test_an_interactive_session_trains_by_name_and_what_is_spawned_comes_back(tm
 
 
 def test_a_fork_after_compiled_loops_is_refused(monkeypatch):
-    monkeypatch.setattr("numba.threading_layer", lambda: "omp")
+    import numba
+
+    monkeypatch.setattr(numba, "threading_layer", lambda: "omp")
     with pytest.raises(InvalidArgumentError, match=r"must be other than 'fork' .* set start_method='spawn'"):
         launcher._check_loops_may_be_forked()
 
