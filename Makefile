@@ -3,8 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
+DOCS_INSTALLED := .venv/.docs-installed
 
-.PHONY: quickstart test lint bench clean
+.PHONY: quickstart test lint bench docs clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
@@ -22,6 +23,10 @@ lint: $(INSTALLED)
 bench: $(BENCH_INSTALLED)
 	$(BIN)/python -m pytest tests/benchmarks --override-ini addopts= --benchmark-disable-gc -s
 
+# The pages: build/docs/index.html. Needs no network beside the package index.
+docs: $(DOCS_INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
 	rm -rf .venv build *.egg-info
 
@@ -32,4 +37,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(BENCH_INSTALLED): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,bench]'
+	touch $@
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,docs]'
 	touch $@

@@ -81,7 +81,9 @@ class CDFGNNStrategy(ExchangingStrategy):
         task = self.lightning_module
         if not hasattr(task, "replicas"):
             requirement = "a task that adds up over replicas by its attribute `replicas`"
-            cure = "take lightning_tgnn.NodeClassification or see the README, or strategy='sven' for event streams"
+            cure = (
+                "take lightning_tgnn.NodeClassification or see its page in docs, or strategy='sven' for event streams"
+            )
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
         self._replicas_before = task.replicas  # type: ignore[union-attr]
         self.replicas = None  # caches and threshold are of one run; a checkpoint keeps them

@@ -1,4 +1,4 @@
-"""Models of a user's own, on one rank and on two: those of the README against the built-in GCN, those on streams."""
+"""Models of a user's own, on one rank and on two: those of the pages against the built-in GCN, those on streams."""
 
 import re
 import sys
@@ -27,17 +27,17 @@ from tests.multiprocess.test_cdfgnn import Recorder, graph
 from tests.multiprocess.training import PlainDescent, as_torchrun, fit
 from tests.tasks.own_parts import GatedMessage, MeanModel, PushModel, SumModel, SwappedModel, near
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-BLOCKS = {name: code for code, name in re.findall(r"```python\n((?:(?!```).)*class (\w+)\(.*?)```", README, re.DOTALL)}
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "own-parts.md").read_text()
+BLOCKS = {name: code for code, name in re.findall(r"```python\n((?:(?!```).)*class (\w+)\(.*?)```", PAGE, re.DOTALL)}
 LIBRARIES = {"DGLNet": "dgl", "PyGNet": "torch_geometric"}
 QUIET = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
 QUIET |= {"enable_model_summary": False, "num_sanity_val_steps": 0}
 
 
 def run_block(name):
-    """Return what the README's block defines."""
+    """Return what the page's block defines."""
     pytest.importorskip(LIBRARIES[name])
-    names = {"__name__": "readme"}
+    names = {"__name__": "page"}
     exec(BLOCKS[name], names)
     return names
 
@@ -90,13 +90,13 @@ def outcomes():
     return {ranks: run_ranks(on_rank, ranks, names) for ranks in (1, 2)}
 
 
-def test_the_readme_has_the_examples():
+def test_the_page_has_the_examples():
     assert set(LIBRARIES) <= set(BLOCKS)
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_the_models_of_the_readme_equal_the_built_in_gcn(name, outcomes):
+def test_the_models_of_the_page_equal_the_built_in_gcn(name, outcomes):
     pytest.importorskip(LIBRARIES[name])
     losses, answer = trained(*built_in(), "auto", 1)
     for ranks, every in outcomes.items():

@@ -1,0 +1,154 @@
+"""README and documentation: their Python runs, their commands exist with these options, the examples do as they say."""
+
+import argparse
+import ast
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from torch.distributed.run import get_args_parser
+
+from lightning_tgnn.cli import main
+from tests.pages import EXAMPLES, PAGES, ROOT, blocks, fill
+
+RUN_IN_PROCESS = [block for block in blocks("python") if not block.file and not block.starts_processes]
+COMMANDS = [
+    (f"{block.page}:{block.line}", line)
+    for block in blocks("bash")
+    for line in block.code.replace("\\\n", " ").splitlines()
+    if line.partition("#")[0].strip()
+]
+HELPS = ("--help", "--model.help", "--data.help")
+EXAMPLES_OF_ONE_PROCESS = {
+    "own_csv": r"customer-24: product-\d+ \(0\.\d\d\)(, product-\d+ \(0\.\d\d\)){9}\n",
+    "own_layer": r"test/ap\b",
+    "resume": r"equal, bit for bit: True\n",
+}
+
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:LightningCLI's args parameter"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A folder with what the pages speak of, a short run of the quickstart among it."""
+    folder = tmp_path_factory.mktemp("pages")
+    fill(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        settings = "--trainer.max_epochs=1 --data.init_args.synthetic.num_events=2000 --data.num_eval_negatives=5"
+        main(["fit", "--config=recipes/quickstart.yaml", *settings.split(), "--test_after_fit=false"])
+    return folder
+
+
+@pytest.fixture
+def in_filled(filled, monkeypatch):
+    monkeypatch.chdir(filled)
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in RUN_IN_PROCESS}))
+def test_the_python_of_a_page_runs(page, in_filled):
+    names = {"__name__": "page"}
+    for block in RUN_IN_PROCESS:
+        if block.page == page:
+            # So that an error names the page and its line.
+            exec(compile("\n" * block.line + block.code, ROOT / page, "exec"), names)
+
+
+@pytest.mark.parametrize(("where", "line"), COMMANDS, ids=[f"{where}-{n}" for n, (where, _) in enumerate(COMMANDS)])
+def test_a_command_exists_with_its_options(where, line, in_filled, capsys):
+    words = shlex.split(line, comments=True)
+    program, arguments = words[0], words[1:]
+    if program == "torchrun":
+        chosen = get_args_parser().parse_args(arguments)
+        program, arguments = chosen.training_script, chosen.training_script_args
+    if program == "lightning-tgnn":
+        check_own_command(arguments, capsys)
+    elif program == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(arguments) <= set(targets)
+    elif program == "python" and arguments[:3] == ["-m", "pip", "install"]:
+        check_pip(arguments[3:])
+    elif program in ("python", "cp"):
+        assert (ROOT / arguments[0]).is_file()
+    else:
+        assert program in ("source", "cd", "git", "tensorboard"), f"{where}: nobody knows whether {program} exists"
+
+
+def check_own_command(words, capsys):
+    if words[:1] == ["report"]:
+        with pytest.raises(SystemExit):
+            main(["report", "--help"])
+        known = capsys.readouterr().out
+        assert all(word in known for word in words if word.startswith("--"))
+        return
+    asks_for_help = any(word in HELPS for word in words)
+    shown = ["--print_config"] if not asks_for_help and "--print_config" not in words else []
+    ended = None
+    try:
+        main([*words, *shown])  # parses every option, and then prints instead of running
+    except SystemExit as exit_:
+        ended = exit_.code
+    printed = capsys.readouterr()
+    assert not ended, (ended, printed.err)
+    assert printed.out
+
+
+def check_pip(arguments):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--constraint")
+    parser.add_argument("--editable")
+    parser.add_argument("what", nargs="*")
+    chosen = parser.parse_args(arguments)
+    assert chosen.constraint is None or (ROOT / chosen.constraint).is_file()
+    extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    for what in chosen.what:
+        path, _, names = what.partition("[")
+        assert path in (".", "torch-geometric")
+        for name in filter(None, names.rstrip("]").split(",")):
+            assert re.search(rf"^{name} = \[", extras, re.MULTILINE)
+
+
+def test_recipes_in_pages_are_yaml():
+    for block in blocks("yaml"):
+        assert isinstance(yaml.safe_load(block.code), dict), block
+
+
+def test_every_example_is_shown():
+    shown = [block.file for block in blocks("python") if block.file]
+    assert sorted(shown) == [f"examples/{path.name}" for path in EXAMPLES]
+
+
+def test_examples_say_what_they_do():
+    for path in EXAMPLES:
+        assert f"python examples/{path.name}" in ast.get_docstring(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("name", EXAMPLES_OF_ONE_PROCESS)
+def test_an_example_does_what_it_says(name, tmp_path, monkeypatch, capsys):
+    if name == "own_layer":
+        pytest.importorskip("dgl")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+    assert re.search(EXAMPLES_OF_ONE_PROCESS[name], capsys.readouterr().out)
+
+
+def test_links_of_the_readme_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", PAGES["README.md"])
+    assert links
+    for link in links:
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+def test_pages_name_recipes_that_exist():
+    for page, text in PAGES.items():
+        for name in re.findall(r"recipes/(\w+\.(?:yaml|csv))", text):
+            assert (ROOT / "recipes" / name).is_file(), (page, name)
+    listed = set(re.findall(r"`(\w+\.yaml)`", PAGES["docs/command-line.md"]))
+    assert listed == {path.name for path in Path(ROOT / "recipes").glob("*.yaml")}
