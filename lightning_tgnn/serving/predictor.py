@@ -55,7 +55,7 @@ class Predictor:
 
     def __repr__(self) -> str:
         task, info = self._live.task, self._parts.info
-        model = f"{type(task).__name__}({task.model_name!r})"
+        model = f"{type(task).__name__}({task.hparams.get('model')!r})"
         return f"Predictor({model}, {info.num_nodes:,} nodes, latest time {self._parts.clock.latest})"
 
     @classmethod

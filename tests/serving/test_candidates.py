@@ -119,4 +119,5 @@ def test_equals_are_in_the_order_of_the_candidates(run, monkeypatch):
                 place = {node: place for place, node in enumerate(candidates)}
                 keys = [(-p, place[node]) for p, node in zip(probabilities, row, strict=True)]
                 assert keys == sorted(keys)
-            assert best.destinations[0].tolist() == last.destinations[0, :k].tolist()
+            # Not the same nodes: products of other shapes differ in the last bit, and so may those of alike nodes.
+            np.testing.assert_allclose(best.probabilities[0], last.probabilities[0, :k], atol=1e-6)
