@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,11 @@ def save_whole_checkpoints(strategy: Strategy) -> None:
 
 
 def _forget_files_elsewhere(checkpoint: dict[str, Any], path: str) -> None:
-    """Drop the files outside of its folder that the state of a ModelCheckpoint names: it deletes them as its own."""
+    """Drop the files outside of its folder that the state of a ModelCheckpoint names: it deletes them as its own.
+
+    The best of an earlier run, with which this one has gone on, stays: Lightning deletes no local file outside of the
+    callback's own folder.
+    """
     callbacks = checkpoint.get("callbacks")
     for state in callbacks.values() if isinstance(callbacks, dict) else ():
         if not isinstance(state, dict) or "best_model_path" not in state:
@@ -82,9 +87,11 @@ def _forget_files_elsewhere(checkpoint: dict[str, Any], path: str) -> None:
         folder = str(state.setdefault("dirpath", ""))  # without one it would take the files for those of the run
         kept = state.get("best_k_models")
         kept = kept if isinstance(kept, dict) else {}
-        state["best_k_models"] = {name: score for name, score in kept.items() if _lies_in(name, folder, path)}
+        own = {name for name in kept if _lies_in(name, folder, path) or _is_of_a_run(name)}
+        state["best_k_models"] = {name: score for name, score in kept.items() if name in own}
         for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
-            if not _lies_in(state.get(key), folder, path):
+            name = state.get(key)
+            if not _lies_in(name, folder, path) and (key == "last_model_path" or not _is_of_a_run(name)):
                 state[key] = ""
 
 
@@ -95,3 +102,10 @@ def _lies_in(name: Any, folder: str, checkpoint: str) -> bool:
     if ":" in name.partition("/")[0]:
         folder = checkpoint.rpartition("/")[0]
     return bool(folder) and name.startswith(f"{folder.rstrip('/')}/")
+
+
+def _is_of_a_run(name: Any) -> bool:
+    """Whether a path is that of a local checkpoint in the folder that a logger has given a run."""
+    if not isinstance(name, str) or ":" in name.partition("/")[0] or ".." in Path(name).parts:
+        return False
+    return re.fullmatch(r"(.*/)?version_\d+/checkpoints/[^/]+\.ckpt", name) is not None

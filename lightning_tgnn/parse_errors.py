@@ -10,7 +10,6 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from inspect import isclass, signature
 from itertools import pairwise
 from typing import Any
@@ -159,12 +158,9 @@ def _no_name(found: re.Match[str], told: _Told) -> str:
 
 
 def _object_at(path: str) -> Any:
-    """Return what an import path names; None where there is no such thing."""
+    """Return what an import path names, None where it is not loaded. Nothing is imported: the text may be a file's."""
     module, _, name = path.rpartition(".")
-    try:
-        return import_module(path) if not module else getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError):
-        return None
+    return getattr(sys.modules.get(module), name, None)
 
 
 def _subclasses(base: Any) -> dict[str, type]:

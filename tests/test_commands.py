@@ -197,13 +197,13 @@ def test_help_helps(command, expected, capsys):
         (["bench", "--devices=0"], r"devices must be an integer of at least 1, got 0"),
         (["bench", "--warmup=1000"], r"warmup must be less than the steps of an epoch, got '1000 of 35'"),
         (["bench", "--source=nowhere.csv"], r"nowhere\.csv"),
-        (["bench", "--model=tgat"], r"model must be one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        (["bench", "--model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
         (
             ["partition", "--ranks=2", "--methods=range,louvain"],
             r"methods must be one of .*'reflexbicut', got 'louvain'",
         ),
         (["partition", "--ranks=0"], r"ranks must be an integer of at least 1, got 0"),
-        (["partition", "--ranks=2", "--model=tgat"], r"model must be one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        (["partition", "--ranks=2", "--model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
         (["partition", "--ranks=30000"], r"devices must be at most one rank per event"),
     ],
 )

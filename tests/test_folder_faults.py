@@ -115,7 +115,7 @@ DAMAGES = [
     (GRAPH, lambda p: np.save(p / "dst.npy", np.zeros(3, int)), "edges must be as many sources as destinations"),
     (GRAPH, lambda p: np.save(p / "labels.npy", np.array(["a"] * 60)), "labels.npy must be of numbers, got '<U1'"),
     (LIVE, cut, "live.pt must be a "),
-    (LIVE, lambda p: save_tensors(p, version=9), "must be lightning_tgnn.Predictor, version 1, got"),
+    (LIVE, lambda p: save_tensors(p, version=9), "must be lightning_tgnn.Predictor, version 2, got"),
     (LIVE, lambda p: p.write_bytes(b""), "live.pt must be a "),
     (RUN, cut, "run.ckpt must be a c"),
     (RUN, lambda p: p.write_bytes(b"years of work"), "run.ckpt must be a c"),

@@ -183,7 +183,7 @@ def test_folders_that_are_no_run_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("nowhere", "file"):
         assert f"RUN_DIR must be the folder of a run, got '{tmp_path / name}'; give" in refused(tmp_path / name)
-    assert "event files, or with versions, got" in refused(tmp_path / "empty")
+    assert "or a metrics.csv, or with versions, got" in refused(tmp_path / "empty")
     assert "which has none" in refused(tmp_path / "empty")
     for name in ("a", "b"):
         write_run(tmp_path / "runs" / name / "version_0", config=None)

@@ -75,6 +75,7 @@ def crafted(layers, marker, root, store):
     sequential = {"layer": "torch_geometric.nn.Sequential", "layer_args": evaluated}
     described = {"class_path": "evil_module.Layer", "init_args": {}}
     cli = {"_instantiator": INSTANTIATOR}
+    by_command = {"_class_path": LAYER_TASK, **cli}
     given = layers["hyper_parameters"]["layer_args"]
     return {
         "evaluated argument": with_arguments(layers, **sequential),
@@ -118,6 +119,12 @@ def crafted(layers, marker, root, store):
                 "_class_path": "evil_module.Task",
             },
         },
+        "optimizer of another module": with_arguments(layers, optimizer="evil_module.make", **by_command),
+        "schedule of another module": with_arguments(layers, lr_scheduler="evil_module.make", **by_command),
+        "groups by another module": with_arguments(layers, param_groups="evil_module.make", **by_command),
+        "text of an error": with_arguments(
+            layers, memory_dim="class_path 'evil_module.Layer':  Option 'a' is not accepted", **by_command
+        ),
         "object": {**copy.deepcopy(layers), "evil": Evil(marker)},
     }
 

@@ -150,6 +150,10 @@ def _predictor(options: PredictOptions) -> Predictor:
     paths = {name: getattr(options, name) for name in ("task", "model", "message")}
     own: dict[str, Any] = {name: check_import(name, given) for name, given in paths.items() if given is not None}
     if is_saved_predictor(path):
+        for name in ("source", "root"):
+            if getattr(options, name) is not None:
+                cure = "leave it out: the file needs no stream"
+                raise InvalidArgumentError(refusal(name, "of a checkpoint's stream", getattr(options, name), cure))
         return Predictor.load(path, device=options.device, trust=options.trust, **own)
     door: dict[str, Any] = {"device": options.device, "root": options.root, "trust": options.trust}
     return Predictor.from_checkpoint(path, options.source, **door, **own)

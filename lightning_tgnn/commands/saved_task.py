@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning_tgnn.tasks as tasks
+from lightning_tgnn.tasks.optimization import NOT_SAVED
 from lightning_tgnn.tasks.restorable_task import HYPER_PARAMETERS
 from lightning_tgnn.trust import check_value, saved_arguments, saved_class
 
@@ -37,6 +38,8 @@ def saved_task(
     saved = checkpoint.get(HYPER_PARAMETERS)
     if not saved:
         return None
+    if isinstance(saved, Mapping):  # what no checkpoint of ours holds, and the parser would import
+        saved = {name: value for name, value in saved.items() if name not in NOT_SAVED}
     given = {**(chosen.get("init_args") or {}), **(chosen.get("dict_kwargs") or {})}
     given_class = chosen.get("class_path")
     path = _path_of(checkpoint, saved, given_class)

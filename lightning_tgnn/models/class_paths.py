@@ -8,9 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from lightning_tgnn.checks import check_import
-
-_OWN_PARTS = ("model", "message")  # of a task, which recipes give by their paths
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -43,29 +40,6 @@ def class_path(build: Callable[..., Any]) -> dict[str, Any]:
     kind = next((part for part in (build.func, *build.args) if isinstance(part, type)), build.func)
     arguments = {name: value for name, value in build.keywords.items() if _is_plain(value)}
     return {"class_path": import_path(kind), "init_args": arguments}
-
-
-def named_code(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what among the arguments of a task in a file names code of a user's own, in the form of `class_path`."""
-    named = {name: dict(value) for name, value in arguments.items() if _is_class_path(value)}
-    for name in _OWN_PARTS:
-        value = arguments.get(name)
-        if isinstance(value, str) and "." in value:
-            named[name] = {"class_path": value, "init_args": {}}
-    return named
-
-
-def built_from(argument: str, told: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return what `class_path` told of. It imports what is named there: only for what the caller trusts.
-
-    Raises:
-        InvalidArgumentError: There is nothing of that name.
-    """
-    return partial(check_import(argument, str(told["class_path"])), **dict(told.get("init_args") or {}))
-
-
-def _is_class_path(value: Any) -> bool:
-    return isinstance(value, Mapping) and "class_path" in value
 
 
 def _is_plain(value: Any) -> bool:

@@ -26,7 +26,7 @@ from lightning_tgnn.serving.seen_pairs import SeenPairs
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
 from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.tasks.restorable_task import task_again
-from lightning_tgnn.tasks.resumable import task_name
+from lightning_tgnn.tasks.resumable import check_same, task_name
 from lightning_tgnn.trust import saved_class
 from lightning_tgnn.types import StreamInfo
 
@@ -113,6 +113,9 @@ def from_checkpoint(
         kind = _kind(task, saved.get("task", "LinkPrediction"), path, trust)
         module = task_again(kind, checkpoint.get("hyper_parameters", {}), given=given, file=path, trust=trust)
     data.setup()
+    settings = saved.get("settings")
+    if isinstance(settings, dict):
+        check_same(settings, data.fixed_settings(training=False), f"{type(data).__name__}({{}}=...)")
     with content_of(path, what):
         module.on_load_checkpoint(checkpoint)
         check_same_graph(module.info, data.info)

@@ -24,6 +24,7 @@ class Clock:
     def __init__(self, origin: float, latest: float) -> None:
         self.origin = origin
         self.latest = latest
+        self._last = latest
 
     def of_events(self, time: Any, count: int) -> Tensor:
         """Return the times of new events since the origin, float64 [count].
@@ -35,6 +36,7 @@ class Clock:
         times = self._times(time, count)
         previous = np.concatenate([[self.latest], times[:-1]])
         self._refuse_earlier(times, previous, "sort events by time, and leave out what has been observed")
+        self._last = float(times[-1]) if count else self.latest
         return torch.from_numpy(times - self.origin)
 
     def of_queries(self, time: Any, count: int) -> Tensor:
@@ -50,10 +52,9 @@ class Clock:
         self._refuse_earlier(times, np.full(count, self.latest), "the state has moved on: ask about later times")
         return torch.from_numpy(times - self.origin)
 
-    def advance(self, times: Tensor) -> None:
-        """Note the times, since the origin, of events that have been taken in."""
-        if len(times):
-            self.latest = float(times[-1]) + self.origin
+    def advance(self) -> None:
+        """Note that the events of the last call of `of_events` have been taken in."""
+        self.latest = self._last  # as it was given: the origin taken off and added may be another number
 
     def _times(self, time: Any, count: int) -> np.ndarray:
         times = time_column("time", time)

@@ -193,7 +193,7 @@ class Predictor:
         self._parts.is_destination[destinations] = True
         if self._parts.seen is not None:
             self._parts.seen.add(sources, destinations)
-        self._parts.clock.advance(times)
+        self._parts.clock.advance()
 
     @torch.no_grad()
     def close_batch(self) -> None:

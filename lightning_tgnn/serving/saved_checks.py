@@ -42,7 +42,8 @@ def check_numbers(module: nn.Module, state: Mapping[str, Any], path: str | Path)
     Raises:
         CheckpointError: They would.
     """
-    tensors = {name: held for name, held in {**module.state_dict(), **state}.items() if isinstance(held, Tensor)}
+    held = {**dict(module.named_parameters()), **state}  # not its buffers: a mask may well be infinite
+    tensors = {name: values for name, values in held.items() if isinstance(values, Tensor)}
     broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
     if broken:
         cure = "take an earlier checkpoint, or train again with a smaller learning rate"

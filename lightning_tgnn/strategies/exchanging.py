@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
-from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Attendance, Exchange, handle_failure
 from lightning_tgnn.strategies.gradient_sync import GradientSync
@@ -98,6 +97,9 @@ class ExchangingStrategy(DDPStrategy):
         if self.root_device.type == "cuda" and not torch.cuda.is_available():
             cure = "set accelerator='cpu'"
             raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
+        # Late: strategies are registered as soon as Lightning has been imported, by that module as well.
+        from lightning_tgnn.checkpoint_io import save_whole_checkpoints
+
         super().setup_environment()
         save_whole_checkpoints(self)
         if self.global_rank != 0 and self._interrupts is None:  # torchrun's processes hear Ctrl-C as well

@@ -9,6 +9,12 @@ import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
 
+_FIXED = {
+    "optimizers": "optimizers",
+    "schedulers": "schedulers",
+    "total_steps": "total_steps of the schedulers",
+    "members": "parameters of the optimizers' groups",
+}
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
@@ -17,11 +23,33 @@ def optimizer_settings(trainer: pl.Trainer) -> dict[str, Any]:
 
     To be asked before a checkpoint is restored and before the first step: then they are what was configured.
     """
+    names = {id(parameter): name for name, parameter in trainer.lightning_module.named_parameters()}
     return {
         "optimizers": [type(optimizer).__name__ for optimizer in trainer.optimizers],
         "schedulers": [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs],
+        "total_steps": [getattr(config.scheduler, "total_steps", None) for config in trainer.lr_scheduler_configs],
+        "members": [
+            [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+            for optimizer in trainer.optimizers
+        ],
         "groups": [[_options(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
     }
+
+
+def check_same_optimizers(saved: dict[str, Any], configured: dict[str, Any]) -> None:
+    """Refuse optimizers that cannot take over the state of those in a checkpoint.
+
+    Args:
+        saved: `optimizer_settings` of the run that has saved them.
+        configured: `optimizer_settings` of this one.
+
+    Raises:
+        CheckpointError: Optimizers, schedulers or their lengths are others, or groups have other parameters.
+    """
+    for kind, what in _FIXED.items():
+        if kind in saved and saved[kind] != configured[kind]:
+            cure = "go on with those, or leave the checkpoint out to train anew"
+            raise CheckpointError(refusal(what, f"{saved[kind]}, as in the checkpoint", configured[kind], cure))
 
 
 def take_changed_options(saved: dict[str, Any], configured: dict[str, Any], trainer: pl.Trainer) -> None:
@@ -34,14 +62,7 @@ def take_changed_options(saved: dict[str, Any], configured: dict[str, Any], trai
         saved: `optimizer_settings` of that run.
         configured: `optimizer_settings` of this one.
         trainer: About to go on, with everything restored.
-
-    Raises:
-        CheckpointError: The optimizers or schedulers are others.
     """
-    for kind in ("optimizers", "schedulers"):
-        if saved[kind] != configured[kind]:
-            cure = "go on with those, or leave the checkpoint out to train anew"
-            raise CheckpointError(refusal(kind, f"{saved[kind]}, as in the checkpoint", configured[kind], cure))
     pairs = zip(saved["groups"], configured["groups"], trainer.optimizers, strict=True)
     for before, now, optimizer in pairs:
         for old, new, group in zip(before, now, optimizer.param_groups, strict=True):

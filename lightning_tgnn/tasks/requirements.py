@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean, refusal
 from lightning_tgnn.types import StateStore, StreamInfo
 
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -31,6 +31,8 @@ def check_model(model: Any, names: Collection[str], builds: str) -> None:
         return
     listed = ", ".join(repr(name) for name in sorted(names))
     cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
+    if isinstance(model, str):
+        cure = did_you_mean(model, names) or cure
     raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", _told(model), cure))
 
 

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning_tgnn.best_checkpoint import carry_best
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.models.class_paths import import_path
-from lightning_tgnn.tasks.optimizer_settings import optimizer_settings, take_changed_options
+from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optimizer_settings, take_changed_options
 from lightning_tgnn.tasks.trained_task import TrainedTask
 
 CURE = "give that, or leave the checkpoint out to train anew"
@@ -35,6 +35,8 @@ class ResumableTask(TrainedTask):
         """Note how the optimizers are configured, before a checkpoint is restored."""
         super().on_fit_start()
         self._optimizers_configured = optimizer_settings(self.trainer)
+        if self._optimizers_saved is not None and self.trainer.ckpt_path is not None:
+            check_same_optimizers(self._optimizers_saved, self._optimizers_configured)
 
     def on_train_start(self) -> None:
         """Continue where the checkpoint was made, with the options of optimizers that have changed."""

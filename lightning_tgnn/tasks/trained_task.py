@@ -117,7 +117,8 @@ class TrainedTask(RestorableTask):
         if self._fault is not None:
             raise self._fault
         gradients = accumulated_gradients(self.trainer)
-        self.check_saved("weight", checkpoint["state_dict"])
+        # Not its buffers: a mask may well be infinite.
+        self.check_saved("weight", {name: weight.detach() for name, weight in self.named_parameters()})
         checkpoint[_CHECKPOINT_KEY] = self._fit_progress.state_dict(self.trainer) | {"gradients": gradients}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

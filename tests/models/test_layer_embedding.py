@@ -18,6 +18,14 @@ dgl_nn = pytest.importorskip("dgl.nn")
 pyg_nn = pytest.importorskip("torch_geometric.nn")
 WIDTH = 6
 
+QUIET = {
+    "max_epochs": 1,
+    "accelerator": "cpu",
+    "enable_progress_bar": False,
+    "enable_checkpointing": False,
+    "logger": False,
+}
+
 
 @pytest.fixture(params=[0, 3], ids=["plain", "edge features"])
 def batch(request):
@@ -151,7 +159,7 @@ def test_a_layer_is_given_by_its_class_or_its_path(tmp_path, layer, arguments, p
     for given in (layer, path):
         torch.manual_seed(1)
         task = LayerLinkPrediction(given, arguments, memory_dim=8, embedding_dim=8, time_dim=4)
-        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", enable_progress_bar=False, logger=False)
+        trainer = pl.Trainer(**QUIET)
         trainer.fit(task, datamodule=data)
         trainer.save_checkpoint(tmp_path / "a.ckpt")
         assert torch.load(tmp_path / "a.ckpt", weights_only=True)["hyper_parameters"]["layer"] == path
@@ -214,7 +222,7 @@ FORM = "a layer is called as layer.*senders, receivers.*, edge_index.* and other
 )
 def test_a_layer_of_another_form_is_refused_with_the_form(layer, message):
     data = TemporalDataModule(random_store(120), batch_size=20, num_neighbors=3, num_eval_negatives=5)
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", enable_progress_bar=False, logger=False)
+    trainer = pl.Trainer(**QUIET)
     with pytest.raises(InvalidArgumentError, match=message):
         trainer.fit(LayerLinkPrediction(layer, {}, memory_dim=8, embedding_dim=8, time_dim=4), datamodule=data)
 

@@ -220,7 +220,7 @@ def test_a_recipe_takes_an_own_model_and_the_strategy_by_name(tmp_path, monkeypa
     assert type(run.trainer.strategy) is CDFGNNStrategy
     assert type(run.model.model).__name__ == "Own"
     (checkpoint,) = tmp_path.rglob("*.ckpt")
-    with pytest.raises(CheckpointError, match=r"model\['class_path'\] in .* got 'own_model.Own'; give model yourself"):
+    with pytest.raises(CheckpointError, match=r"model in .* got 'own_model.Own'; give model yourself"):
         NodeClassification.load_from_checkpoint(checkpoint)
     own = sys.modules["own_model"].Own
     for arguments in ({"model": own}, {"trust": True}):  # a recipe is in its checkpoints

@@ -94,7 +94,11 @@ COLUMNS = [  # no stream or graph can have them, whatever the task
     (events, {"node_features": NODES + 1j}, "node_features must be real numbers, got 'complex ones'; give"),
     (events, {"node_features": NODES[:3]}, "node_features must be a row for every node up to 24, got '3 rows'; add"),
     (events, {"time": STREAM.time.numpy() + 1j}, "time must be real numbers, got 'complex ones'; give"),
-    (events, {"src": LABELS.astype(bool)}, "src must be integers of shape [E], got 'bool of shape [100]'; map"),
+    (
+        events,
+        {"src": LABELS.astype(bool)},
+        "src must be integers or strings of shape [E], got 'bool of shape [100]'",
+    ),
     (graph, {"labels": None}, "labels must be a tensor, got 'NoneType'; give"),
     (graph, {"labels": GRAPH.labels.float()}, "labels must be int64, got 'float32'; number"),
     (graph, {"labels": GRAPH.labels > 0}, "labels must be int64, got 'bool'; number"),
