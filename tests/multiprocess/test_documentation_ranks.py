@@ -34,6 +34,6 @@ def test_scripts_for_several_processes_run_in_two(tmp_path):
         command, capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment(), check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
-    assert done.stdout.count("begins ") == 2 * len(paths)
+    assert done.stdout.count("begins ") == 2 * len(paths), done.stdout + done.stderr[-5000:]
     assert float(re.search(r"validation AP (0\.\d+)", done.stdout)[1]) > 0.7
     assert int(re.search(r"rows sent: (\d+)% of all", done.stdout)[1]) < 95

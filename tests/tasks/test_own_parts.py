@@ -338,7 +338,7 @@ MISUSE = [
     ({"model": MeanModel, "dropout": 0.3}, "dropout must be left out beside a model of your own, got 0.3"),
     ({"model": MeanModel, "message": GatedMessage}, "message must be left out beside a model of your own"),
     ({"model": MeanModel(data_module().info)}, "model must be what builds a MemoryModel, .* got 'MeanModel'; give a"),
-    ({"model": "tgm"}, "model must be what builds a MemoryModel, or one of 'apan', 'jodie', 'tgn', got 'tgm'; give a"),
+    ({"model": "tgm"}, "model must be what builds a MemoryModel, or one of 'apan', 'jodie', 'tgn', got 'tgm'; did"),
     ({"model": "own.Nothing"}, "model must be the import path of a class, got 'own.Nothing'; check the name, and that"),
     ({"model": 7}, "model must be what builds a MemoryModel, .* got 'int'"),
     (

@@ -18,6 +18,7 @@ _DATE = re.compile(
 _DASHES, _DIGITS = [4, 7], [0, 1, 2, 3, 5, 6, 8, 9]
 _MICROSECONDS = 1e6
 _NANOSECONDS = 1e9
+_DATE_LENGTH, _LONGEST = 10, 40
 
 
 def is_date(text: str) -> bool:
@@ -49,9 +50,13 @@ def seconds_of_dates(texts: Any) -> np.ndarray:
 
     texts = pd.Series(texts, dtype=object).str.strip()
     # pandas alone would take years, 20240229, gaps and words such as NaT as well.
-    letters = np.array(texts.tolist(), "S10").view(np.uint8).reshape(-1, 10)
-    digits = letters[:, _DIGITS]
+    letters = np.array(texts.tolist(), f"S{_LONGEST}").view(np.uint8).reshape(-1, _LONGEST)
+    digits, rest = letters[:, _DIGITS], letters[:, _DATE_LENGTH:]
     if not ((letters[:, _DASHES] == ord("-")).all() and (digits >= ord("0")).all() and (digits <= ord("9")).all()):
+        raise ValueError("a time that is no date")
+    # It takes zones such as +2:00, too.
+    has_zone = ((rest == ord("+")) | (rest == ord("-"))).any(axis=1)
+    if not all(_DATE.fullmatch(text) for text in texts[has_zone]):
         raise ValueError("a time that is no date")
     return seconds_of(nw.from_native(pd.to_datetime(texts, format="ISO8601", utc=True), series_only=True))
 
