@@ -57,7 +57,7 @@ class LinkPrediction(MemoryTask):
         lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
         param_groups: Settings for some parameters, by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
-        detect_nan: End the run at the first loss, gradient or score that is not finite.
+        detect_nan: End the run where a loss, weight or score is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

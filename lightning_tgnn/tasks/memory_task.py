@@ -40,7 +40,7 @@ class MemoryTask(StagedTask):
         weight_decay: Of Adam.
         message: Makes the messages of one of our models, see `Mails`.
         optimization: How the optimizer is made, where not as Adam alone.
-        detect_nan: End the run at the first loss or gradient that is not finite.
+        detect_nan: End the run where a loss or weight is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

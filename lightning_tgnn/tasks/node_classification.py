@@ -73,7 +73,7 @@ class NodeClassification(ResumableTask):
         lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
         param_groups: Settings for some parameters, by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
-        detect_nan: End the run at the first loss, gradient or score that is not finite.
+        detect_nan: End the run where a loss, weight or score is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -201,6 +201,7 @@ class NodeClassification(ResumableTask):
 
     def on_train_epoch_end(self) -> None:
         """Log loss and accuracy of the epoch's step, which all ranks have in common."""
+        super().on_train_epoch_end()
         if self.train_figures is not None:  # not where a run goes on after its step
             loss, accuracy = self.train_figures
             self.log("train/loss", loss, prog_bar=True, sync_dist=True)

@@ -20,25 +20,24 @@ from lightning_tgnn.data import generate_graph
 from tests.data.streams import random_store
 
 BREAKS_AT = 3
+QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 SIZES = {"memory_dim": 4, "embedding_dim": 4, "time_dim": 4, "dropout": 0.0}
 
 
 class Break(Callback):
     """Makes something of a step NaN or infinite."""
 
-    def __init__(self, what, value=math.nan):
-        self.what, self.value = what, value
+    def __init__(self, what, value=math.nan, at=BREAKS_AT):
+        self.what, self.value, self.at = what, value, at
 
     def on_before_backward(self, trainer, module, loss):
-        if trainer.global_step == BREAKS_AT and self.what == "gradient":
+        if trainer.global_step == self.at and self.what == "gradient":
             list(module.parameters())[2].register_hook(lambda gradient: gradient * self.value)
-
-    def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        if trainer.global_step == BREAKS_AT and self.what == "loss":
-            next(iter(module.parameters())).data[0] = self.value
+        if trainer.global_step == self.at and self.what == "loss":
+            loss.data.fill_(self.value)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        if trainer.global_step == BREAKS_AT and self.what == "weight":
+        if trainer.global_step == self.at and self.what == "weight":
             next(iter(module.parameters())).data[0] = self.value
 
     def on_validation_start(self, trainer, module):
@@ -66,8 +65,7 @@ def train(made, folder, fault, **options):
     data, task = made
     every = ModelCheckpoint(folder, every_n_train_steps=1, save_top_k=-1, save_last=True, save_on_exception=True)
     best = ModelCheckpoint(folder / "best", monitor="train/loss", save_last=True, save_on_exception=True)
-    settings = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = pl.Trainer(max_epochs=6, callbacks=[fault, every, best], **(settings | options))
+    trainer = pl.Trainer(max_epochs=6, callbacks=[fault, every, best], **(QUIET | options))
     trainer.fit(task, datamodule=data)
     return trainer
 
@@ -84,7 +82,7 @@ def steps_written(folder):
     ("what", "message"),
     [
         ("loss", r"loss in batch \d of epoch \d must be finite, got nan; .*lower the learning rate.*detect_nan=False"),
-        ("gradient", r"gradient of .+ in batch \d of epoch \d must be finite, got nan; lower"),
+        ("gradient", r"weight .+ must be finite, got nan; "),
         ("weight", r"weight .+ must be finite, got nan; "),
         ("validation", r"scores of the validation must be finite, got nan; "),
     ],
@@ -97,6 +95,67 @@ def test_it_ends_there_and_no_checkpoint_is_written(tmp_path, make, what, messag
         assert max(steps_written(tmp_path)) == last
     else:
         steps_written(tmp_path)
+
+
+class Idle(LinkPrediction):
+    """Has a weight that gets a gradient and changes no loss."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.idle = torch.nn.Parameter(torch.ones(3))
+        self.rows = torch.nn.Embedding(5, 2, sparse=True)
+
+    def training_step(self, batch, batch_idx):
+        unused = self.rows(torch.tensor([1, 1, 4])).sum() + self.idle.sum()
+        return super().training_step(batch, batch_idx) + torch.where(unused.isnan(), 0.0, unused) * 0.0
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    def on_before_backward(self, loss):
+        super().on_before_backward(loss)
+        if self.global_step == self.breaks_at:
+            self.idle.register_hook(lambda gradient: gradient * math.nan)
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        (0, "gradient of idle in batch 0 of epoch 0 must be finite, got nan; lower"),
+        (
+            1,
+            "weight idle in batch 50 of epoch 0 must be finite, got nan; a gradient of an earlier batch was not",
+        ),
+        (69, "weight idle must be finite, got nan; lower"),  # the last batch of the epoch
+    ],
+)
+def test_weights_are_looked_at_now_and_then_and_at_the_end(at, message):
+    data = TemporalDataModule(random_store(1000, 9, seed=1), batch_size=10, num_neighbors=2)
+    task = Idle("tgn", **SIZES)
+    task.breaks_at = at
+    trainer = pl.Trainer(max_epochs=1, limit_val_batches=0, enable_checkpointing=False, **QUIET)
+    with pytest.raises(NotFiniteError, match=message):
+        trainer.fit(task, datamodule=data)
+
+
+def test_a_gradient_is_seen_by_the_next_loss():
+    data, task = links()
+    trainer = pl.Trainer(
+        max_epochs=1, limit_val_batches=0, enable_checkpointing=False, callbacks=[Break("gradient")], **QUIET
+    )
+    with pytest.raises(
+        NotFiniteError, match=f"weight .+ in batch {BREAKS_AT + 1} of epoch 0 must be finite, got nan; a gra"
+    ):
+        trainer.fit(task, datamodule=data)
+
+
+@pytest.mark.parametrize("make", [links, nodes])
+def test_infinite_buffers_are_left_alone(tmp_path, make):
+    data, task = make()
+    task.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+    trainer = train((data, task), tmp_path, Break("nothing"))
+    assert trainer.state.finished
+    assert list(tmp_path.rglob("*.ckpt"))
 
 
 def test_the_largest_gradient_is_named_where_it_is_finite(tmp_path):
