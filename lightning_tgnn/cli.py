@@ -163,7 +163,7 @@ def _check_left_out(name: str, refused: bool, task: pl.LightningModule, why: str
 
 def _parser_options() -> dict[str, Any]:
     # LightningCLI hands these to the parser of the command and of each subcommand.
-    options = {"description": DESCRIPTION, "formatter_class": _Formatter}
+    options = {"description": DESCRIPTION, "formatter_class": _Formatter, "allow_abbrev": False}
     return {**options, **{name: options for name in TGNNCommand.subcommands()}}
 
 

@@ -29,7 +29,10 @@ def report(arguments: Sequence[str]) -> None:
         InvalidArgumentError: The page cannot be written, or does not fit.
     """
     parser = OneLineErrors(
-        "lightning-tgnn report", description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
+        "lightning-tgnn report",
+        description=_DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="Folder of a run, or of its versions.")
     parser.add_argument("--output", help="The page; report.html in the folder of the run by default.")
