@@ -5,107 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 
-from lightning_tgnn.checks import InvalidArgumentError, RowError, check_choice, check_import, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, RowError, check_import, refusal
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.place import check_place
+from lightning_tgnn.commands.predict_options import DESCRIPTION, QUESTIONS, PredictOptions
 from lightning_tgnn.data.readers.frame_columns import time_column
-from lightning_tgnn.serving import Predictor
-from lightning_tgnn.serving.node_numbers import SIDES
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
-from lightning_tgnn.serving.tables import answer_table, check_suffix, read_pieces
+from lightning_tgnn.serving.tables import answer_table, check_table, read_pieces
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_DESCRIPTION = """Answer questions with a trained model, in the ids of its stream, CSV or Parquet in and out.
-
-  lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv         src,dst,time: a probability each
-  lightning-tgnn predict --ckpt_path CKPT --top_k users.csv --k 10 --output top.parquet src,time: the best destinations
-  lightning-tgnn predict --ckpt_path CKPT --embed nodes.parquet --output vectors.csv    node,time: a vector each
-
-Without a column time a question is about the time of the latest event; no question can be about an earlier one. Dates
-are taken as seconds since 1970, and answers tell these. The model first takes in the whole stream that it was trained
-on, which the checkpoint names, then the events of --events. The column status of an answer says "ok", or what is wrong
-with that question alone: a node that the stream of training does not have, or no candidate left.
-"""
+    from lightning_tgnn.serving import Predictor
 
 _OK = "ok"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 Answer = Callable[["pd.DataFrame"], "pd.DataFrame"]
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    """What to answer.
-
-    Args:
-        ckpt_path: A checkpoint of a run, or what `Predictor.save` has written.
-        score: Table of pairs, columns src, dst and time: the probability of each.
-        top_k: Table of sources, columns src and time: the k most probable destinations of each.
-        embed: Table of nodes, columns node and time: the embedding of each.
-        output: Where the answers go; the ending, .csv or .parquet, says how.
-        k: Destinations per source.
-        candidates: Table with the column dst: destinations to choose from, each once; all so far if None.
-        exclude_seen: Leave out destinations that the source has had an event with.
-        side: Whether the nodes of --embed are "source" or "destination", where both share ids.
-        events: Table of events that came after those of the stream, columns src, dst and time: taken in before the
-            first answer. Edge features are found by the names that they had in training; where they had none, they are
-            the other columns, in the order of training.
-        source: The stream of training, where it is no longer at the place that the checkpoint names, or would have to
-            be downloaded or unpickled.
-        root: Folder of the named streams.
-        save: Where to keep the state with those events, for the next --ckpt_path; nowhere if None.
-        task: Import path of the task's class, my_module.MyTask, where it is your own.
-        model: The same of the model.
-        message: The same of the message function.
-        trust: Do what the checkpoint says: import the classes that it names, in the place of the three options above,
-            and prepare its stream where it says. Whoever wrote the file then chooses what runs here.
-        batch_size: Questions answered at once.
-        device: Where the model is.
-    """
-
-    ckpt_path: str
-    output: str
-    score: str | None = None
-    top_k: str | None = None
-    embed: str | None = None
-    k: int = 10
-    candidates: str | None = None
-    exclude_seen: bool = False
-    side: str | None = None
-    events: str | None = None
-    source: str | None = None
-    root: str | None = None
-    save: str | None = None
-    task: str | None = None
-    model: str | None = None
-    message: str | None = None
-    trust: bool = False
-    batch_size: int = 10_000
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        asked = [name for name in _QUESTIONS if getattr(self, name) is not None]
-        if len(asked) != 1:
-            cure = "give one table of questions: --score, --top_k or --embed"
-            raise InvalidArgumentError(refusal("question", "one of score, top_k, embed", asked, cure))
-        check_int("k", self.k, minimum=1, cure="10 is usual")
-        check_int("batch_size", self.batch_size, minimum=1, cure="10000 is usual")
-        if self.side is not None:
-            check_choice("side", self.side, SIDES)
-        check_suffix("output", self.output)
-
-    @property
-    def question(self) -> str:
-        """What is asked."""
-        return next(name for name in _QUESTIONS if getattr(self, name) is not None)
 
 
 def predict(arguments: Sequence[str]) -> None:
@@ -115,8 +36,11 @@ def predict(arguments: Sequence[str]) -> None:
         InvalidArgumentError: An argument has a value that cannot work.
         DataError: A table does not hold what it has to.
     """
-    (chosen,) = Options("predict", _DESCRIPTION, {PredictOptions: set()}).parse(arguments)
+    (chosen,) = Options("predict", DESCRIPTION, {PredictOptions: set()}).parse(arguments)
     options = PredictOptions(**chosen)
+    for argument in (*QUESTIONS, "candidates", "events"):
+        if getattr(options, argument) is not None:
+            check_table(argument, getattr(options, argument))
     for argument in ("output", "save"):
         if getattr(options, argument) is not None:
             check_place(argument, getattr(options, argument))
@@ -125,8 +49,8 @@ def predict(arguments: Sequence[str]) -> None:
         for piece in _pieces(predictor, options, "events", ("src", "dst")):
             with _rows_of_file(options, "events", piece):
                 _observe(predictor, piece)
-    columns, make_answer = _QUESTIONS[options.question]
-    answer = make_answer(predictor, options)
+    columns = QUESTIONS[options.question]
+    answer = _ANSWERS[options.question](predictor, options)
     count = 0
     with answer_table(options.output) as add:
         for piece in _pieces(predictor, options, options.question, columns):
@@ -147,6 +71,8 @@ def _predictor(options: PredictOptions) -> Predictor:
     path = Path(options.ckpt_path)
     if not path.is_file():
         raise InvalidArgumentError(refusal("ckpt_path", "a file", str(path), "give a checkpoint of a run"))
+    from lightning_tgnn.serving import Predictor  # late: with Lightning, which refusals do not wait for
+
     paths = {name: getattr(options, name) for name in ("task", "model", "message")}
     own: dict[str, Any] = {name: check_import(name, given) for name, given in paths.items() if given is not None}
     if is_saved_predictor(path):
@@ -307,8 +233,8 @@ def _asked(predictor: Predictor, piece: pd.DataFrame, ids: list[str]) -> pd.Data
     return piece[ids].assign(time=times)
 
 
-_QUESTIONS: dict[str, tuple[tuple[str, ...], Callable[[Predictor, PredictOptions], Answer]]] = {
-    "score": (("src", "dst"), _score),
-    "top_k": (("src",), _top_k),
-    "embed": (("node",), _embed),
+_ANSWERS: dict[str, Callable[[Predictor, PredictOptions], Answer]] = {
+    "score": _score,
+    "top_k": _top_k,
+    "embed": _embed,
 }

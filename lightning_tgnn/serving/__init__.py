@@ -1,5 +1,16 @@
-"""Answers of trained models while events keep coming."""
+"""Answers of trained models while events keep coming.
 
-from lightning_tgnn.serving.predictor import Predictor, TopK
+The predictor needs Lightning, for its task is a LightningModule; tables of questions do not.
+"""
+
+from typing import TYPE_CHECKING
+
+from lightning_tgnn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lightning_tgnn.serving.predictor import Predictor, TopK
+
+_HOMES = {"predictor": ("Predictor", "TopK")}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = ["Predictor", "TopK"]

@@ -37,6 +37,19 @@ def check_suffix(argument: str, path: str | Path) -> str:
     return suffix
 
 
+def check_table(argument: str, path: str | Path) -> str:
+    """Return how a table that is there is written.
+
+    Raises:
+        DataError: There is no such file.
+        InvalidArgumentError: Its name does not tell, or pyarrow is missing.
+    """
+    suffix = check_suffix(argument, path)
+    if not Path(path).is_file():
+        raise DataError(refusal(argument, "a file", str(path), "check the name"))
+    return suffix
+
+
 def read_pieces(
     argument: str, path: str | Path, ids: tuple[str, ...], *, text_ids: bool, rows: int
 ) -> Iterator[pd.DataFrame]:
@@ -52,9 +65,7 @@ def read_pieces(
     Raises:
         DataError: The file is missing or damaged, lacks a column or has it twice, or holds a gap or a time in words.
     """
-    suffix = check_suffix(argument, path)
-    if not Path(path).is_file():
-        raise DataError(refusal(argument, "a file", str(path), "check the name"))
+    suffix = check_table(argument, path)
     pieces = _csv_pieces(path, ids, text_ids, rows) if suffix == _CSV else _parquet_pieces(path, rows)
     try:
         for piece in pieces:

@@ -1,0 +1,91 @@
+"""What ``lightning-tgnn predict`` takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.serving.node_numbers import SIDES
+from lightning_tgnn.serving.tables import check_suffix
+
+DESCRIPTION = """Answer questions with a trained model, in the ids of its stream, CSV or Parquet in and out.
+
+  lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv         src,dst,time: a probability each
+  lightning-tgnn predict --ckpt_path CKPT --top_k users.csv --k 10 --output top.parquet src,time: the best destinations
+  lightning-tgnn predict --ckpt_path CKPT --embed nodes.parquet --output vectors.csv    node,time: a vector each
+
+Without a column time a question is about the time of the latest event; no question can be about an earlier one. Dates
+are taken as seconds since 1970, and answers tell these. The model first takes in the whole stream that it was trained
+on, which the checkpoint names, then the events of --events. The column status of an answer says "ok", or what is wrong
+with that question alone: a node that the stream of training does not have, or no candidate left.
+"""
+
+QUESTIONS = {"score": ("src", "dst"), "top_k": ("src",), "embed": ("node",)}
+"""Columns of ids, by the option that takes the table."""
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """What to answer.
+
+    Args:
+        ckpt_path: A checkpoint of a run, or what `Predictor.save` has written.
+        score: Table of pairs, columns src, dst and time: the probability of each.
+        top_k: Table of sources, columns src and time: the k most probable destinations of each.
+        embed: Table of nodes, columns node and time: the embedding of each.
+        output: Where the answers go; the ending, .csv or .parquet, says how.
+        k: Destinations per source.
+        candidates: Table with the column dst: destinations to choose from, each once; all so far if None.
+        exclude_seen: Leave out destinations that the source has had an event with.
+        side: Whether the nodes of --embed are "source" or "destination", where both share ids.
+        events: Table of events that came after those of the stream, columns src, dst and time: taken in before the
+            first answer. Edge features are found by the names that they had in training; where they had none, they are
+            the other columns, in the order of training.
+        source: The stream of training, where it is no longer at the place that the checkpoint names, or would have to
+            be downloaded or unpickled.
+        root: Folder of the named streams.
+        save: Where to keep the state with those events, for the next --ckpt_path; nowhere if None.
+        task: Import path of the task's class, my_module.MyTask, where it is your own.
+        model: The same of the model.
+        message: The same of the message function.
+        trust: Do what the checkpoint says: import the classes that it names, in the place of the three options above,
+            and prepare its stream where it says. Whoever wrote the file then chooses what runs here.
+        batch_size: Questions answered at once.
+        device: Where the model is.
+    """
+
+    ckpt_path: str
+    output: str
+    score: str | None = None
+    top_k: str | None = None
+    embed: str | None = None
+    k: int = 10
+    candidates: str | None = None
+    exclude_seen: bool = False
+    side: str | None = None
+    events: str | None = None
+    source: str | None = None
+    root: str | None = None
+    save: str | None = None
+    task: str | None = None
+    model: str | None = None
+    message: str | None = None
+    trust: bool = False
+    batch_size: int = 10_000
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        asked = [name for name in QUESTIONS if getattr(self, name) is not None]
+        if len(asked) != 1:
+            cure = "give one table of questions: --score, --top_k or --embed"
+            raise InvalidArgumentError(refusal("question", "one of score, top_k, embed", asked, cure))
+        check_int("k", self.k, minimum=1, cure="10 is usual")
+        check_int("batch_size", self.batch_size, minimum=1, cure="10000 is usual")
+        if self.side is not None:
+            check_choice("side", self.side, SIDES)
+        check_suffix("output", self.output)
+
+    @property
+    def question(self) -> str:
+        """What is asked."""
+        return next(name for name in QUESTIONS if getattr(self, name) is not None)
