@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.commands.kinds import EVENTS, kind_of
-from lightning_tgnn.data import FullGraphDataModule, TemporalDataModule
+from lightning_tgnn.data.event_source import read_source
 from lightning_tgnn.data.graph import with_both_directions, with_loops
-from lightning_tgnn.data.graph_datamodule import SYNTHETIC
+from lightning_tgnn.data.graph_pipeline import GraphPipeline
+from lightning_tgnn.data.graph_source import SYNTHETIC
 
 
 @dataclass(frozen=True)
@@ -39,21 +40,21 @@ class EdgesToCut:
         """Return those of a source.
 
         Args:
-            of_data: Arguments of `FullGraphDataModule`, whose source may be a file of events, too.
+            of_data: Arguments of `GraphPipeline`, whose source may be a file of events, too.
 
         Raises:
             DataError: The source holds something that must not be trained on.
             InvalidArgumentError: There is no such source.
         """
-        data, source = FullGraphDataModule(**of_data), str(of_data["source"])
+        data, source = GraphPipeline(**of_data), str(of_data["source"])
         if source != SYNTHETIC and kind_of(source) == EVENTS:
             return cls._of_stream(data, source)
         graph = data.graph
         return cls(graph.src, graph.dst, graph.num_nodes, source, data.info.fingerprint, trainable=True)
 
     @classmethod
-    def _of_stream(cls, data: FullGraphDataModule, source: str) -> EdgesToCut:
-        store = TemporalDataModule(source, root=str(data.root)).store
+    def _of_stream(cls, data: GraphPipeline, source: str) -> EdgesToCut:
+        store = read_source(source, root=str(data.root))
         edge = torch.unique(store.src * store.num_nodes + store.dst)
         src, dst = edge // store.num_nodes, edge % store.num_nodes
         if data.undirected:

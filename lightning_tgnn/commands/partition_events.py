@@ -25,11 +25,11 @@ from lightning_tgnn.commands.heat_map import save_heat_map
 from lightning_tgnn.commands.kinds import EVENTS, KindOption
 from lightning_tgnn.commands.options import Options, names_of
 from lightning_tgnn.commands.partition_report import PartitionResult, print_partitions
-from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.demand import Presampled, presample_apart
+from lightning_tgnn.data.event_pipeline import EventPipeline
 from lightning_tgnn.files import write_text
 from lightning_tgnn.models import MODEL_NAMES, ModelConfig, build_model
-from lightning_tgnn.strategies.partition_file import save_partition
+from lightning_tgnn.partition_file import save_partition
 
 _DESCRIPTION = """Compare partitions of the nodes of a stream: which rank owns the node state of which node.
 
@@ -83,7 +83,7 @@ def node_options() -> Options:
     groups: dict[Callable[..., Any], set[str]] = {
         KindOption: set(),
         PartitionOptions: set(),
-        TemporalDataModule: {"presample"},
+        EventPipeline: {"presample"},
     }
     return Options("partition", _DESCRIPTION, groups, _DEFAULTS)
 
@@ -93,13 +93,14 @@ def partition_nodes(own: dict[str, Any], of_data: dict[str, Any]) -> None:
 
     Args:
         own: Arguments of `PartitionOptions`.
-        of_data: Arguments of `TemporalDataModule`.
+        of_data: Arguments of `EventPipeline`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
-    options, data, console = PartitionOptions(**own), TemporalDataModule(**of_data), Console()
+    options, data, console = PartitionOptions(**own), EventPipeline(**of_data), Console()
     data.sampled_roots = build_model(options.model, ModelConfig(), data.info).sampled_roots
+    console.print(f"{data.name}: {data.stream}", soft_wrap=True, highlight=False, markup=False)
     loader = data.train_dataloader()
     fitted, judged = presample_apart(loader, options.ranks, options.batches)
     known = torch.ones(len(data.store.src), dtype=torch.bool)
@@ -133,7 +134,7 @@ def _write(
     results: dict[str, PartitionResult],
     fitted: Presampled,
     judged: Presampled,
-    data: TemporalDataModule,
+    data: EventPipeline,
     options: PartitionOptions,
 ) -> None:
     highest = max(int(result.report.residual.max()) for result in results.values())

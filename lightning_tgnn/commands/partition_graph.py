@@ -22,9 +22,9 @@ from lightning_tgnn.commands.edges_to_cut import EdgesToCut
 from lightning_tgnn.commands.kinds import GRAPH, KindOption
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.partition_graph_report import CutResult, print_cuts
-from lightning_tgnn.data import FullGraphDataModule
+from lightning_tgnn.data.graph_pipeline import GraphPipeline
 from lightning_tgnn.files import write_text
-from lightning_tgnn.strategies.partition_file import save_partition
+from lightning_tgnn.partition_file import save_partition
 
 _DESCRIPTION = """Compare vertex-cuts of a static graph: which rank owns which edge.
 
@@ -71,7 +71,7 @@ class CutOptions:
 
 def cut_options() -> Options:
     """Return what the command takes for a graph."""
-    return Options("partition", _DESCRIPTION, {KindOption: set(), CutOptions: set(), FullGraphDataModule: {"seed"}})
+    return Options("partition", _DESCRIPTION, {KindOption: set(), CutOptions: set(), GraphPipeline: {"seed"}})
 
 
 def partition_edges(own: dict[str, Any], of_data: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ def partition_edges(own: dict[str, Any], of_data: dict[str, Any]) -> None:
 
     Args:
         own: Arguments of `CutOptions`.
-        of_data: Arguments of `FullGraphDataModule`.
+        of_data: Arguments of `GraphPipeline`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

@@ -1,4 +1,4 @@
-"""DataModules do not come from files unless these are trusted: what they name is read, downloaded and written."""
+"""What our DataModules share; none comes from a file that is not trusted, which says what is read and written."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from typing_extensions import Self, override
 
 from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.data.logged_settings import logged_settings
+from lightning_tgnn.data.pipeline import Pipeline, plain_values
 from lightning_tgnn.trust import TRUST
 
 
-class DescribedData(pl.LightningDataModule):
-    """A DataModule that is made from its arguments."""
+class DescribedData(Pipeline, pl.LightningDataModule):
+    """A pipeline as a DataModule, which a Trainer runs. Goes after the pipeline among the bases of a class."""
 
     def log_settings(self, arguments: Mapping[str, Any]) -> None:
         """Have loggers and checkpoints take down what the DataModule is made with.
@@ -24,9 +25,18 @@ class DescribedData(pl.LightningDataModule):
         Args:
             arguments: ``locals()`` at the start of the constructor.
         """
+        own = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
         # Lightning looks for the values among the arguments by ==, which data frames answer otherwise; not if told so.
         named = {*arguments, *signature(type(self)).parameters}
-        self.save_hyperparameters(logged_settings(arguments), ignore=sorted(named - {"data"}))
+        # Under the place that they have in a recipe.
+        self.save_hyperparameters({"data": plain_values(own)}, ignore=sorted(named - {"data"}))
+
+    def _make_ready(self) -> None:
+        if self.trainer is None:  # else the Trainer has had the data prepared, on one process of a machine
+            super()._make_ready()
+
+    def _tell(self, notice: str) -> None:
+        rank_zero_info(notice)
 
     @override
     @_restricted_classmethod

@@ -1,4 +1,4 @@
-"""The DataModule of event streams."""
+"""From a source of events to the batches of training, validation and test."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from lightning_tgnn.algorithms.demand import Demand
@@ -17,12 +15,9 @@ from lightning_tgnn.checks import check_choice, check_import, check_int
 from lightning_tgnn.data.batch_memory import check_batch_fits
 from lightning_tgnn.data.batches import BatchOrganizer
 from lightning_tgnn.data.demand import presample_demand
-from lightning_tgnn.data.described_data import DescribedData
-from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions, fixed_protocol, open_events, opened, prepare_events
-from lightning_tgnn.data.event_store import EventStore
+from lightning_tgnn.data.event_source import SYNTHETIC, ReadOptions
 from lightning_tgnn.data.given_negatives import GivenNegatives
 from lightning_tgnn.data.loader import EventLoader
-from lightning_tgnn.data.logged_settings import logged_settings
 from lightning_tgnn.data.negative_function import FunctionNegatives
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.node_ids import LONGEST_ID, check_longest_id
@@ -30,15 +25,17 @@ from lightning_tgnn.data.prefetch import default_workers
 from lightning_tgnn.data.presample import PresampledEpochs
 from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.sampling import NEIGHBOR_SAMPLERS, EventSampler
-from lightning_tgnn.data.split_stream import SplitStream, tie_notice
-from lightning_tgnn.data.splits import SPLIT_BY, Split
-from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
-from lightning_tgnn.types import EventBatch, SampledRoots, StreamInfo
+from lightning_tgnn.data.split_source import SPLIT_SETTINGS, SplitSource
+from lightning_tgnn.data.split_stream import tie_notice
+from lightning_tgnn.data.splits import SPLIT_BY
+from lightning_tgnn.types import SampledRoots
 
 PRESAMPLE = ("off", "epoch")
+_SHOWN = ("num_neighbors", "neighbor_sampler", "past")
+_DRAWN = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
 
 
-class TemporalDataModule(DescribedData):
+class EventPipeline(SplitSource):
     """Chronological batches of an event stream, with negatives and past neighbours.
 
     Args:
@@ -113,7 +110,15 @@ class TemporalDataModule(DescribedData):
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
     ) -> None:
-        super().__init__()
+        super().__init__(
+            source,
+            ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser(), longest_id),
+            val_ratio=val_ratio,
+            test_ratio=test_ratio,
+            split_by=split_by,
+            held_out_nodes=held_out_nodes,
+            seed=seed,
+        )
         self.log_settings(locals())
         check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
         check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
@@ -131,7 +136,6 @@ class TemporalDataModule(DescribedData):
         check_choice("presample", presample, PRESAMPLE)
         check_choice("format", format, FORMATS)
         check_longest_id(longest_id)
-        self.source = source
         self.batch_size = batch_size
         self.num_neighbors = num_neighbors
         self.negatives = negatives
@@ -140,98 +144,32 @@ class TemporalDataModule(DescribedData):
         self.num_eval_negatives = num_eval_negatives
         self.neighbor_sampler = neighbor_sampler
         self.past = past
-        self.seed = seed
         self.num_workers = num_workers
         self.prefetch_batches = prefetch_batches
         self.presample = presample
         self.presample_dir = presample_dir
-        self._split_options: dict[str, Any] = {
-            "val_ratio": val_ratio,
-            "test_ratio": test_ratio,
-            "by": split_by,
-            "held_out": held_out_nodes,
-        }
-        self._read_options = ReadOptions(
-            format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser(), longest_id
-        )
-        self._stream: SplitStream | None = None
-        # Whether the adjacency of a store may be kept in its folder.
-        self.writes = True
-        # Whose neighbours to sample; None asks the model that is trained.
+        # Whose neighbours to sample; None asks the model that is trained, if there is one.
         self.sampled_roots: SampledRoots | None = None
 
     def __repr__(self) -> str:
-        source = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
         stream = "not read yet" if self._stream is None else str(self._stream)
-        return f"TemporalDataModule(source={str(source)!r}, batch_size={self.batch_size}: {stream})"
-
-    def prepare_data(self) -> None:
-        """Download and convert a named stream; Lightning calls it on one process of a machine."""
-        prepare_events(self.source, self._read_options.root)
+        return f"{type(self).__name__}(source={self.name!r}, batch_size={self.batch_size}: {stream})"
 
     def setup(self, stage: str | None = None) -> None:
         """Read the source, split it and build the adjacency; once."""
         if self._stream is not None:
             return
-        source = self._opened()
-        store = open_events(source, self._read_options)
-        self._stream = SplitStream.of(
-            store, fixed_protocol(source, store), seed=self.seed, writes=self.writes, **self._split_options
-        )
-        if self._stream.protocol is not None:
-            self.num_eval_negatives = self._stream.protocol.negatives.table.shape[1]
-        name = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
-        rank_zero_info(f"{name}: {self._stream}")
-        if notice := tie_notice(self._stream.tied, self.past):
-            rank_zero_info(f"{name}: {notice}")
-
-    @property
-    def stream(self) -> SplitStream:
-        """The stream in its parts; reads it if need be."""
-        self.setup()
-        assert self._stream is not None
-        return self._stream
-
-    @property
-    def store(self) -> EventStore:
-        """The stream."""
-        return self.stream.store
-
-    @property
-    def split(self) -> Split:
-        """Training, validation and test events."""
-        return self.stream.split
-
-    @property
-    def info(self) -> StreamInfo:
-        """Widths, counts and time scale of the stream."""
-        return self.stream.info
-
-    @property
-    def adjacency(self) -> TemporalAdjacency:
-        """Past neighbours over all parts of the stream."""
-        return self.stream.adjacency
+        super().setup(stage)
+        if self.stream.protocol is not None:
+            self.num_eval_negatives = self.stream.protocol.negatives.table.shape[1]
+        self._tell(f"{self.name}: {self.stream}")
+        if notice := tie_notice(self.stream.tied, self.past):
+            self._tell(f"{self.name}: {notice}")
 
     @property
     def recipe(self) -> dict[str, Any]:
         """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
-        by_name = isinstance(self.source, (str, Path))
-        split = {**self._split_options}
-        read = {name: getattr(self._read_options, name) for name in ("format", "columns", "bipartite", "longest_id")}
-        return {
-            "source": _lasting_name(self.source) if by_name else None,
-            "batch_size": self.batch_size,
-            "num_neighbors": self.num_neighbors,
-            "neighbor_sampler": self.neighbor_sampler,
-            "past": self.past,
-            "seed": self.seed,
-            "split_by": split.pop("by"),
-            "held_out_nodes": split.pop("held_out"),
-            **split,
-            **read,
-            "synthetic": dict(self._read_options.synthetic),
-            "root": str(self._read_options.root.resolve()),
-        }
+        return super().recipe | {name: getattr(self, name) for name in ("batch_size", *_SHOWN)}
 
     def fixed_settings(self, *, training: bool) -> dict[str, Any]:
         """Return the settings, by argument, that a checkpoint fixes.
@@ -240,14 +178,8 @@ class TemporalDataModule(DescribedData):
             training: Of a run that goes on with it: what decides what is trained, and by which measure it is the best.
                 Otherwise of its evaluation: what decides which events a model has not seen, and what it is shown.
         """
-        split = {"split_by" if name == "by" else name: value for name, value in self._split_options.items()}
-        split["held_out_nodes"] = split.pop("held_out")
-        shown = {name: getattr(self, name) for name in ("num_neighbors", "neighbor_sampler", "past")}
-        if not training:
-            return {**split, **shown, **({"seed": self.seed} if split["held_out_nodes"] else {})}
-        names = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
-        drawn = {name: getattr(self, name) for name in names}
-        return logged_settings({**split, **shown, **drawn})["data"]
+        drawn = _DRAWN if training else ("seed",) if self.held_out_nodes else ()
+        return self._settings((*SPLIT_SETTINGS, *_SHOWN, *drawn))
 
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training part."""
@@ -270,35 +202,12 @@ class TemporalDataModule(DescribedData):
         """Return how often each of ``ranks`` needs the row of each node in training, from batches drawn ahead."""
         return presample_demand(self._loader(self.split.train, training=True), ranks)
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move the tensors of an `EventBatch`."""
-        if isinstance(batch, EventBatch):
-            if batch.nodes.device == device:
-                return batch
-            return batch.to(device, non_blocking=device.type == "cuda")
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
-    def read(self) -> EventStore:
-        """Return the events of the source, without what `setup` makes of them."""
-        if self._stream is not None:
-            return self._stream.store
-        return open_events(self._opened(), self._read_options)
-
-    def _opened(self) -> Any:
-        if self.trainer is None:  # nobody else calls it
-            self.prepare_data()
-        return opened(self.source, self._read_options.root)
-
     def _roots_to_sample(self) -> SampledRoots:
-        if self.sampled_roots is not None:
-            return self.sampled_roots
-        module = None if self.trainer is None else self.trainer.lightning_module
-        return getattr(module, "sampled_roots", "all")
+        return self.sampled_roots or "all"
 
     @property
     def _draws_negatives(self) -> bool:
-        module = None if self.trainer is None else self.trainer.lightning_module
-        return getattr(module, "draws_negatives", True)
+        return True
 
     def _before_test(self) -> tuple[EventLoader, ...]:
         return (self._replayed(self.split.train, training=True), self._replayed(self.split.val))
@@ -356,8 +265,3 @@ def _checked_negatives(argument: str, given: Any) -> Any:
         found = check_import(argument, given)
         given = found() if isinstance(found, type) else found
     return given if callable(given) else check_choice(argument, given, NEGATIVE_SAMPLERS)
-
-
-def _lasting_name(source: str | Path) -> str:
-    """Return the name of a source as it reads from any folder."""
-    return str(Path(source).resolve()) if Path(source).exists() else str(source)

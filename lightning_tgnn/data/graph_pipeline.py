@@ -1,25 +1,21 @@
-"""The DataModule of static graphs."""
+"""From a source of a static graph to what training, validation and test take."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
-
 from lightning_tgnn.checks import check_choice, check_int
-from lightning_tgnn.data.described_data import DescribedData
 from lightning_tgnn.data.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graph_source import SYNTHETIC, open_source, prepare_graph
-from lightning_tgnn.types import GraphInfo, GraphPart, SparseRows
+from lightning_tgnn.data.pipeline import Pipeline
+from lightning_tgnn.types import GraphInfo
 
 
-class FullGraphDataModule(DescribedData):
+class GraphPipeline(Pipeline):
     """A static graph with features, labels and splits; each epoch is one step on all of it.
 
     Args:
@@ -60,7 +56,6 @@ class FullGraphDataModule(DescribedData):
         self.seed = seed
         self.synthetic = dict(synthetic or {})
         self.root = Path(root).expanduser()
-        self._moved: tuple[SparseRows, GraphPart] | None = None
 
     def fixed_settings(self, *, training: bool) -> dict[str, Any]:
         """Return the settings, by argument, that a checkpoint fixes.
@@ -68,13 +63,12 @@ class FullGraphDataModule(DescribedData):
         Args:
             training: Of a run that goes on with it; otherwise of its evaluation, where the seed of dropout is free.
         """
-        names = ("undirected", "self_loops", "normalization", *(("seed",) if training else ()))
-        return {name: getattr(self, name) for name in names}
+        return self._settings(("undirected", "self_loops", "normalization", *(("seed",) if training else ())))
 
     def __repr__(self) -> str:
         source = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
         read = vars(self).get("graph", "not read yet")
-        return f"FullGraphDataModule(source={str(source)!r}, normalization={self.normalization!r}: {read})"
+        return f"{type(self).__name__}(source={str(source)!r}, normalization={self.normalization!r}: {read})"
 
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""
@@ -83,8 +77,7 @@ class FullGraphDataModule(DescribedData):
     @cached_property
     def graph(self) -> Graph:
         """The graph, with what the options add."""
-        if self.trainer is None:  # nobody else calls it
-            self.prepare_data()
+        self._make_ready()
         graph = open_source(self.source, self.root, self.synthetic)
         return graph.with_options(undirected=self.undirected, self_loops=self.self_loops)
 
@@ -102,20 +95,10 @@ class FullGraphDataModule(DescribedData):
         """Read the graph and say what it is."""
         graph, info = self.graph, self.info
         splits = " / ".join(f"{int(getattr(graph, name).sum()):,}" for name in ("train", "val", "test"))
-        rank_zero_info(
+        self._tell(
             f"{info.num_nodes:,} vertices ({splits} for training, validation, test), {info.num_edges:,} edges, "
             f"{info.feature_dim} features, {info.num_classes} classes"
         )
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move a `GraphPart`; what its epochs and splits share, once, so that a model can keep what it makes of it."""
-        if not isinstance(batch, GraphPart):
-            return super().transfer_batch_to_device(batch, device, dataloader_idx)
-        if batch.nodes.device == device:
-            return batch
-        if self._moved is None or self._moved[0] is not batch.edges or self._moved[1].nodes.device != device:
-            self._moved = batch.edges, batch.to(device)
-        return replace(self._moved[1], scored=batch.scored.to(device), share=batch.share, seed=batch.seed)
 
     def train_dataloader(self) -> GraphLoader:
         """Return the training part."""

@@ -1,23 +1,46 @@
-"""What a DataModule was made with, as loggers write it down."""
+"""What a pipeline from a source to batches leaves to whoever runs it, and its settings as plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 
-def logged_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a constructor as plain values under ``data``, the place that they have in a recipe.
+class Pipeline:
+    """Reads a source when it is asked for, and makes the loaders of its parts.
 
-    Of what is no plain value, such as a store in memory, the name of its class or of itself is left: checkpoints hold
-    these settings, too.
-
-    Args:
-        arguments: ``locals()`` at the start of the constructor.
+    A subclass keeps its settings as attributes. A DataModule adds what a Trainer needs.
     """
-    own = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
-    return {"data": _plain(own)}
+
+    def prepare_data(self) -> None:
+        """Download, convert or generate what is kept in files, unless it is there."""
+
+    def log_settings(self, arguments: Mapping[str, Any]) -> None:
+        """Take down what it is made with, where somebody writes that somewhere.
+
+        Args:
+            arguments: ``locals()`` at the start of the constructor.
+        """
+
+    def _settings(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return some settings as they are now, as plain values."""
+        return plain_values({name: getattr(self, name) for name in names})
+
+    def _make_ready(self) -> None:
+        """Prepare the data, unless somebody else does."""
+        self.prepare_data()
+
+    def _tell(self, notice: str) -> None:
+        """Tell the user what has been read."""
+
+
+def plain_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as plain values, which loggers write down and checkpoints hold.
+
+    Of what is no plain value, such as a store in memory, the name of its class or of itself is left.
+    """
+    return {str(name): _plain(value) for name, value in arguments.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -26,7 +49,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(below) for name, below in value.items()}
+        return plain_values(value)
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in value]
     return getattr(value, "__qualname__", type(value).__name__)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS, check_enough_edges, vertex_cut
-from lightning_tgnn.strategies.partition_file import given_partition
+from lightning_tgnn.partition_file import given_partition
 
 
 def choose_edge_partition(

@@ -17,7 +17,7 @@ from lightning_tgnn.algorithms.partition import (
 )
 from lightning_tgnn.algorithms.reflexbicut import reflexbicut
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.strategies.partition_file import given_partition
+from lightning_tgnn.partition_file import given_partition
 
 
 def choose_partition(

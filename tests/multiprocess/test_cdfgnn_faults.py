@@ -20,7 +20,7 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data import Graph
-from lightning_tgnn.strategies.partition_file import save_partition
+from lightning_tgnn.partition_file import save_partition
 from tests.data.streams import random_store
 from tests.multiprocess.faulty_run import RANKS, cdfgnn
 from tests.multiprocess.ranks import run_ranks
