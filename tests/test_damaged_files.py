@@ -16,8 +16,8 @@ from lightning_tgnn import (
 from lightning_tgnn.checkpoint_io import WholeCheckpointIO
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.cli import main
-from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.partition_file import given_partition, save_partition
+from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.tasks import LayerLinkPrediction
 from tests.data.streams import random_store
 from tests.serving.runs import SMALL, data_module, fitted, trainer

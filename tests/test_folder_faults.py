@@ -19,8 +19,8 @@ from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError
 from lightning_tgnn.cli import main
 from lightning_tgnn.data import generate_graph, open_graph, save_graph
 from lightning_tgnn.data.kept_adjacency import adjacency_of, save_with_adjacency
-from lightning_tgnn.serving.tables import answer_table
 from lightning_tgnn.partition_file import given_partition, save_partition
+from lightning_tgnn.serving.tables import answer_table
 from tests.data.disks import nobody
 from tests.data.streams import random_store
 

@@ -62,9 +62,37 @@ for action in ("inspect", "convert", "download", "generate"):
     assert not run("data", action, "--help")
 assert not run("report", "--help")
 assert "lightning-tgnn: " in run("report", "store")
+events = ["--source=stream.csv", "--batch_size=10", "--batches=2", "--methods=range,reflexbicut"]
+graph = ["--kind=graph", "--synthetic={{num_nodes: 30, num_edges: 90}}", "--methods=random,hierarchical"]
+for options in (events, graph, ["--kind=graph", "--source=stream.csv", "--methods=random"]):
+    assert not run("partition", *options, "--help")
+    assert not run("partition", *options, "--ranks=2", "--output=" + str(len(options)))
+assert "must be an integer" in run("partition", "--ranks=0")
 """
     assert imported(code, tmp_path, [*LIGHTNING, "dgl", "torch_geometric"]) == []
     assert imported(f"{RUN}\nassert not run('data', 'inspect', '--source=store')", tmp_path, LIGHTNING) == []
+
+
+def test_help_and_refusals_of_predict_need_no_lightning(tmp_path):
+    (tmp_path / "q.csv").write_text("src,dst\n1,2\n")
+    asked = ["--score=q.csv", "--output=a.csv", "--ckpt_path=q.csv"]
+    code = f"""{RUN}
+assert not run("predict", "--help")
+assert run("predict", "--scores=q.csv") == 2
+assert run("predict", "--score=q.csv") == 2
+for wrong, named in (
+    ("--top_k=q.csv", "question"),
+    ("--k=0", "k must be"),
+    ("--output=a.txt", "output"),
+    ("--score=none.csv", "score must be a file"),
+    ("--events=none.csv", "events must be a file"),
+    ("--candidates=none.csv", "candidates must be a file"),
+    ("--ckpt_path=none.ckpt", "ckpt_path must be a file"),
+):
+    refused = run("predict", *{asked!r}, wrong)
+    assert named in refused, (wrong, refused)
+"""
+    assert imported(code, tmp_path, LIGHTNING) == []
 
 
 @pytest.mark.parametrize(
@@ -106,7 +134,7 @@ def test_names_are_found_listed_and_suggested():
 
 
 def test_the_lazy_names_are_those_that_type_checkers_see():
-    for package in (lightning_tgnn, lightning_tgnn.data):
+    for package in (lightning_tgnn, lightning_tgnn.data, lightning_tgnn.serving):
         held = {name for names in package._HOMES.values() for name in names}
         assert held == set(package.__all__) - {"__version__", "random_below"}  # light enough to be there at once
 

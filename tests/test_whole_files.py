@@ -19,8 +19,8 @@ from lightning_tgnn.commands.heat_map import save_heat_map
 from lightning_tgnn.commands.stream_figure import save_stream_figure
 from lightning_tgnn.data import generate_stream
 from lightning_tgnn.files import new_file, write_tensors, write_text
-from lightning_tgnn.serving.tables import answer_table
 from lightning_tgnn.partition_file import save_partition
+from lightning_tgnn.serving.tables import answer_table
 from tests.data.disks import files_below, nobody
 from tests.data.streams import random_store
 
