@@ -19,7 +19,7 @@ from lightning_tgnn.trust import TRUST
 class DescribedData(Pipeline, pl.LightningDataModule):
     """A pipeline as a DataModule, which a Trainer runs. Goes after the pipeline among the bases of a class."""
 
-    def log_settings(self, arguments: Mapping[str, Any]) -> None:
+    def _log_settings(self, arguments: Mapping[str, Any]) -> None:
         """Have loggers and checkpoints take down what the DataModule is made with.
 
         Args:

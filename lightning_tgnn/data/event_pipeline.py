@@ -119,7 +119,7 @@ class EventPipeline(SplitSource):
             held_out_nodes=held_out_nodes,
             seed=seed,
         )
-        self.log_settings(locals())
+        self._log_settings(locals())
         check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
         check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
         check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")
@@ -153,7 +153,7 @@ class EventPipeline(SplitSource):
 
     def __repr__(self) -> str:
         stream = "not read yet" if self._stream is None else str(self._stream)
-        return f"{type(self).__name__}(source={self.name!r}, batch_size={self.batch_size}: {stream})"
+        return f"{type(self).__name__}(source={self._name!r}, batch_size={self.batch_size}: {stream})"
 
     def setup(self, stage: str | None = None) -> None:
         """Read the source, split it and build the adjacency; once."""
@@ -162,9 +162,9 @@ class EventPipeline(SplitSource):
         super().setup(stage)
         if self.stream.protocol is not None:
             self.num_eval_negatives = self.stream.protocol.negatives.table.shape[1]
-        self._tell(f"{self.name}: {self.stream}")
+        self._tell(f"{self._name}: {self.stream}")
         if notice := tie_notice(self.stream.tied, self.past):
-            self._tell(f"{self.name}: {notice}")
+            self._tell(f"{self._name}: {notice}")
 
     @property
     def recipe(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class GraphPipeline(Pipeline):
         root: str = "data",
     ) -> None:
         super().__init__()
-        self.log_settings(locals())
+        self._log_settings(locals())
         check_choice("normalization", normalization, NORMALIZATIONS)
         check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
         self.source = source

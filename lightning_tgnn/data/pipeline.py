@@ -16,7 +16,7 @@ class Pipeline:
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files, unless it is there."""
 
-    def log_settings(self, arguments: Mapping[str, Any]) -> None:
+    def _log_settings(self, arguments: Mapping[str, Any]) -> None:
         """Take down what it is made with, where somebody writes that somewhere.
 
         Args:

@@ -101,7 +101,7 @@ class SplitSource(Pipeline):
         return self.stream.adjacency
 
     @property
-    def name(self) -> str:
+    def _name(self) -> str:
         """The source as it was written, or its class."""
         return str(self.source) if isinstance(self.source, (str, Path)) else type(self.source).__name__
 
