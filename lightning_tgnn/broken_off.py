@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from lightning_tgnn.comm import PeerInterruptError
 from lightning_tgnn.runs import checkpoints_in
 
 EXIT_CODE = 130
@@ -99,10 +100,9 @@ class RunWatch(Callback):
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C is what ended a run; Lightning makes an exit of its own of it."""
-    return isinstance(error, KeyboardInterrupt) or (
-        isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt)
-    )
+    """Whether Ctrl-C is what ended a run, here or on another rank; Lightning makes an exit of its own of it."""
+    reasons = (error, error.__cause__, error.__context__ if isinstance(error, SystemExit) else None)
+    return any(isinstance(reason, KeyboardInterrupt | PeerInterruptError) for reason in reasons)
 
 
 def leave(line: str = _INTERRUPTED, *, ranks: int = 1) -> NoReturn:

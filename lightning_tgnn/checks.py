@@ -67,6 +67,24 @@ def refusal(argument: str, requirement: str, received: Any, cure: str) -> str:
     return " ".join(message.splitlines())
 
 
+def check_global_batch_size(saved: int, batch_size: int, ranks: int) -> None:
+    """Refuse another number of events per step in the middle of an epoch: its position counts such steps.
+
+    Args:
+        saved: Events per step over all ranks, as in the checkpoint.
+        batch_size: Events per step and rank, now.
+        ranks: Their number, now.
+
+    Raises:
+        CheckpointError: They differ.
+    """
+    if saved != batch_size * ranks:
+        name = "batch_size" if ranks == 1 else f"batch_size times the {ranks} ranks"
+        requirement = f"{saved} to resume in the middle of this epoch"
+        cure = "give that size, or resume from a checkpoint of the end of an epoch"
+        raise CheckpointError(refusal(name, requirement, batch_size * ranks, cure))
+
+
 def check_int(argument: str, value: Any, *, minimum: int, cure: str) -> int:
     """Return ``value`` if it is an integer of at least ``minimum``.
 

@@ -2,7 +2,7 @@
 
 from lightning_tgnn.comm.conversations import Conversation, Conversations
 from lightning_tgnn.comm.exchange import Exchange, PendingRows
-from lightning_tgnn.comm.failure import Attendance, PeerFailureError, handle_failure, peer_failure
+from lightning_tgnn.comm.failure import Attendance, PeerFailureError, PeerInterruptError, handle_failure, peer_failure
 from lightning_tgnn.comm.traffic import Flow, Traffic
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Exchange",
     "Flow",
     "PeerFailureError",
+    "PeerInterruptError",
     "PendingRows",
     "Traffic",
     "handle_failure",

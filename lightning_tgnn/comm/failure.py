@@ -24,6 +24,10 @@ class PeerFailureError(LightningTGNNError):
     """Another rank has failed, so this one cannot go on."""
 
 
+class PeerInterruptError(PeerFailureError):
+    """Another rank has been interrupted by Ctrl-C, which so ends this one as well."""
+
+
 @contextmanager
 def peer_failure(operation: str) -> Iterator[None]:
     """Turn an error of torch.distributed into one that names the rank that has failed and what was under way.
@@ -34,7 +38,8 @@ def peer_failure(operation: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, dist.DistBackendError) as error:
-        raise PeerFailureError(f"{operation}: {_who_failed(error)}") from error
+        failure = _who_failed(error)
+        raise type(failure)(f"{operation}: {failure}") from error
 
 
 class Attendance:
@@ -76,8 +81,9 @@ def handle_failure(rank: int, error: BaseException) -> None:
     if store is None or isinstance(error, PeerFailureError):
         return
     if any(sign in str(error) for sign in _SIGNS):
-        error.args = (_who_failed(error), *error.args[1:])
-        error.__cause__ = PeerFailureError(error.args[0])  # by which the command knows what to say
+        failure = _who_failed(error)
+        error.args = (str(failure), *error.args[1:])
+        error.__cause__ = failure  # by which the command knows what to say
         return
     with suppress(Exception):
         store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
@@ -89,8 +95,8 @@ def _store() -> Any:
     return dist.distributed_c10d._get_default_store()
 
 
-def _who_failed(error: BaseException) -> str:
-    """Hold a roll call: whoever neither answers nor has left word is gone."""
+def _who_failed(error: BaseException) -> PeerFailureError:
+    """Hold a roll call, and return what to raise: whoever neither answers nor has left word is gone."""
     store, rank, ranks = _store(), dist.get_rank(), dist.get_world_size()
     cure = "resume from the last checkpoint"
     patience = store.timeout
@@ -110,12 +116,16 @@ def _who_failed(error: BaseException) -> str:
                     missing.discard(other)
             time.sleep(0.05)
     except Exception:
-        return f"rank 0 has gone, and with it the store through which ranks find each other ({error}); {cure}"
+        said = f"rank 0 has gone, and with it the store through which ranks find each other ({error}); {cure}"
+        return PeerFailureError(said)
     finally:
         store.set_timeout(patience)
     if words:
-        return "; ".join(f"rank {other} has failed with {word}" for other, word in words.items())
+        interrupted = any(word.startswith(KeyboardInterrupt.__name__) for word in words.values())
+        said = "; ".join(f"rank {other} has failed with {word}" for other, word in words.items())
+        return (PeerInterruptError if interrupted else PeerFailureError)(said)
     if missing:
         names = ", ".join(f"rank {other}" for other in sorted(missing))
-        return f"{names} {'has' if len(missing) == 1 else 'have'} gone without a word ({error}); {cure}"
-    return f"a connection between ranks broke, though all of them are there ({error}); {cure}"
+        have = "has" if len(missing) == 1 else "have"
+        return PeerFailureError(f"{names} {have} gone without a word ({error}); {cure}")
+    return PeerFailureError(f"a connection between ranks broke, though all of them are there ({error}); {cure}")

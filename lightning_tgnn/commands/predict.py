@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from lightning_tgnn.checks import InvalidArgumentError, RowError, check_import, 
 from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.place import check_place
 from lightning_tgnn.commands.predict_options import DESCRIPTION, QUESTIONS, PredictOptions
+from lightning_tgnn.commands.question_status import OK, plain, with_status, with_unknown
 from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.serving.tables import answer_table, check_table, read_pieces
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from lightning_tgnn.serving import Predictor
 
-_OK = "ok"
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 Answer = Callable[["pd.DataFrame"], "pd.DataFrame"]
 
 
@@ -51,20 +49,24 @@ def predict(arguments: Sequence[str]) -> None:
                 _observe(predictor, piece)
     columns = QUESTIONS[options.question]
     answer = _ANSWERS[options.question](predictor, options)
-    count = 0
+    count = not_ok = 0
     with answer_table(options.output) as add:
         for piece in _pieces(predictor, options, options.question, columns):
-            questions, status = _known(predictor, options, piece, columns)
-            known = questions[status == _OK].apply(_plain)
+            questions, status = with_status(predictor, piece, columns, options.side)
+            known = questions[status == OK].apply(plain)
             with _rows_of_file(options, options.question, known):
                 answers = answer(known)
-            unknown = _asked(predictor, questions[status != _OK], list(columns))
-            unknown = unknown.assign(status=status[status != _OK])
-            add(_with_unknown(answers, unknown))
+            unknown = _asked(predictor, questions[status != OK], list(columns))
+            unknown = unknown.assign(status=status[status != OK])
+            answered = with_unknown(answers, unknown)
+            add(answered)
             count += len(piece)
+            not_ok += int((answered["status"] != OK).sum())  # such a question has one row
     if options.save is not None:
         predictor.save(options.save)
-    Console().print(f"{count:,} answers: {options.output}", soft_wrap=True, highlight=False)
+    failed = f" ({not_ok:,} not ok, see column status)" if not_ok else ""
+    said = f"{count:,} answer{'' if count == 1 else 's'}{failed}: {options.output}"
+    Console().print(said, soft_wrap=True, highlight=False, markup=False)
 
 
 def _predictor(options: PredictOptions) -> Predictor:
@@ -122,62 +124,6 @@ def _observe(predictor: Predictor, piece: pd.DataFrame) -> None:
     predictor.observe(piece["src"].to_numpy(), piece["dst"].to_numpy(), piece["time"], given)
 
 
-def _known(
-    predictor: Predictor, options: PredictOptions, piece: pd.DataFrame, columns: tuple[str, ...]
-) -> tuple[pd.DataFrame, pd.Series]:
-    """Return the questions with ids of the stream's type, and of each "ok" or which of its nodes are unknown."""
-    import pandas as pd
-
-    sides = {"src": "source", "dst": "destination", "node": options.side}
-    unknown: dict[int, list[str]] = {}
-    for name in columns:
-        given = piece[name]
-        ids = _in_type(given, predictor.id_type) if predictor.ids_are_integers else given
-        is_known = np.array(ids.notna())
-        is_known[is_known] = predictor.knows(_plain(ids[is_known]).to_numpy(), sides[name])
-        for row in np.flatnonzero(~is_known).tolist():
-            unknown.setdefault(row, []).append(f"{name} {given.iloc[row]!s}")
-        piece = piece.assign(**{name: ids})
-    status = pd.Series(_OK, piece.index, dtype=object)
-    for row, named in unknown.items():
-        status.iloc[row] = f"unknown {' and '.join(named)}"
-    return piece, status
-
-
-def _in_type(column: pd.Series, kind: np.dtype) -> pd.Series:
-    """Return ids in the stream's type of integers, with gaps for those that it does not hold; floats stay.
-
-    Beside a word pandas makes words of integers, beside one above 2^63 it makes them unsigned.
-    """
-    import pandas as pd
-
-    if column.dtype == kind or pd.api.types.is_float_dtype(column):
-        return column
-    limits = np.iinfo(kind)
-    numbers = [int(text) if _INTEGER.fullmatch(text) else None for text in column.astype(str).str.strip()]
-    held = [None if number is None or not limits.min <= number <= limits.max else number for number in numbers]
-    return pd.Series(pd.array(held, dtype="Int64" if kind.kind == "i" else "UInt64"), column.index)
-
-
-def _plain(column: pd.Series) -> pd.Series:
-    """Return a column without gaps in a type of numpy."""
-    kind = getattr(column.dtype, "numpy_dtype", None)
-    return column if kind is None else column.astype(kind)
-
-
-def _with_unknown(answers: pd.DataFrame, unknown: pd.DataFrame) -> pd.DataFrame:
-    """Return the answers and the questions that have none, in the order of the questions, which the index tells."""
-    import pandas as pd
-
-    answers = answers.assign(status=answers.get("status", _OK)).astype({"status": "string"})
-    if len(unknown):
-        ids = set(unknown.columns) - {"status"}
-        others = unknown.reindex(columns=answers.columns)
-        others = others.astype({name: kind for name, kind in answers.dtypes.items() if name not in ids})
-        answers = pd.concat([answers, others]).sort_index(kind="stable")
-    return answers.reset_index(drop=True)
-
-
 def _score(predictor: Predictor, options: PredictOptions) -> Answer:
     def answer(piece: pd.DataFrame) -> pd.DataFrame:
         probability = predictor.score(piece["src"].to_numpy(), piece["dst"].to_numpy(), _time(piece))
@@ -211,7 +157,7 @@ def _top_k(predictor: Predictor, options: PredictOptions) -> Answer:
         found = found.astype(nullable).where(is_found)
         ranks = pd.Series(rank, asked.index, dtype="Int64").where(is_found)
         asked = asked.assign(rank=ranks, dst=found, probability=best.probabilities.ravel())
-        return asked.assign(status=np.where(is_found, _OK, "no candidate is left"))[is_found | (rank == 1)]
+        return asked.assign(status=np.where(is_found, OK, "no candidate is left"))[is_found | (rank == 1)]
 
     return answer
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_global_batch_size, refusal
 from lightning_tgnn.data.batches import BatchOrganizer, Place
 from lightning_tgnn.data.prefetch import prefetched
 from lightning_tgnn.data.presample import PresampledEpochs
@@ -106,7 +106,7 @@ class EventLoader:
         resume, self._resume = self._resume, None
         self._position = 0
         if resume is not None and resume["epoch"] == self._epoch:
-            self._check_batch_size(resume)
+            check_global_batch_size(resume["batch_size"], self.batch_size, self.ranks)
             self._position = resume["position"]
         epoch = self._epoch if self._training else None
         if self._presampled is not None:
@@ -165,15 +165,6 @@ class EventLoader:
 
         remaining = self.events[int((self.events < position).sum()) :]
         return self._prefetched(make, remaining.split(self.global_batch_size) if len(remaining) else ())
-
-    def _check_batch_size(self, resume: dict[str, int]) -> None:
-        if resume["batch_size"] != self.global_batch_size:
-            requirement = f"{resume['batch_size']} to resume in the middle of this epoch"
-            name, received = "batch_size", self.global_batch_size
-            if self.ranks > 1:
-                name = f"batch_size times the {self.ranks} ranks"
-            cure = "give that size, or resume from a checkpoint of the end of an epoch"
-            raise CheckpointError(refusal(name, requirement, received, cure))
 
     def _prefetched(self, make: Callable[[_In], EventBatch], inputs: Iterable[_In]) -> Iterator[EventBatch]:
         return prefetched(make, inputs, ahead=self.prefetch_batches, workers=self.num_workers)

@@ -93,7 +93,8 @@ def from_checkpoint(
     """Return the parts after the events that the state in a checkpoint has taken in.
 
     Raises:
-        CheckpointError: It is no checkpoint of a task on event streams, or one of another stream.
+        CheckpointError: It is no checkpoint of a task on event streams, one of another stream, or of other settings of
+            the DataModule.
         InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or the
             checkpoint names a class that is none of this package and was not given.
     """

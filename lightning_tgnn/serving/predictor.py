@@ -92,8 +92,8 @@ class Predictor:
             **arguments: Of the task, in place of those of the checkpoint, such as ``layer=MyLayer``.
 
         Raises:
-            CheckpointError: It is no checkpoint of a task on event streams, one of another stream, or one that names
-                what it may not.
+            CheckpointError: It is no checkpoint of a task on event streams, one of another stream or of other settings
+                of the DataModule, or one that names what it may not.
             InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or
                 there is no such device.
         """

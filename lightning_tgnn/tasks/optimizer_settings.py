@@ -15,6 +15,7 @@ _FIXED = {
     "total_steps": "total_steps of the schedulers",
     "members": "parameters of the optimizers' groups",
 }
+_DECIDES_LENGTH = "keep max_epochs, max_steps, batch_size, devices and accumulate_grad_batches as they were"
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
@@ -48,7 +49,8 @@ def check_same_optimizers(saved: dict[str, Any], configured: dict[str, Any]) -> 
     """
     for kind, what in _FIXED.items():
         if kind in saved and saved[kind] != configured[kind]:
-            cure = "go on with those, or leave the checkpoint out to train anew"
+            keep = _DECIDES_LENGTH if kind == "total_steps" else "go on with those"
+            cure = f"{keep}, or leave the checkpoint out to train anew"
             raise CheckpointError(refusal(what, f"{saved[kind]}, as in the checkpoint", configured[kind], cure))
 
 

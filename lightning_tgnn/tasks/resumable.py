@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.best_checkpoint import carry_best
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError, check_global_batch_size, refusal
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optimizer_settings, take_changed_options
 from lightning_tgnn.tasks.trained_task import TrainedTask
@@ -82,6 +82,10 @@ class ResumableTask(TrainedTask):
             check_same(
                 saved.get("settings", {}), data.fixed_settings(training=training), f"{type(data).__name__}({{}}=...)"
             )
+        size = saved.get("global_batch_size")
+        if training and self._fit_progress.is_within_epoch and size is not None and hasattr(data, "batch_size"):
+            # The loader would refuse it as well, but later than schedules of another length, which follow from it.
+            check_global_batch_size(size, data.batch_size, self.trainer.world_size)
         self._optimizers_saved = saved.get("optimizers") if training else None
         carry_best(checkpoint, self.trainer)
 

@@ -61,6 +61,11 @@ class FitProgress:
         evaluated["total"] |= dict.fromkeys(evaluated["total"], evaluated["total"]["processed"])
         evaluated["current"] |= dict.fromkeys(evaluated["current"], 0)  # a validation begins at its first batch
 
+    @property
+    def is_within_epoch(self) -> bool:
+        """Whether the checkpoint that was loaded lies behind some steps of an epoch that is still to be ended."""
+        return self._loaded is not None and self._loaded.within_epoch
+
     def begin(self, trainer: pl.Trainer) -> None:
         """Tell the loops of a resumed fit what is still to be done; to be called when it starts."""
         loaded, self._loaded = self._loaded, None

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMAND = Path(sys.executable).parent / "lightning-tgnn"
+BIN = Path(sys.executable).parent
+TORCHRUN = [BIN / "torchrun", "--standalone", "--nproc_per_node=2", "-m", "lightning_tgnn"]
 SETTINGS = [
     *("--data.source=synthetic", "--data.synthetic={num_events: 1000}", "--data.num_eval_negatives=3"),
     *("--model.memory_dim=8", "--model.embedding_dim=8", "--model.time_dim=4", "--trainer.logger.name=mine"),
@@ -26,13 +27,23 @@ def listening():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, ranks):
-    recipe = ROOT / f"recipes/{'quickstart' if ranks == 1 else 'sven_wikipedia'}.yaml"
+def ended(run):
+    """Leave no process behind: those of torchrun are in sessions of their own, and only it ends them."""
+    if run.poll() is None:
+        run.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(timeout=40)
+    with suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("starter", ["one rank", "two ranks", "torchrun"])
+def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
+    recipe = ROOT / f"recipes/{'quickstart' if starter == 'one rank' else 'sven_wikipedia'}.yaml"
     words = ["fit", f"--config={recipe}", *SETTINGS, "--trainer.max_epochs=-1"]
     last = tmp_path / "runs/mine/version_0/checkpoints/last.ckpt"
     with subprocess.Popen(
-        [COMMAND, *words],
+        [*(TORCHRUN if starter == "torchrun" else [BIN / "lightning-tgnn"]), *words],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -47,10 +58,16 @@ def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, ranks):
             os.killpg(run.pid, signal.SIGINT)
             said = run.communicate(timeout=60)[1]  # returns once no rank holds it open any more
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(run.pid, signal.SIGKILL)
-    assert run.returncode == 130, said
+            ended(run)
     assert "terminate called" not in said
+    if starter == "torchrun":  # ends itself by an error, whatever its processes have done
+        said, _, after = said.partition("Traceback")
+        assert "SignalException" in after
+        assert "Traceback" not in after
+        assert "lightning_tgnn/" not in after
+    else:
+        assert run.returncode == 130, said
     assert "Traceback" not in said
-    (line,) = re.findall(r"^lightning-tgnn: interrupted; go on with: (.*)$", said, flags=re.MULTILINE)
-    assert shlex.split(line) == ["lightning-tgnn", *words, "--ckpt_path", str(last.relative_to(tmp_path))]
+    (line,) = re.findall(r"^lightning-tgnn: (.*)$", said, flags=re.MULTILINE)
+    command = line.removeprefix("interrupted; go on with: ").removesuffix(", under torchrun as before")
+    assert shlex.split(command) == ["lightning-tgnn", *words, "--ckpt_path", str(last.relative_to(tmp_path))]

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from lightning_tgnn import Predictor, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError
@@ -33,13 +34,18 @@ def read(path):
     return pd.read_csv(path, dtype={"dst": str}) if path.suffix == ".csv" else pd.read_parquet(path)
 
 
+def told(capsys):
+    """Return what the command has said at its ends."""
+    return [line for line in capsys.readouterr().out.splitlines() if " answer" in line]
+
+
 def ask(run, *arguments):
     main(["predict", f"--ckpt_path={run / 'a.ckpt'}", *arguments])
 
 
 @pytest.mark.parametrize("kind", [".csv", ".parquet"])
 @pytest.mark.parametrize("batch_size", [3, 1000])
-def test_answers_are_those_of_the_predictor(run, tmp_path, kind, batch_size):
+def test_answers_are_those_of_the_predictor(run, tmp_path, capsys, kind, batch_size):
     predictor = Predictor.from_checkpoint(run / "a.ckpt")
     pairs = pd.DataFrame(
         {"src": ["u1", "u2", "u1", "u8"], "dst": ["03", "03", "00", "08"], "time": [300.0, 310, 310, 400]}
@@ -68,6 +74,7 @@ def test_answers_are_those_of_the_predictor(run, tmp_path, kind, batch_size):
     assert answers["time"].tolist() == [299.0, 299.0]
     np.testing.assert_allclose(answers.iloc[:, 2:-1], predictor.embed(["u3", "05"]), atol=1e-5)
     assert [file.name for file in (tmp_path / "new").iterdir()] == [f"out{kind}"]
+    assert told(capsys) == [f"{count} answers: {tmp_path / 'new' / 'out'}{kind}" for count in (4, 4, 2)]
 
 
 def test_new_events_candidates_and_a_saved_state(run, tmp_path):
@@ -83,6 +90,27 @@ def test_new_events_candidates_and_a_saved_state(run, tmp_path):
     main(["predict", f"--ckpt_path={tmp_path / 'live.pt'}", f"--top_k={sources}", "--k=2", f"--candidates={candidates}",
           f"--output={tmp_path / 'again.csv'}"])  # fmt: skip
     assert (tmp_path / "again.csv").read_text() == (tmp_path / "out.csv").read_text()
+    for name, place in (("source", run / "events.csv"), ("root", tmp_path)):
+        with pytest.raises(SystemExit, match=f"{name} must be of a checkpoint's stream, got .*; leave it out"):
+            main(["predict", f"--ckpt_path={tmp_path / 'live.pt'}", f"--top_k={sources}", f"--{name}={place}",
+                  f"--output={tmp_path / 'out.csv'}"])  # fmt: skip
+
+
+def test_another_place_of_the_stream_has_the_settings_of_training(run, tmp_path):
+    held = torch.load(run / "a.ckpt", weights_only=True)
+    (tmp_path / "moved.csv").write_bytes((run / "events.csv").read_bytes())
+    pairs = write(pd.DataFrame({"src": ["u1"], "dst": ["03"]}), tmp_path / "pairs.csv")
+    common = [f"--source={tmp_path / 'moved.csv'}", f"--score={pairs}", f"--output={tmp_path / 'out.csv'}"]
+    ask(run, *common)
+    expected = Predictor.from_checkpoint(run / "a.ckpt").score(["u1"], ["03"])
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["probability"], expected, atol=1e-6)
+    recipe = held["lightning_tgnn"]["data"]
+    for argument, value in (("past", "batch"), ("num_neighbors", 3), ("neighbor_sampler", "uniform")):
+        held["lightning_tgnn"]["data"] = recipe | {argument: value}
+        torch.save(held, tmp_path / "a.ckpt")
+        message = rf"TemporalDataModule\({argument}=...\) must be .*, as in the checkpoint, got {value!r}"
+        with pytest.raises(SystemExit, match=message):
+            ask(tmp_path, *common)
 
 
 def test_no_questions_give_an_empty_table(run, tmp_path):
@@ -104,7 +132,7 @@ def test_rows_of_parquet_are_those_of_the_file(run, tmp_path):
 
 @pytest.mark.parametrize("kind", [".csv", ".parquet"])
 @pytest.mark.parametrize("batch_size", [1, 2, 100])
-def test_an_unknown_node_is_a_row_that_says_so(run, tmp_path, kind, batch_size):
+def test_an_unknown_node_is_a_row_that_says_so(run, tmp_path, capsys, kind, batch_size):
     predictor = Predictor.from_checkpoint(run / "a.ckpt")
     common = [f"--batch_size={batch_size}", f"--output={tmp_path / 'out'}{kind}"]
     pairs = pd.DataFrame({"src": ["u99", "u1", "u1", "u98"], "dst": ["03", "03", "77", "none"]})
@@ -127,6 +155,8 @@ def test_an_unknown_node_is_a_row_that_says_so(run, tmp_path, kind, batch_size):
     ask(run, f"--embed={write(nodes, tmp_path / f'nodes{kind}')}", *common)
     answers = read(tmp_path / f"out{kind}")
     assert answers["status"].tolist() == ["ok", "unknown node none"]
+    counts = [f"{count} answers ({not_ok} not ok, see column status)" for count, not_ok in ((4, 3), (4, 2), (2, 1))]
+    assert told(capsys) == [f"{said}: {tmp_path / 'out'}{kind}" for said in counts]
     assert answers.iloc[:, 2:-1].isna().all(axis=1).tolist() == [False, True]
 
 
@@ -183,7 +213,7 @@ def test_a_stream_whose_features_have_changed_places_is_another(numbered, tmp_pa
         Predictor.from_checkpoint(numbered / "a.ckpt", data_module(store))
 
 
-def test_new_destinations_alone(numbered, tmp_path):
+def test_new_destinations_alone(numbered, tmp_path, capsys):
     predictor = Predictor.from_checkpoint(numbered / "a.ckpt")
     rows = pd.read_csv(numbered / "events.csv")
     sources = write(pd.DataFrame({"src": range(6)}), tmp_path / "sources.csv")
@@ -200,6 +230,8 @@ def test_new_destinations_alone(numbered, tmp_path):
             assert of_source["status"].tolist() == ["no candidate is left"]
             assert of_source[["rank", "dst", "probability"]].isna().all(axis=None)
     assert {"ok", "no candidate is left"} == set(answers["status"]), "both cases occur"
+    without = int((answers["status"] != "ok").sum())
+    assert told(capsys) == [f"6 answers ({without} not ok, see column status): {tmp_path / 'out.csv'}"]
     assert predictor.edge_feature_names == ("weight", "size")
 
 

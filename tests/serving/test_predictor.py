@@ -393,6 +393,17 @@ def test_checkpoints_that_cannot_serve_are_refused(tmp_path):
         Predictor.load(tmp_path / "text.pt")
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("past", "batch"), ("num_neighbors", 5), ("neighbor_sampler", "uniform"), ("val_ratio", 0.2)],
+)
+def test_a_data_module_that_shows_something_else_than_training_is_refused(tmp_path_factory, argument, value):
+    path, _, store = checkpoint_of(tmp_path_factory, "tgn")
+    message = rf"TemporalDataModule\({argument}=\.\.\.\) must be .*, as in the checkpoint, got {value!r}; give that"
+    with pytest.raises(CheckpointError, match=message):
+        Predictor.from_checkpoint(path, data_module(store, **{argument: value}))
+
+
 def test_a_task_of_the_users_own(tmp_path):
     class Own(LinkPrediction):
         pass

@@ -1,18 +1,22 @@
 """Times of questions: dates mean what they mean in a DataFrame to train on, in whatever form they come."""
 
 from datetime import UTC, datetime
+from functools import cache
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 import torch
+from hypothesis import example, given, seed, settings
+from hypothesis import strategies as st
 
 from lightning_tgnn import Predictor
 from lightning_tgnn.checks import DataError
 from lightning_tgnn.cli import main
 from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.frame_columns import time_column
+from lightning_tgnn.serving.clock import Clock
 from tests.serving.runs import data_module, fitted
 
 TIMES = pd.DatetimeIndex(["2024-03-10 01:30:00", "2024-03-10 12:00:00.250"])
@@ -78,10 +82,29 @@ def test_what_is_no_time_is_refused(times, message):
         time_column("time", times)
 
 
+FLOATS = st.floats(-(2.0**60), 2.0**60) | st.sampled_from([0.1, 1.1e9 + 0.1, 2.0**53 - 1, 2.0**53, 2.0**53 + 2])
+
+
+@seed(0)
+@settings(deadline=None)
+@example(origin=0.1, times=[1.1e9 + 0.1, np.nextafter(1.1e9 + 0.1, np.inf)])
+@example(origin=0.3, times=[2.0**53 - 1, 2.0**53, 2.0**53 + 2])
+@given(origin=FLOATS, times=st.lists(FLOATS, min_size=1, max_size=6))
+def test_the_latest_time_is_the_one_that_was_given(origin, times):
+    clock = Clock(origin, -np.inf)
+    for time in sorted(times):
+        clock.of_events([time], 1)
+        clock.advance()
+        assert clock.latest == time  # the origin taken off and added again may be another number
+        clock.of_queries([clock.latest], 1)  # not refused as earlier than itself
+        with pytest.raises(DataError, match=r"time\[0\] must be at least"):
+            clock.of_queries([np.nextafter(time, -np.inf)], 1)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     rng = np.random.default_rng(0)
-    dates = pd.date_range("2024-01-01", periods=200, freq="h")
+    dates = pd.date_range("1969-12-01 00:00:00.1", periods=200, freq="h")  # times around 0 are finer than the origin
     frame = pd.DataFrame({"src": rng.integers(0, 9, 200), "dst": rng.integers(9, 18, 200), "time": dates})
     folder = tmp_path_factory.mktemp("run")
     frame.to_parquet(folder / "stream.parquet")
@@ -101,6 +124,36 @@ def test_a_predictor_takes_dates(run):
         assert (dated.score([1, 2], [11, 12], time) == expected).all()
     with pytest.raises(DataError, match=r"time\[0\] must be at least"):
         dated.score([1], [11], end)
+
+
+INSTANTS = st.integers(0, 10**18).map(lambda count: pd.Timestamp("1969-12-20") + pd.Timedelta(count))
+
+
+@seed(0)
+@settings(deadline=None, max_examples=12)
+@example(times=[0.1, 1.1e9 + 0.1, np.nextafter(1.1e9 + 0.1, np.inf)])
+@example(times=[2.0**53 - 1, 2.0**53, 2.0**53 + 2])
+@given(times=st.lists(st.floats(-1e6, 2.0**54), min_size=1, max_size=4) | st.lists(INSTANTS, min_size=1, max_size=4))
+def test_the_latest_time_is_kept_to_the_last_bit(run, tmp_path_factory, times):
+    folder, _ = run
+    path = tmp_path_factory.getbasetemp() / "latest.pt"
+    predictor = _dated(folder)
+    predictor.reset()
+    times = sorted(times)
+    exact = time_column("time", times).tolist()
+    for time, expected in zip(times, exact, strict=True):
+        predictor.observe([1], [11], [time])
+        predictor.save(path)
+        predictor = Predictor.load(path)
+        assert predictor.latest_time == expected
+        assert predictor.score([1], [11], predictor.latest_time).shape == (1,)
+        with pytest.raises(DataError, match=r"time\[0\] must be at least"):
+            predictor.observe([1], [11], [np.nextafter(expected, -np.inf)])
+
+
+@cache
+def _dated(folder):
+    return Predictor.from_checkpoint(folder / "a.ckpt")
 
 
 def test_tables_take_dates(run, tmp_path):

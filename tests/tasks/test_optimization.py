@@ -91,6 +91,14 @@ def test_a_run_whose_schedule_asks_for_its_length_resumes_exactly(tmp_path, task
     assert rest == losses[STEPS + 3 :]
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
+    # Both make a schedule of another length; the batches that the position counts are others only in the second case.
+    data, task = task_of(task_class, dropout=0.2, **options)
+    lengths = rf"total_steps of the schedulers must be \[{2 * STEPS}\], as in the checkpoint, got \[{3 * STEPS}\]; keep"
+    with pytest.raises(CheckpointError, match=lengths):
+        fit(data, task, ckpt_path=tmp_path / f"step={STEPS + 3}.ckpt", epochs=3)
+    data.batch_size = 10
+    with pytest.raises(CheckpointError, match="batch_size must be 20 to resume in the middle of this epoch, got 10"):
+        fit(data, task_of(task_class, **options)[1], ckpt_path=tmp_path / f"step={STEPS + 3}.ckpt")
 
 
 def test_a_static_graph_resumes_with_such_a_schedule(tmp_path):

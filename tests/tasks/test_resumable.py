@@ -149,8 +149,13 @@ class Scheduled(LinkPrediction):
     may_change = LinkPrediction.may_change | {"schedule"}
 
     def configure_optimizers(self):
+        parameters = [*self.parameters()]
         if self.schedule == "sgd":
-            return torch.optim.SGD(self.parameters(), lr=self.lr)
+            return torch.optim.SGD(parameters, lr=self.lr)
+        if self.schedule == "two groups":
+            return torch.optim.Adam([{"params": parameters[:3]}, {"params": parameters[3:]}], lr=self.lr)
+        if self.schedule == "another order":
+            return torch.optim.Adam(parameters[::-1], lr=self.lr)
         optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
         schedulers = {
             "step": lambda: StepLR(optimizer, step_size=2, gamma=0.5),
@@ -158,6 +163,7 @@ class Scheduled(LinkPrediction):
                 optimizer, [LinearLR(optimizer, 0.1, total_iters=2), StepLR(optimizer, 2, 0.5)], milestones=[3]
             ),
             "one cycle": lambda: OneCycleLR(optimizer, max_lr=self.lr, total_steps=9),
+            "a longer cycle": lambda: OneCycleLR(optimizer, max_lr=self.lr, total_steps=12),
         }
         if self.schedule is None:
             return optimizer
@@ -190,18 +196,31 @@ def test_a_learning_rate_that_changes_keeps_its_schedule(tmp_path, schedule):
     assert torch.equal(rates(0.25, 3, tmp_path / "0.25-3.ckpt"), whole[9:])
 
 
-def test_other_optimizers_and_schedulers_are_refused(tmp_path):
-    once = trainer()
-    once.fit(Scheduled("step", 0.1, **SIZES), DATA["link"]())
-    once.save_checkpoint(tmp_path / "step.ckpt")
-    for schedule, message in (
+@pytest.mark.parametrize(
+    ("saved", "given", "message"),
+    [
+        ("step", "sgd", r"optimizers must be \['Adam'\], as in the checkpoint, got \['SGD'\]; go on with those"),
+        ("step", "one cycle", r"schedulers must be \['StepLR'\], as in the .*, got \['OneCycleLR'\]; go on with those"),
         (
-            "sgd",
-            r"optimizers must be \"\['Adam'\], as in the checkpoint\"|optimizers must be \['Adam'\], as in the chec",
+            "one cycle",
+            "a longer cycle",
+            r"total_steps of the schedulers must be \[9\], as in the checkpoint, got \[12\]; keep max_epochs",
         ),
-        ("one cycle", r"schedulers must be \['StepLR'\], as in the checkpoint, got \['OneCycleLR'\]; go on with those"),
-    ):
-        with pytest.raises(CheckpointError, match=message):
-            trainer(max_epochs=2).fit(
-                Scheduled(schedule, 0.1, **SIZES), DATA["link"](), ckpt_path=tmp_path / "step.ckpt"
-            )
+        (
+            None,
+            "two groups",
+            r"parameters of the optimizers' groups must be .*, as in the checkpoint, got .*; go",
+        ),
+        (
+            None,
+            "another order",
+            r"parameters of the optimizers' groups must be .*, as in the checkpoint, got .*; go",
+        ),
+    ],
+)
+def test_other_optimizers_and_schedulers_are_refused(tmp_path, saved, given, message):
+    once = trainer()
+    once.fit(Scheduled(saved, 0.1, **SIZES), DATA["link"]())
+    once.save_checkpoint(tmp_path / "saved.ckpt")
+    with pytest.raises(CheckpointError, match=message):
+        trainer(max_epochs=2).fit(Scheduled(given, 0.1, **SIZES), DATA["link"](), ckpt_path=tmp_path / "saved.ckpt")

@@ -1,0 +1,84 @@
+"""Status of questions: those whose nodes the stream of training does not have stay, and say so."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lightning_tgnn.serving import Predictor
+
+OK = "ok"
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+def with_status(
+    predictor: Predictor, piece: pd.DataFrame, columns: tuple[str, ...], side: str | None
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Return questions with ids of the stream's type, and the status of each: "ok", or which of its nodes are unknown.
+
+    Args:
+        predictor: Knows the nodes of its stream.
+        piece: Questions, one a row.
+        columns: Which of its columns are nodes.
+        side: ``"source"`` or ``"destination"``, for a column ``node`` where both share ids.
+    """
+    import pandas as pd
+
+    sides = {"src": "source", "dst": "destination", "node": side}
+    unknown: dict[int, list[str]] = {}
+    for name in columns:
+        given = piece[name]
+        ids = _in_type(given, predictor.id_type) if predictor.ids_are_integers else given
+        is_known = np.array(ids.notna())
+        is_known[is_known] = predictor.knows(plain(ids[is_known]).to_numpy(), sides[name])
+        for row in np.flatnonzero(~is_known).tolist():
+            unknown.setdefault(row, []).append(f"{name} {given.iloc[row]!s}")
+        piece = piece.assign(**{name: ids})
+    status = pd.Series(OK, piece.index, dtype=object)
+    for row, named in unknown.items():
+        status.iloc[row] = f"unknown {' and '.join(named)}"
+    return piece, status
+
+
+def with_unknown(answers: pd.DataFrame, unknown: pd.DataFrame) -> pd.DataFrame:
+    """Return the answers and the questions that have none, in the order of the questions, which the index tells.
+
+    Args:
+        answers: Of the questions whose nodes are all known, with a column ``status`` where one of them has none, too.
+        unknown: The other questions, with their ``status``.
+    """
+    import pandas as pd
+
+    answers = answers.assign(status=answers.get("status", OK)).astype({"status": "string"})
+    if len(unknown):
+        ids = set(unknown.columns) - {"status"}
+        others = unknown.reindex(columns=answers.columns)
+        others = others.astype({name: kind for name, kind in answers.dtypes.items() if name not in ids})
+        answers = pd.concat([answers, others]).sort_index(kind="stable")
+    return answers.reset_index(drop=True)
+
+
+def plain(column: pd.Series) -> pd.Series:
+    """Return a column without gaps in a type of numpy."""
+    kind = getattr(column.dtype, "numpy_dtype", None)
+    return column if kind is None else column.astype(kind)
+
+
+def _in_type(column: pd.Series, kind: np.dtype) -> pd.Series:
+    """Return ids in the stream's type of integers, with gaps for those that it does not hold; floats stay.
+
+    Beside a word pandas makes words of integers, beside one above 2^63 it makes them unsigned.
+    """
+    import pandas as pd
+
+    if column.dtype == kind or pd.api.types.is_float_dtype(column):
+        return column
+    limits = np.iinfo(kind)
+    numbers = [int(text) if _INTEGER.fullmatch(text) else None for text in column.astype(str).str.strip()]
+    held = [None if number is None or not limits.min <= number <= limits.max else number for number in numbers]
+    return pd.Series(pd.array(held, dtype="Int64" if kind.kind == "i" else "UInt64"), column.index)
