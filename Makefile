@@ -10,10 +10,11 @@ DOCS_INSTALLED := .venv/.docs-installed
 quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
 
-# numba notices only changes of a file itself, not of those that it calls into, so its caches go first.
+# One thread a worker: those of two workers on two cores would stand in each other's way, and make the tests take twice as
+# long. numba notices only changes of a file itself, not of those that it calls into, so its caches go first.
 test: lint
 	find lightning_tgnn -name '*.nb[ic]' -delete
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests --durations 20
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
