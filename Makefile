@@ -10,8 +10,8 @@ DOCS_INSTALLED := .venv/.docs-installed
 quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
 
-# One thread a worker: those of two workers on two cores would stand in each other's way, and make the tests take twice as
-# long. numba notices only changes of a file itself, not of those that it calls into, so its caches go first.
+# One thread a worker: those of two workers on two cores would stand in each other's way. numba notices only
+# changes of a file itself, not of those that it calls into, so its caches go first.
 test: lint
 	find lightning_tgnn -name '*.nb[ic]' -delete
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests --durations 20

@@ -128,6 +128,7 @@ DOORS = {
 def test_every_door_says_the_same_of_damage(door, held, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["lightning-tgnn"])
+    (tmp_path / "pairs.csv").write_text("src,dst\n1,2\n")
     folder, data = held
     whole, path = (folder / "right.ckpt").read_bytes(), tmp_path / "damaged.ckpt"
     weights = torch.load(folder / "right.ckpt", weights_only=True)["state_dict"]
