@@ -1,9 +1,8 @@
-"""A run in which one rank dies, or fails, in the middle: faulty_run.py RUN WHERE HOW FOLDER (once per rank)."""
+"""A run in which one rank dies, or fails, in the middle; each rank calls `main`."""
 
 import math
 import os
 import signal
-import sys
 from datetime import timedelta
 
 import lightning.pytorch as pl
@@ -80,12 +79,7 @@ def cdfgnn(folder, callbacks=()):
 
 
 def main(run, where, how, folder):
-    torch.set_num_threads(1)
     if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
         break_at(where, how)
     cli.TGNNCommand = lambda words: print("finished", {"sven": sven, "cdfgnn": cdfgnn}[run](folder))
     cli.main(["fit", run])  # which says what is wrong
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

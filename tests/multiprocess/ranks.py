@@ -19,14 +19,75 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def _context():
+    """Processes are forked from one that has imported everything and done nothing: an import takes seconds of each."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lightning_tgnn", "numba", "tests.multiprocess.training"])
+    return context
+
+
+class Started:
+    """A process that runs a function as if it were a program of its own, and what it prints.
+
+    Args:
+        function: What it runs.
+        arguments: Of the function.
+        environment: Variables that it has beside those of this process.
+        pipe: A path that does not exist yet.
+    """
+
+    def __init__(self, function, arguments, environment, pipe):
+        os.mkfifo(pipe)
+        self._read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        self._process = _context().Process(target=_printing, args=(pipe, environment, function, arguments))
+        with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
+            self._process.start()
+
+    def finish(self, deadline):
+        """Return the exit code and what was printed, once nobody, of no process, can print to it any more."""
+        text, ended = b"", False
+        try:
+            while time.monotonic() < deadline:
+                ended = ended or self._process.exitcode is not None
+                try:
+                    more = os.read(self._read, 1 << 16)
+                except BlockingIOError:
+                    more = None  # somebody may print yet
+                if more:
+                    text += more
+                elif more == b"" and ended:
+                    return self._process.exitcode, text.decode()
+                else:
+                    time.sleep(0.02)
+            raise AssertionError(f"took too long:\n{text.decode()[-3000:]}")
+        finally:
+            self.kill()
+
+    def kill(self):
+        """End it, if it runs, and forget what it printed."""
+        self._process.kill()
+        self._process.join()
+        if self._read is not None:
+            os.close(self._read)
+            self._read = None
+
+
+def _printing(pipe, environment, function, arguments):
+    out = os.open(pipe, os.O_WRONLY)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(out)
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    function(*arguments)
+
+
 def run_ranks(function, ranks, *arguments, timeout=120):
     """Return what ``function(rank, ranks, *arguments)`` returns on each rank; it has a default group (gloo).
 
     Raises if a rank raises or the time is over; no process stays behind.
     """
-    # Forked from a process that has imported everything and done nothing: an import takes seconds of every rank.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_tgnn", "numba", "tests.multiprocess.training"])
+    context = _context()
     results, port = context.Queue(), free_port()
     processes = [
         context.Process(target=_main, args=(function, rank, ranks, port, results, arguments)) for rank in range(ranks)

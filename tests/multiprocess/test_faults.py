@@ -1,8 +1,5 @@
 """What the other ranks do when one dies or fails, and what is refused before a run starts."""
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,49 +9,39 @@ import torch
 
 from lightning_tgnn import DepCacheStrategy, SvenStrategy
 from lightning_tgnn.checks import InvalidArgumentError
+from tests.multiprocess import faulty_run
 from tests.multiprocess.faulty_run import RANKS
-from tests.multiprocess.ranks import free_port, run_ranks
+from tests.multiprocess.ranks import Started, free_port, run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
-
-ROOT = Path(__file__).parents[2]
 
 
 def start(run, where, how, folder):
-    port = free_port()
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
     shared |= {"TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": str(RANKS), "GROUP_RANK": "0"}
-    processes = []
+    started = []
     for rank in range(RANKS):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        command = [sys.executable, "-m", "tests.multiprocess.faulty_run", run, where, how, str(folder)]
-        processes.append(
-            subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=os.environ | shared | own,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    return processes
+        pipe = f"{folder}/{where}-{rank}.pipe"
+        started.append(Started(faulty_run.main, (run, where, how, str(folder)), shared | own, pipe))
+    return started
 
 
-def finish(processes, timeout):
+def finish(started, timeout):
+    """Return exit codes and what was printed."""
     deadline = time.monotonic() + timeout
     try:
-        return [process.communicate(timeout=deadline - time.monotonic())[0] for process in processes]
+        return list(zip(*[process.finish(deadline) for process in started], strict=True))
     finally:
-        for process in processes:
+        for process in started:
             process.kill()
 
 
 def break_one(run, where, how, folder):
     """Let rank 1 die or fail; the other ranks have to end with its name."""
-    processes = start(run, where, how, folder)
-    outputs = finish(processes, timeout=60)  # returns once nobody, of no process, holds the output open
+    codes, outputs = finish(start(run, where, how, folder), timeout=60)
     for rank in (0, 2):
-        assert processes[rank].returncode == 1, (where, how, processes[rank].returncode, outputs[rank])
+        assert codes[rank] == 1, (where, how, codes[rank], outputs[rank])
         words = {
             "raise": "rank 1 has failed with ValueError: this rank is unwell",
             "nan": "rank 1 has failed with NotFiniteError: loss in batch ",
@@ -75,9 +62,8 @@ def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_pa
     for where, how in cases:
         folder = tmp_path / where / how
         break_one("sven", where, how, folder)
-        processes = start("sven", "nowhere", how, folder)
-        outputs = finish(processes, timeout=60)
-        assert [process.returncode for process in processes] == [0, 0, 0], outputs
+        codes, outputs = finish(start("sven", "nowhere", how, folder), timeout=60)
+        assert codes == (0, 0, 0), outputs
         assert all("finished 24" in output for output in outputs), outputs
 
 
