@@ -106,7 +106,10 @@ def test_partition_prints_a_row_per_method_and_what_it_was_judged_on(tmp_path, c
     source, output = stream(tmp_path / "stream"), f"--output={tmp_path / 'new'}"
     common = ["partition", f"--source={source}", "--ranks=2", "--methods=interval,reflexbicut", output]
     main([*common, "--batch_size=5", "--batches=8"])
-    printed = capsys.readouterr().out
+    printed, told = capsys.readouterr()
+    assert re.search(r"stream: 300 events \(210 / 45 / 45 for training, .*\d% of the events tied$", told, re.MULTILINE)
+    assert re.search(r"stream: \d+% of the events have another one at their time: past='time' hides", told)
+    assert "events tied" not in printed
     assert re.search(r"interval +│ nothing +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
     assert re.search(r"reflexbicut +│ fitted batches +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
     assert "judged on 8 of the 21 global batches of the training part, fitted on 8 others" in printed

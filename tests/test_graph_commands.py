@@ -140,7 +140,10 @@ def test_the_distinct_edges_of_a_stream_are_cut(as_it_is, tmp_path, capsys):
         source = tmp_path / "stream"
     options = ["--undirected=false", "--self_loops=false"] if as_it_is else []
     main(["partition", "--kind=graph", f"--source={source}", "--ranks=2", f"--output={tmp_path / 'out'}", *options])
-    assert re.search(r"^no partition files: a stream has no features", capsys.readouterr().out, re.MULTILINE)
+    printed, told = capsys.readouterr()
+    assert re.search(r"^no partition files: a stream has no features", printed, re.MULTILINE)
+    assert re.search(r": EventStore\(num_events=200, .*\d% of the events tied$", told, re.MULTILINE)
+    assert re.search(r": \d+% of the events have another one at their time: ", told)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["partition.json"]
     found = json.loads((tmp_path / "out/partition.json").read_text())
     store = read_events(source)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.past import tied_share
 from lightning_tgnn.commands.kinds import EVENTS, kind_of
 from lightning_tgnn.data.event_source import read_source
 from lightning_tgnn.data.graph import with_both_directions, with_loops
 from lightning_tgnn.data.graph_pipeline import GraphPipeline
 from lightning_tgnn.data.graph_source import SYNTHETIC
+from lightning_tgnn.data.split_stream import tie_notice
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,9 @@ class EdgesToCut:
     @classmethod
     def _of_stream(cls, data: GraphPipeline, source: str) -> EdgesToCut:
         store = read_source(source, root=str(data.root))
+        tied = tied_share(store.time)
+        for line in filter(None, (f"{store}, {tied:.1%} of the events tied", tie_notice(tied))):
+            print(f"{source}: {line}", file=sys.stderr)
         edge = torch.unique(store.src * store.num_nodes + store.dst)
         src, dst = edge // store.num_nodes, edge % store.num_nodes
         if data.undirected:

@@ -100,7 +100,6 @@ def partition_nodes(own: dict[str, Any], of_data: dict[str, Any]) -> None:
     """
     options, data, console = PartitionOptions(**own), EventPipeline(**of_data), Console()
     data.sampled_roots = build_model(options.model, ModelConfig(), data.info).sampled_roots
-    console.print(f"{data.source}: {data.stream}", soft_wrap=True, highlight=False, markup=False)
     loader = data.train_dataloader()
     fitted, judged = presample_apart(loader, options.ranks, options.batches)
     known = torch.ones(len(data.store.src), dtype=torch.bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ class Pipeline:
         self.prepare_data()
 
     def _tell(self, notice: str) -> None:
-        """Tell the user what has been read."""
+        """Tell the user what has been read: on stderr, as a command does."""
+        print(notice, file=sys.stderr)
 
 
 def plain_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
