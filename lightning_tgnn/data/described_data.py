@@ -19,6 +19,9 @@ from lightning_tgnn.trust import TRUST
 class DescribedData(Pipeline, pl.LightningDataModule):
     """A pipeline as a DataModule, which a Trainer runs. Goes after the pipeline among the bases of a class."""
 
+    def __str__(self) -> str:
+        return repr(self)  # Lightning's takes our loaders for lists of loaders, and fails
+
     def _log_settings(self, arguments: Mapping[str, Any]) -> None:
         """Have loggers and checkpoints take down what the DataModule is made with.
 

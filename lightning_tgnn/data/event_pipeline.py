@@ -21,11 +21,12 @@ from lightning_tgnn.data.loader import EventLoader
 from lightning_tgnn.data.negative_function import FunctionNegatives
 from lightning_tgnn.data.negatives import NEGATIVE_SAMPLERS, NegativeSampler
 from lightning_tgnn.data.node_ids import LONGEST_ID, check_longest_id
+from lightning_tgnn.data.pipeline import plain_values
 from lightning_tgnn.data.prefetch import default_workers
 from lightning_tgnn.data.presample import PresampledEpochs
 from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.sampling import NEIGHBOR_SAMPLERS, EventSampler
-from lightning_tgnn.data.split_source import SPLIT_SETTINGS, SplitSource
+from lightning_tgnn.data.split_source import SplitSource, shown_name
 from lightning_tgnn.data.split_stream import tie_notice
 from lightning_tgnn.data.splits import SPLIT_BY
 from lightning_tgnn.types import SampledRoots
@@ -153,18 +154,20 @@ class EventPipeline(SplitSource):
 
     def __repr__(self) -> str:
         stream = "not read yet" if self._stream is None else str(self._stream)
-        return f"{type(self).__name__}(source={self._name!r}, batch_size={self.batch_size}: {stream})"
+        return f"{type(self).__name__}(source={shown_name(self.source)!r}, batch_size={self.batch_size}: {stream})"
 
     def setup(self, stage: str | None = None) -> None:
         """Read the source, split it and build the adjacency; once."""
         if self._stream is not None:
             return
         super().setup(stage)
-        if self.stream.protocol is not None:
-            self.num_eval_negatives = self.stream.protocol.negatives.table.shape[1]
-        self._tell(f"{self._name}: {self.stream}")
-        if notice := tie_notice(self.stream.tied, self.past):
-            self._tell(f"{self._name}: {notice}")
+        stream, name = self._stream, shown_name(self.source)
+        assert stream is not None
+        if stream.protocol is not None:
+            self.num_eval_negatives = stream.protocol.negatives.table.shape[1]
+        self._tell(f"{name}: {stream}")
+        if notice := tie_notice(stream.tied, self.past):
+            self._tell(f"{name}: {notice}")
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -178,8 +181,8 @@ class EventPipeline(SplitSource):
             training: Of a run that goes on with it: what decides what is trained, and by which measure it is the best.
                 Otherwise of its evaluation: what decides which events a model has not seen, and what it is shown.
         """
-        drawn = _DRAWN if training else ("seed",) if self.held_out_nodes else ()
-        return self._settings((*SPLIT_SETTINGS, *_SHOWN, *drawn))
+        drawn = _DRAWN if training else ("seed",) if self._split_options["held_out_nodes"] else ()
+        return plain_values(self._split_options) | self._settings((*_SHOWN, *drawn))
 
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training part."""

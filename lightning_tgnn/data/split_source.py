@@ -13,8 +13,6 @@ from lightning_tgnn.data.splits import Split
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import StreamInfo
 
-SPLIT_SETTINGS = ("val_ratio", "test_ratio", "split_by", "held_out_nodes")
-
 
 class SplitSource(Pipeline):
     """A source of events that is read when somebody asks for what is in it, and split by time.
@@ -42,11 +40,13 @@ class SplitSource(Pipeline):
     ) -> None:
         super().__init__()
         self.source = source
-        self.val_ratio = val_ratio
-        self.test_ratio = test_ratio
-        self.split_by = split_by
-        self.held_out_nodes = held_out_nodes
         self.seed = seed
+        self._split_options: dict[str, Any] = {
+            "val_ratio": val_ratio,
+            "test_ratio": test_ratio,
+            "split_by": split_by,
+            "held_out_nodes": held_out_nodes,
+        }
         self._read_options = read
         self._stream: SplitStream | None = None
         # Whether the adjacency of a store may be kept in its folder.
@@ -60,23 +60,24 @@ class SplitSource(Pipeline):
         """Read the source, split it and build the adjacency; once."""
         if self._stream is not None:
             return
-        source = self._opened()
+        source, split = self._opened(), self._split_options
         store = open_events(source, self._read_options)
         self._stream = SplitStream.of(
             store,
             fixed_protocol(source, store),
             writes=self.writes,
-            val_ratio=self.val_ratio,
-            test_ratio=self.test_ratio,
-            by=self.split_by,
-            held_out=self.held_out_nodes,
+            val_ratio=split["val_ratio"],
+            test_ratio=split["test_ratio"],
+            by=split["split_by"],
+            held_out=split["held_out_nodes"],
             seed=self.seed,
         )
 
     @property
     def stream(self) -> SplitStream:
         """The stream in its parts; reads it if need be."""
-        self.setup()
+        if self._stream is None:
+            self.setup(None)  # of a subclass, which may ask for the stage
         assert self._stream is not None
         return self._stream
 
@@ -101,17 +102,13 @@ class SplitSource(Pipeline):
         return self.stream.adjacency
 
     @property
-    def _name(self) -> str:
-        """The source as it was written, or its class."""
-        return str(self.source) if isinstance(self.source, (str, Path)) else type(self.source).__name__
-
-    @property
     def recipe(self) -> dict[str, Any]:
         """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
         by_name, read = isinstance(self.source, (str, Path)), self._read_options
         return {
             "source": _lasting_name(self.source) if by_name else None,
-            **{name: getattr(self, name) for name in (*SPLIT_SETTINGS, "seed")},
+            **self._split_options,
+            "seed": self.seed,
             **{name: getattr(read, name) for name in ("format", "columns", "bipartite", "longest_id")},
             "synthetic": dict(read.synthetic),
             "root": str(read.root.resolve()),
@@ -126,6 +123,11 @@ class SplitSource(Pipeline):
     def _opened(self) -> Any:
         self._make_ready()
         return opened(self.source, self._read_options.root)
+
+
+def shown_name(source: Any) -> str:
+    """Return the name of a source as it was written, or its class."""
+    return str(source) if isinstance(source, (str, Path)) else type(source).__name__
 
 
 def _lasting_name(source: str | Path) -> str:

@@ -91,6 +91,63 @@ def test_many_tied_events_are_told(past, said, caplog):
     assert "have another one" not in caplog.text
 
 
+class Counted(TemporalDataModule):
+    calls = 0
+
+    def setup(self, stage=None):
+        self.calls += 1
+        super().setup(stage)
+
+
+class WithStage(TemporalDataModule):
+    def setup(self, stage):
+        super().setup(stage)
+
+
+class ReadAnew(TemporalDataModule):
+    def setup(self, stage=None):
+        self._stream = None
+        super().setup(stage)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("kind", [Counted, WithStage, ReadAnew])
+def test_a_subclass_sets_up_once(kind, at_once):
+    data = kind(random_store(100), batch_size=20)
+    if at_once:
+        data.setup("fit")
+    assert (data.info.num_events, len(data.store), len(data.train_dataloader())) == (100, 100, 4)
+    assert getattr(data, "calls", 1) == 1
+
+
+class OwnNames(TemporalDataModule):
+    """Has attributes of its own, which are none of the split's."""
+
+    _name, val_ratio, test_ratio, split_by, held_out_nodes = "mine", 5, "x", None, True
+
+
+def test_names_of_a_subclass_are_its_own():
+    store = random_store(100)
+    data, plain = OwnNames(store, batch_size=20), TemporalDataModule(store, batch_size=20)
+    data._name, data.val_ratio, data.held_out_nodes = "mine", 7, 0.5
+    assert (data._name, data.val_ratio, data.split_by) == ("mine", 7, None)
+    assert torch.equal(data.split.val, plain.split.val)
+    assert data.recipe == plain.recipe
+    for training in (True, False):
+        assert data.fixed_settings(training=training) == plain.fixed_settings(training=training)
+    assert {"val_ratio": 0.15, "held_out_nodes": 0.0, "split_by": "events"}.items() <= data.recipe.items()
+
+
+@pytest.mark.parametrize("make", [lambda: TemporalDataModule(random_store(50)), FullGraphDataModule])
+def test_it_prints_what_it_is(make):
+    data = make()
+    assert str(data) == repr(data)
+    assert "not read yet" in str(data)
+    data.setup()
+    assert str(data) == repr(data)
+    assert "not read yet" not in str(data)
+
+
 def test_settings_are_logged_and_kept_as_plain_values(tmp_path):
     store = random_store(100)
     data = TemporalDataModule(store, batch_size=20, columns={"src": 0, "edge_features": [2, 3]}, root=tmp_path)
