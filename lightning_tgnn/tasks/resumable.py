@@ -82,8 +82,8 @@ class ResumableTask(TrainedTask):
             check_same(
                 saved.get("settings", {}), data.fixed_settings(training=training), f"{type(data).__name__}({{}}=...)"
             )
-        size = saved.get("global_batch_size")
-        if training and self._fit_progress.is_within_epoch and size is not None and hasattr(data, "batch_size"):
+        size = saved.get("global_batch_size")  # 0 where it was not known
+        if training and self._fit_progress.is_within_epoch and size and hasattr(data, "batch_size"):
             # The loader would refuse it as well, but later than schedules of another length, which follow from it.
             check_global_batch_size(size, data.batch_size, self.trainer.world_size)
         self._optimizers_saved = saved.get("optimizers") if training else None

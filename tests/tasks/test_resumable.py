@@ -3,6 +3,7 @@
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.optim.lr_scheduler import LinearLR, OneCycleLR, SequentialLR, StepLR
 
 from lightning_tgnn import FullGraphDataModule, LinkPrediction, NodeClassification, TemporalDataModule
@@ -37,7 +38,7 @@ def trainer(**options):
         "logger": False,
         "enable_checkpointing": False,
     }
-    return pl.Trainer(accelerator="cpu", num_sanity_val_steps=0, **quiet, **{"max_epochs": 1, **options})
+    return pl.Trainer(accelerator="cpu", num_sanity_val_steps=0, **{"max_epochs": 1, **quiet, **options})
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,32 @@ def test_data_that_contradict_a_checkpoint_are_refused_by_name(checkpoints, name
                 run(TASKS[name](), **options)
         else:
             run(TASKS[name](), **options)
+
+
+class Loaders(pl.LightningDataModule):
+    """Loaders of a user, whose size of batches nobody knows."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.info = inner, inner.info
+
+    def train_dataloader(self):
+        return self.inner.train_dataloader()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_size_of_batches_that_was_not_known_is_not_compared(tmp_path, known):
+    keep = ModelCheckpoint(tmp_path, filename="within", every_n_train_steps=2)
+    first = trainer(limit_val_batches=0, enable_checkpointing=True, callbacks=[keep])
+    first.fit(TASKS["link"](), DATA["link"]() if known else Loaders(DATA["link"]()))
+    go_on = {"datamodule": DATA["link"](batch_size=10 if known else 20), "ckpt_path": tmp_path / "within.ckpt"}
+    then = trainer(limit_val_batches=0)
+    if known:
+        with pytest.raises(CheckpointError, match="batch_size must be 20 to resume in the middle of this epoch, got"):
+            then.fit(TASKS["link"](), **go_on)
+    else:
+        then.fit(TASKS["link"](), **go_on)
+        assert then.global_step == 3
 
 
 @pytest.mark.parametrize("name", ["layer", "edges"])
