@@ -202,7 +202,10 @@ class ExchangingStrategy(DDPStrategy):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        checkpoint[_CHECKPOINT_KEY] = self.strategy_state()
+        checkpoint[_CHECKPOINT_KEY] = state = self.strategy_state()
+        check = getattr(self.lightning_module, "check_saved_gradients", None)
+        if check is not None:  # on all ranks alike: these are means over the ranks
+            check(state.get("gradients", {}))
         failed: Exception | None = None
         try:
             super().save_checkpoint(checkpoint, filepath, storage_options)

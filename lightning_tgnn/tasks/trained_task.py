@@ -33,7 +33,8 @@ class TrainedTask(RestorableTask):
 
     Args:
         detect_nan: End the run there, on all ranks, and write no checkpoint any more. The loss is looked at in every
-            batch, weights and gradients in every 50th, in a batch whose loss is not finite, and before they are saved.
+            batch, weights and gradients in every 50th, in a batch whose loss is not finite, and before they are saved;
+            weights at the end of an epoch, too. Under ``precision="16-mixed"`` gradients are left to the loss scale.
 
     Raises:
         InvalidArgumentError: ``detect_nan`` is not a bool.
@@ -47,13 +48,13 @@ class TrainedTask(RestorableTask):
         self._fit_progress = FitProgress()
         self._saved_gradients: dict[str, Tensor] = {}
         self._loss: Tensor | None = None
-        self._until_look = 0
+        self._until_look: int | None = None  # batches; None before the first look of a fit
         self._fault: NotFiniteError | None = None
 
     def on_fit_start(self) -> None:
         """Forget how an earlier fit ended."""
         self._fault = None
-        self._until_look = 0
+        self._until_look = None
         for callback in _with_save_on_exception(self.trainer, False):
             if callback in _silenced:
                 _silenced.discard(callback)
@@ -86,11 +87,15 @@ class TrainedTask(RestorableTask):
         if math.isfinite(loss.item()) and self._until_look:
             self._until_look -= 1
             return
-        self._until_look = LOOK_EVERY - 1
+        is_first, self._until_look = self._until_look is None, LOOK_EVERY - 1
         where = f"in batch {self.trainer.fit_loop.batch_idx} of epoch {self.trainer.current_epoch}"
-        # A loss scale that is too large shows in the gradients, and is made smaller.
-        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
-        self._end_on_fault(check_step, where, loss, dict(self.named_parameters()), gradients=not scaled)
+        options = {"gradients": not self._has_loss_scale, "is_first": is_first}
+        self._end_on_fault(check_step, where, loss, dict(self.named_parameters()), **options)
+
+    @property
+    def _has_loss_scale(self) -> bool:
+        # One that is too large shows in the gradients, and is made smaller.
+        return getattr(self.trainer.precision_plugin, "scaler", None) is not None
 
     def on_train_epoch_end(self) -> None:
         """Refuse a weight that is not finite, of the last batches, too.
@@ -124,6 +129,15 @@ class TrainedTask(RestorableTask):
         if self.detect_nan:
             self._end_on_fault(check_finite, what, values.items())
 
+    def check_saved_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+        """Refuse gradients of a checkpoint that are not finite; all ranks have to hold the same.
+
+        Raises:
+            NotFiniteError: There are such.
+        """
+        if not self._has_loss_scale:
+            self.check_saved("gradient", gradients)
+
     def _end_on_fault(self, check: Any, *arguments: Any, **options: Any) -> None:
         try:
             check(*arguments, **options)
@@ -144,6 +158,7 @@ class TrainedTask(RestorableTask):
             raise self._fault
         gradients = accumulated_gradients(self.trainer)
         self._check_weights()
+        self.check_saved_gradients(gradients)
         checkpoint[_CHECKPOINT_KEY] = self._fit_progress.state_dict(self.trainer) | {"gradients": gradients}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

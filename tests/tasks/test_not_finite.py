@@ -17,6 +17,8 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError
 from lightning_tgnn.data import generate_graph
+from lightning_tgnn.strategies import SvenStrategy
+from lightning_tgnn.tasks.finite import check_finite, check_step
 from tests.data.streams import random_store
 
 BREAKS_AT = 3
@@ -124,7 +126,7 @@ class Idle(LinkPrediction):
         (0, "gradient of idle in batch 0 of epoch 0 must be finite, got nan; lower"),
         (
             1,
-            "weight idle in batch 50 of epoch 0 must be finite, got nan; a gradient of an earlier batch was not",
+            "weight idle in batch 50 of epoch 0 must be finite, got nan; a gradient of an earlier batch was probably",
         ),
         (69, "weight idle must be finite, got nan; lower"),  # the last batch of the epoch
     ],
@@ -180,9 +182,125 @@ def test_no_other_callback_writes_one_either(tmp_path):
 
 
 @pytest.mark.parametrize("make", [links, nodes])
-def test_it_can_be_turned_off(tmp_path, make):
-    trainer = train(make(detect_nan=False), tmp_path, Break("loss"), limit_val_batches=0, num_sanity_val_steps=0)
+@pytest.mark.parametrize("what", ["loss", "weight", "gradient"])
+def test_it_can_be_turned_off(tmp_path, make, what):
+    trainer = train(make(detect_nan=False), tmp_path, Break(what), limit_val_batches=0, num_sanity_val_steps=0)
     assert trainer.state.finished
+    written = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
+    assert any(value.isnan().any() for value in written.values()) == (what != "loss")
+
+
+def test_weights_that_came_so_are_no_earlier_batch_s():
+    data, task = links()
+    trainer = pl.Trainer(max_epochs=1, limit_val_batches=0, enable_checkpointing=False, **QUIET)
+    trainer.fit(task, datamodule=data)
+    next(iter(task.parameters())).data[0] = math.nan
+    again = pl.Trainer(max_epochs=1, num_sanity_val_steps=0, enable_checkpointing=False, **QUIET)
+    with pytest.raises(NotFiniteError, match=r"weight .+ in batch 0 of epoch 0 must be finite, got nan; lower"):
+        again.fit(task, datamodule=data)
+
+
+class BreakAndSave(Callback):
+    """Breaks a gradient that is not applied at once, and asks for a checkpoint."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def on_before_backward(self, trainer, module, loss):
+        if trainer.fit_loop.batch_idx == BREAKS_AT - 1:
+            list(module.parameters())[2].register_hook(lambda gradient: gradient * math.nan)
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx == BREAKS_AT - 1:
+            assert all(weight.isfinite().all() for weight in module.parameters())
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+@pytest.mark.parametrize("detect_nan", [True, False])
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        (lambda: {"accumulate_grad_batches": BREAKS_AT + 1}, "lightning_tgnn.fit"),
+        (lambda: {"strategy": SvenStrategy(staleness=1), "devices": 1}, "lightning_tgnn.strategy"),
+    ],
+)
+@pytest.mark.usefixtures("in_own_group")
+def test_gradients_that_wait_are_looked_at_before_they_are_saved(tmp_path, options, place, detect_nan):
+    data, task = links(detect_nan=detect_nan)
+    path = tmp_path / "waiting.ckpt"
+    trainer = pl.Trainer(
+        max_epochs=1,
+        limit_val_batches=0,
+        enable_checkpointing=False,
+        callbacks=[BreakAndSave(path)],
+        **(QUIET | options()),
+    )
+    if not detect_nan:
+        trainer.fit(task, datamodule=data)
+        gradients = torch.load(path, weights_only=True)[place]["gradients"]
+        assert any(gradient.isnan().any() for gradient in gradients.values())
+        return
+    with pytest.raises(NotFiniteError, match=r"gradient [a-z._0-9]+ must be finite, got nan; lower"):
+        trainer.fit(task, datamodule=data)
+    assert not path.exists()
+
+
+class OfManyKinds(Idle):
+    """Has parameters that no optimizer changes, of kinds that few operations take, and a gradient without entries."""
+
+    breaks_at = None
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.empty = torch.nn.Parameter(torch.ones(0, 3))
+        for number, value in enumerate(ODD):
+            self.register_parameter(f"odd{number}", torch.nn.Parameter(value, requires_grad=False))
+
+    def training_step(self, batch, batch_idx):
+        nothing = self.rows(torch.tensor([], dtype=torch.int64)).sum() + self.empty.sum()
+        return LinkPrediction.training_step(self, batch, batch_idx) + nothing
+
+
+ODD = [
+    torch.tensor([1, 2]),
+    torch.tensor(True),
+    torch.tensor([1.0, -2.0]).to(torch.float8_e5m2),
+    torch.tensor([1 + 2j]).conj(),
+    torch.zeros(0, dtype=torch.int64),
+    torch.eye(2).to_sparse(),
+]
+
+
+def test_parameters_of_every_kind_are_looked_at():
+    data = links()[0]
+    trainer = pl.Trainer(max_epochs=1, limit_val_batches=0, enable_checkpointing=False, **QUIET)
+    trainer.fit(OfManyKinds("tgn", **SIZES), datamodule=data)
+    assert trainer.state.finished
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e5m2, torch.complex64, torch.bfloat16])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_what_is_not_finite_is_found_in_every_kind(kind, value):
+    plain = {str(number): value for number, value in enumerate(ODD)}
+    check_step("here", torch.tensor(1.0), plain)
+    check_finite("held", plain.items())
+    broken = torch.tensor([1.0, value]).to(kind)
+    with pytest.raises(NotFiniteError, match=f"weight x here must be finite, got {value}; a gradient of an earlier"):
+        check_step("here", torch.tensor(1.0), plain | {"x": broken})
+    with pytest.raises(NotFiniteError, match=f"held x must be finite, got {value}; lower"):
+        check_finite("held", [*plain.items(), ("x", broken)])
+    weight = torch.nn.Parameter(torch.ones(2, dtype=kind))
+    weight.grad = broken
+    with pytest.raises(NotFiniteError, match=f"gradient of x here must be finite, got {value}; lower"):
+        check_step("here", torch.tensor(1.0), plain | {"x": weight})
+    weight.grad = torch.ones(2, dtype=kind)
+    with pytest.raises(NotFiniteError, match=r"loss here must be finite, got inf; the largest gradient is 1 of x; "):
+        check_step("here", torch.tensor(math.inf), plain | {"x": weight})
+
+
+@pytest.mark.parametrize("make", [links, nodes])
+def test_whether_to_look_is_yes_or_no(make):
     with pytest.raises(InvalidArgumentError, match="detect_nan must be True or False, got 'no'"):
         make(detect_nan="no")
 
