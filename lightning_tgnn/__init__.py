@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     )
     from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
     from lightning_tgnn.serving import Predictor
-    from lightning_tgnn.strategies import CDFGNNStrategy, DepCacheStrategy, DepCommStrategy, SvenStrategy
+    from lightning_tgnn.strategies import (
+        CDFGNNStrategy,
+        DepCacheStrategy,
+        DepCommStrategy,
+        PlannedStrategy,
+        SvenStrategy,
+    )
     from lightning_tgnn.tasks import DynamicNodeClassification, EdgeClassification, LinkPrediction, NodeClassification
 
 __version__ = "0.1.0"
@@ -32,7 +38,7 @@ _HOMES = {
     ),
     "data": ("EventStore", "FullGraphDataModule", "TemporalDataModule"),
     "serving": ("Predictor",),
-    "strategies": ("CDFGNNStrategy", "DepCacheStrategy", "DepCommStrategy", "SvenStrategy"),
+    "strategies": ("CDFGNNStrategy", "DepCacheStrategy", "DepCommStrategy", "PlannedStrategy", "SvenStrategy"),
     "tasks": ("DynamicNodeClassification", "EdgeClassification", "LinkPrediction", "NodeClassification"),
 }
 _FOLDERS = ("algorithms", "callbacks", "comm", "data", "metrics", "models", "serving", "state", "strategies", "tasks")
@@ -53,6 +59,7 @@ __all__ = [
     "FullGraphDataModule",
     "LinkPrediction",
     "NodeClassification",
+    "PlannedStrategy",
     "Predictor",
     "SvenStrategy",
     "SystemMonitor",

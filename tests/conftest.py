@@ -8,9 +8,12 @@ from unittest import mock
 import pytest
 import torch.distributed as dist
 
+OVER_RANKS = ("state_store", "piecewise_store", "weight_updates")
+
 
 def _starts_ranks(nodeid):
-    return nodeid.startswith("tests/multiprocess/")
+    contracts = (f"tests/contracts/test_{name}.py" for name in OVER_RANKS)
+    return nodeid.startswith(("tests/multiprocess/", "tests/replay/", *contracts))
 
 
 def pytest_collection_modifyitems(items):

@@ -15,11 +15,13 @@ from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.algorithms.load_balance import balance_report
 from lightning_tgnn.algorithms.partition import PARTITION_METHODS
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.cli import main
 from lightning_tgnn.commands.partition_events import MAKERS
 from lightning_tgnn.commands.processes import Processes
 from lightning_tgnn.strategies.node_partition import choose_partition
+from lightning_tgnn.types import RankLayout
 from tests.data.streams import random_store
 
 RANKS = 3
@@ -52,7 +54,7 @@ def rows_of(source, numbers):
     loader = data.train_dataloader()
     ranks, nodes, events = [], [], []
     for rank in range(RANKS):
-        for number, batch in enumerate(loader.shard(rank, RANKS)):
+        for number, batch in enumerate(loader.follow(DataParallel(), RankLayout.of(RANKS), rank)):
             if number in numbers:
                 nodes += [batch.nodes, batch.mail_nodes]
                 ranks += [torch.full_like(part, rank) for part in nodes[-2:]]

@@ -56,7 +56,7 @@ class AdaptiveMicroBatch(Callback):
         self._tuner = None
         strategy: Any = trainer.strategy
         self._order = getattr(strategy, "order", None)
-        if self._order is None or isinstance(getattr(strategy, "micro_batches", None), int) or trainer.world_size == 1:
+        if self._order is None or isinstance(_planned(strategy), int) or trainer.world_size == 1:
             rank_zero_info(f"AdaptiveMicroBatch has nothing to do: {_nothing_to_do(strategy, self._order)}")
         elif self.micro_batches is not None:
             self._set(trainer, self.micro_batches)
@@ -151,9 +151,14 @@ def _per_exchange(flow: Any) -> float:
     return flow.in_flight / flow.waits if flow is not None and flow.waits else 0.0
 
 
+def _planned(strategy: Any) -> str | int:
+    """Return what the plan of a strategy with a pipeline says of n."""
+    return strategy.planned.order.micro_batches
+
+
 def _nothing_to_do(strategy: Any, order: Any) -> str:
     if order is None:
         return f"{type(strategy).__name__} has no micro-batches"
-    if isinstance(getattr(strategy, "micro_batches", None), int):
-        return f"micro_batches={strategy.micro_batches} is given; 'adaptive' leaves it to be found"
+    if isinstance(_planned(strategy), int):
+        return f"micro_batches={_planned(strategy)} is given; 'adaptive' leaves it to be found"
     return "one rank exchanges nothing"

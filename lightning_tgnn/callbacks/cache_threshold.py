@@ -54,25 +54,26 @@ class CacheThreshold(Callback):
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         strategy: Any = trainer.strategy
-        if not hasattr(strategy, "controller"):
+        if getattr(strategy, "replica_state", None) is None:
             rank_zero_info(f"CacheThreshold has nothing to do: {type(strategy).__name__} has no cache")
             return
         # A resumed run takes threshold and mean from its checkpoint, later.
-        strategy.controller = ThresholdController(**self._settings)
+        strategy.replica_state.controller = ThresholdController(**self._settings)
         self._before, self.history = strategy.exchange.traffic.snapshot(), []
 
     @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
-        replicas = getattr(trainer.strategy, "replicas", None)
-        if replicas is None:
-            return
         strategy: Any = trainer.strategy
+        state = getattr(strategy, "replica_state", None)
+        if state is None or state.replicas is None:
+            return
+        replicas = state.replicas
         flows, self._before = strategy.exchange.traffic.since(self._before), strategy.exchange.traffic.snapshot()
         flows = [flow for name, flow in flows.items() if "forward" in name or "backward" in name]
         sent = sum(flow.sent for flow in flows)
-        away = strategy.hosts != strategy.hosts[strategy.global_rank]
+        away = state.hosts != state.hosts[strategy.global_rank]
         outer = sum(int(torch.tensor(flow.sent_to)[away].sum()) for flow in flows)
         rows = replicas.take_rows()
         names = sorted(rows)  # the same on all ranks, which exchange in the same order

@@ -108,7 +108,7 @@ def _scores(bank: EdgeBank | None, batch: EventBatch, past: str, window: float |
     assert bank is not None
     count = batch.negatives.shape[1]
     src, dst, events, negatives = (part.cpu() for part in (batch.src, batch.dst, batch.events, batch.negatives))
-    time, before = bank.event_time[events], past_end(bank.event_time, events, batch.first, past)
+    time, before = bank.event_time[events], past_end(bank.event_time, events, batch.shared.first, past)
     positive = bank.remembers(src, dst, before, time=time, window=window)
     source, before, time = (column.repeat_interleave(count) for column in (src, before, time))
     negative = bank.remembers(source, negatives.flatten(), before, time=time, window=window)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -91,30 +90,17 @@ class StageRecorder:
             self._depth -= 1
             self._mark(None)
 
-    def enter(self, stage: str) -> None:
-        """Begin a stage, inside of the one that is under way."""
+    def enter(self, stage: str, turn: int = 0) -> None:
+        """Begin a stage, inside of the one that is under way; the step is the turn."""
         if self._depth:
             self._depth += 1
             self._mark(stage)
 
-    def leave(self) -> None:
+    def leave(self, stage: str = "", turn: int = 0) -> None:
         """End the innermost stage, but not the step."""
         if self._depth > 1:
             self._depth -= 1
             self._mark(None)
-
-    def timed(self, stage: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method that is recorded as a stage."""
-
-        @wraps(method)
-        def recorded(*arguments: Any, **options: Any) -> Any:
-            self.enter(stage)
-            try:
-                return method(*arguments, **options)
-            finally:
-                self.leave()
-
-        return recorded
 
     def take(self) -> Mapping[str, float]:
         """Return the seconds of each stage since the last call, of finished steps.

@@ -19,16 +19,8 @@ from lightning_tgnn.callbacks.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.callbacks.system_figures import BatchCounts, stage_totals, system_figures
 from lightning_tgnn.callbacks.tensorboard_writers import write_points, writers_of
 from lightning_tgnn.checks import check_int
+from lightning_tgnn.types import Stages
 
-_STAGE_OF = {
-    "stage_order": "fetch",  # what is left of it once the others have their part: rows are asked for and read
-    "apply_mail": "update",
-    "embed": "embed",
-    "score": "score",
-    "make_mails": "write",
-    "commit": "write",
-}
-_STAGE_OF_GRAPHS = {"forward": "embed"}
 _WINDOW = 50  # where nothing says how often to log
 
 
@@ -74,6 +66,7 @@ class SystemMonitor(Callback):
         self._embeddings = LatestEmbeddings(max(points, 1))
         self._methods = ReplacedMethods()
         self._recorder: StageRecorder | None = None
+        self._stages: Stages | None = None  # of the task that is trained
         self._counts = BatchCounts()
         self._loader_waited = self._validation_began = 0.0
 
@@ -89,11 +82,11 @@ class SystemMonitor(Callback):
         self._recorder = recorder = StageRecorder(clock, lambda: getattr(strategy, "waited", 0.0))
         self._counts = BatchCounts()
         self._loader_waited = _waited(trainer)
-        methods = _STAGE_OF if hasattr(pl_module, "stage_order") else _STAGE_OF_GRAPHS
-        for name, stage in methods.items():
-            self._methods.replace(pl_module, name, partial(recorder.timed, stage))
+        self._stages = getattr(pl_module, "stages", None)
+        if self._stages is not None:
+            self._stages.add(recorder)
         if self._points:
-            answering = "embed" if "embed" in methods else "forward"
+            answering = "embed" if hasattr(pl_module, "embed") else "forward"
             self._methods.replace(pl_module, answering, partial(keeping, self._embeddings, trainer))
 
     @override
@@ -177,6 +170,8 @@ class SystemMonitor(Callback):
 
     def _stop(self) -> None:
         self._methods.undo()
+        if self._stages is not None and self._recorder is not None:
+            self._stages.remove(self._recorder)
         self._recorder = None
 
     @override

@@ -3,6 +3,7 @@
 from lightning_tgnn.comm.conversations import Conversation, Conversations
 from lightning_tgnn.comm.exchange import Exchange, PendingRows
 from lightning_tgnn.comm.failure import Attendance, PeerFailureError, PeerInterruptError, handle_failure, peer_failure
+from lightning_tgnn.comm.groups import ProcessGroups
 from lightning_tgnn.comm.traffic import Flow, Traffic
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "PeerFailureError",
     "PeerInterruptError",
     "PendingRows",
+    "ProcessGroups",
     "Traffic",
     "handle_failure",
     "peer_failure",

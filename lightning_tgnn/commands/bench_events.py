@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.bench_report import print_bench
 from lightning_tgnn.commands.contestants import contestants_of
@@ -17,9 +18,9 @@ from lightning_tgnn.commands.processes import Processes
 from lightning_tgnn.commands.step_meter import StepMeter
 from lightning_tgnn.commands.turns import RunOptions, median_round, take_turns
 from lightning_tgnn.data import TemporalDataModule
-from lightning_tgnn.strategies.exchanging import ExchangingStrategy
-from lightning_tgnn.strategies.shared_state import SharedStateStrategy
+from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.tasks import LinkPrediction
+from lightning_tgnn.types import RankLayout
 
 _DESCRIPTION = """Train with several strategies in turn and compare them: events/s, bytes sent, exchange hidden, AP.
 
@@ -50,7 +51,7 @@ class BenchOptions:
     epochs: int = 0
 
     def __post_init__(self) -> None:
-        contestants_of(self.strategies, SharedStateStrategy)
+        contestants_of(self.strategies, share_node_state=True)
         check_int("warmup", self.warmup, minimum=1, cure="10 is usual: loops are compiled in the first steps")
         check_int("steps", self.steps, minimum=1, cure="50 is usual")
         check_int("epochs", self.epochs, minimum=0, cure="0 measures speed alone, 1 adds the AP after an epoch")
@@ -81,13 +82,13 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
     about = {"kind": EVENTS, "source": str(data.source), "ranks": processes.ranks, "hosts": processes.num_nodes}
     about |= {"batch_size": data.batch_size, "warmup": options.warmup, "steps": steps, "rounds": run.rounds}
 
-    def train(strategy: ExchangingStrategy, is_last: bool) -> dict[str, Any]:
+    def train(strategy: PlanRunner, is_last: bool) -> dict[str, Any]:
         limits = _limits(options.epochs if is_last else 0, options.warmup + steps)
         meter = StepMeter(options.warmup, steps)
         trainer = run.trainer(strategy, processes, callbacks=[meter], **limits)
         return _trained(trainer, meter, LinkPrediction(**of_task), data)
 
-    contestants = contestants_of(options.strategies, SharedStateStrategy)
+    contestants = contestants_of(options.strategies, share_node_state=True)
     summary = partial(median_round, measure="events_per_second", last=["val_ap"], higher_is_faster=True)
     results = take_turns(contestants, run, about | {"task": of_task}, train, summary)
     print_bench(results, about, run.output)
@@ -95,7 +96,7 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
 
 def _steps(options: BenchOptions, data: TemporalDataModule, ranks: int) -> int:
     """Return how many steps there are to measure."""
-    loader = data.train_dataloader().shard(0, ranks)
+    loader = data.train_dataloader().follow(DataParallel(), RankLayout.of(ranks), 0)
     if len(loader) <= options.warmup:
         cure = "give a smaller --warmup, a longer stream, or a smaller --batch_size"
         received = f"{options.warmup} of {len(loader)}"

@@ -17,8 +17,7 @@ from lightning_tgnn.commands.options import Options
 from lightning_tgnn.commands.processes import Processes
 from lightning_tgnn.commands.turns import RunOptions, median_round, take_turns
 from lightning_tgnn.data import FullGraphDataModule
-from lightning_tgnn.strategies import CDFGNNStrategy
-from lightning_tgnn.strategies.exchanging import ExchangingStrategy
+from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.tasks import NodeClassification
 
 _DESCRIPTION = """Train with several strategies in turn and compare them: seconds and bytes per epoch, accuracy.
@@ -52,7 +51,7 @@ class GraphBenchOptions:
     epochs: int = 50
 
     def __post_init__(self) -> None:
-        contestants_of(self.strategies, CDFGNNStrategy)
+        contestants_of(self.strategies, share_node_state=False)
         check_int("warmup", self.warmup, minimum=1, cure="5 is usual: loops are compiled in the first epochs")
         check_int("epochs", self.epochs, minimum=1, cure="50 is usual")
         if self.warmup >= self.epochs:
@@ -85,13 +84,13 @@ def bench_graph(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, 
     about |= {"vertices": info.num_nodes, "edges": info.num_edges}
     about |= {"warmup": options.warmup, "epochs": options.epochs, "rounds": run.rounds}
 
-    def train(strategy: ExchangingStrategy, is_last: bool) -> dict[str, Any]:
+    def train(strategy: PlanRunner, is_last: bool) -> dict[str, Any]:
         meter = EpochMeter(options.warmup, options.epochs)
         limits = {"max_epochs": options.epochs, "limit_val_batches": 0}
         trainer = run.trainer(strategy, processes, callbacks=[meter], **limits)
         return _trained(trainer, meter, NodeClassification(**of_task), data, with_test=is_last)
 
-    contestants = contestants_of(options.strategies, CDFGNNStrategy)
+    contestants = contestants_of(options.strategies, share_node_state=False)
     of_last = ["train_accuracy", "test_accuracy"]
     summary = partial(median_round, measure="seconds_per_epoch", last=of_last, higher_is_faster=False)
     results = take_turns(contestants, run, about | {"task": of_task}, train, summary)

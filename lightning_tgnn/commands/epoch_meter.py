@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.commands.over_ranks import finish, plain_flows, reduced, summed_flows
-from lightning_tgnn.strategies import CDFGNNStrategy
+from lightning_tgnn.strategies.runner import PlanRunner
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,11 @@ class EpochMeter(pl.Callback):
         elif self._epoch == self._epochs:
             self.measurement = self._measured(strategy)
 
-    def _measured(self, strategy: CDFGNNStrategy) -> EpochMeasurement:
+    def _measured(self, strategy: PlanRunner) -> EpochMeasurement:
         finish(strategy.root_device)
         seconds = perf_counter() - self._begin
-        rows = [] if strategy.replicas is None else strategy.replicas.take_rows().values()
+        state = strategy.replica_state
+        rows = [] if state is None or state.replicas is None else state.replicas.take_rows().values()
         counts = [sum(count.sent for count in rows), sum(count.possible for count in rows)]
         (slowest,) = reduced(strategy, [seconds], "max")
         sent, possible = reduced(strategy, counts, "sum")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lightning_tgnn.comm import Flow
-from lightning_tgnn.strategies.exchanging import ExchangingStrategy
+from lightning_tgnn.strategies.runner import PlanRunner
 
 _SUMMED = ("sent", "received", "calls", "waited", "in_flight")
 
@@ -19,13 +19,13 @@ def finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def reduced(strategy: ExchangingStrategy, values: Sequence[float], operation: str) -> list[float]:
+def reduced(strategy: PlanRunner, values: Sequence[float], operation: str) -> list[float]:
     """Return the sum or the maximum of each value over the ranks."""
     figures = torch.tensor(values, dtype=torch.float64, device=strategy.root_device)
     return strategy.reduce(figures, reduce_op=operation).tolist()
 
 
-def summed_flows(strategy: ExchangingStrategy, flows: Mapping[str, Flow]) -> dict[str, Flow]:
+def summed_flows(strategy: PlanRunner, flows: Mapping[str, Flow]) -> dict[str, Flow]:
     """Return the exchanges of all ranks, added up by operation."""
     names = sorted(flows)  # the same on all ranks, which exchange in the same order
     values = reduced(strategy, [getattr(flows[name], key) for name in names for key in _SUMMED], "sum")

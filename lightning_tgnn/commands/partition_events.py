@@ -19,6 +19,7 @@ from lightning_tgnn.algorithms.demand import Demand
 from lightning_tgnn.algorithms.load_balance import balance_report
 from lightning_tgnn.algorithms.partition import interval_partition, metis_partition, range_partition
 from lightning_tgnn.algorithms.reflexbicut import maximum_bound, reflexbicut
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.commands.comparison import make_each
 from lightning_tgnn.commands.heat_map import save_heat_map
@@ -30,6 +31,7 @@ from lightning_tgnn.data.event_pipeline import EventPipeline
 from lightning_tgnn.files import write_text
 from lightning_tgnn.models import MODEL_NAMES, ModelConfig, build_model
 from lightning_tgnn.partition_file import save_partition
+from lightning_tgnn.types import RankLayout
 
 _DESCRIPTION = """Compare partitions of the nodes of a stream: which rank owns the node state of which node.
 
@@ -108,7 +110,8 @@ def partition_nodes(own: dict[str, Any], of_data: dict[str, Any]) -> None:
     names = names_of("methods", options.methods, MAKERS)
     results = make_each({name: partial(_measured, MAKERS[name], fitted, judged, src, dst) for name in names}, console)
     _write(Path(options.output), results, fitted, judged, data, options)
-    print_partitions(console, results, fitted, judged, len(loader.shard(0, options.ranks)), Path(options.output))
+    total = len(loader.follow(DataParallel(), RankLayout.of(options.ranks), 0))
+    print_partitions(console, results, fitted, judged, total, Path(options.output))
 
 
 def _measured(make: Maker, fitted: Presampled, judged: Presampled, src: Tensor, dst: Tensor) -> PartitionResult:

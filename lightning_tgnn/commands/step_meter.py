@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.commands.over_ranks import finish, plain_flows, reduced, summed_flows
-from lightning_tgnn.strategies.shared_state import SharedStateStrategy
+from lightning_tgnn.strategies.runner import PlanRunner
 
 # Control flow of an exchange: everybody has to wait for it before anything can be hidden.
 _NEVER_HIDDEN = {"counts", "request"}
@@ -61,7 +61,7 @@ class Measurement:
 
 
 class StepMeter(pl.Callback):
-    """Measures training steps under a `SharedStateStrategy`, from the end of the last one of the warm-up.
+    """Measures training steps under a `PlanRunner`, from the end of the last one of the warm-up.
 
     Args:
         warmup: Steps before, at least 1: loops are compiled and buffers grow.
@@ -105,6 +105,6 @@ class StepMeter(pl.Callback):
         self.measurement = Measurement(int(events), slowest, flows)
 
 
-def _strategy(trainer: pl.Trainer) -> SharedStateStrategy:
-    assert isinstance(trainer.strategy, SharedStateStrategy)
+def _strategy(trainer: pl.Trainer) -> PlanRunner:
+    assert isinstance(trainer.strategy, PlanRunner)
     return trainer.strategy

@@ -18,7 +18,7 @@ from lightning_tgnn.commands.bench_report import say
 from lightning_tgnn.commands.contestants import Contestant
 from lightning_tgnn.commands.processes import Processes
 from lightning_tgnn.files import write_text
-from lightning_tgnn.strategies.exchanging import ExchangingStrategy
+from lightning_tgnn.strategies.runner import PlanRunner
 
 Figures = dict[str, Any]
 
@@ -48,7 +48,7 @@ class RunOptions:
                 check_int(name, getattr(self, name), minimum=1, cure="give a number, for example 2, or leave it out")
         check_int("rounds", self.rounds, minimum=1, cure="3 is usual")
 
-    def trainer(self, strategy: ExchangingStrategy, processes: Processes, **options: Any) -> pl.Trainer:
+    def trainer(self, strategy: PlanRunner, processes: Processes, **options: Any) -> pl.Trainer:
         """Return a Trainer that does nothing that takes time besides what the options say."""
         return pl.Trainer(
             strategy=strategy,
@@ -69,7 +69,7 @@ def take_turns(
     contestants: dict[str, Contestant],
     run: RunOptions,
     about: Figures,
-    train: Callable[[ExchangingStrategy, bool], Figures],
+    train: Callable[[PlanRunner, bool], Figures],
     summary: Callable[[list[Figures]], Figures],
 ) -> dict[str, Figures]:
     """Train with each contestant in every round and return a summary of its rounds; bench.json gets what there is.

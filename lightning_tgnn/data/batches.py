@@ -10,26 +10,22 @@ from torch import Tensor
 from lightning_tgnn.algorithms.dedup import organize
 from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.sampling import Sample, candidates
-from lightning_tgnn.types import EventBatch, SampledRoots
+from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, Turn
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rank's batch stands in the stream and among the ranks.
+class Whole:
+    """The global batch that a rank's batch is a part of.
 
     Attributes:
-        first: The first event of the global batch.
-        position: Events of the stream that have happened once the global batch has.
-        starts_stream: It is the first of an epoch.
-        ranks: How many share the global batch.
-        others: Events of the global batch, int64 [G], and their sample; None where this rank has all of them.
+        turn: What the schedule says.
+        events: int64 [G], its events.
+        sample: What was drawn for them: who is mailed; None where this rank has all of them.
     """
 
-    first: int
-    position: int
-    starts_stream: bool = False
-    ranks: int = 1
-    others: tuple[Tensor, Sample] | None = None
+    turn: Turn
+    events: Tensor
+    sample: Sample | None = None
 
 
 @dataclass(frozen=True)
@@ -47,10 +43,9 @@ class BatchOrganizer:
     unseen: Tensor
     sampled_roots: SampledRoots
 
-    def organize(self, events: Tensor, sample: Sample, place: Place) -> EventBatch:
+    def organize(self, events: Tensor, sample: Sample, whole: Whole) -> EventBatch:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
         store, count = self.store, len(events)
-        together = events if place.others is None else place.others[0]
         src, dst = store.src[events], store.dst[events]
         negatives, missing = candidates(src, sample.negatives), sample.negatives < 0
         roots = torch.cat([src, dst, negatives.flatten()])
@@ -84,23 +79,28 @@ class BatchOrganizer:
             labels=self._labels(events),
             num_written=_distinct_in(root_index[: 2 * count]),
             num_roots=_distinct_in(root_index),
-            starts_stream=place.starts_stream,
-            first=place.first,
-            position=place.position,
-            changed=self._changed(place),
-            share=count * place.ranks / len(together),
-            labelled=max(int((self._labels(together) >= 0).sum()), 1) / place.ranks,
-            upcoming=events.new_empty(0),
+            shared=self._shared(count, whole),
+        )
+
+    def _shared(self, count: int, whole: Whole) -> SharedBatch:
+        turn, events = whole.turn, whole.events
+        return SharedBatch(
+            first=int(events[0]),
+            position=int(events[-1]) + 1,
+            resets=turn.resets,
+            share=count * turn.ranks / len(events),
+            labelled=max(int((self._labels(events) >= 0).sum()), 1) / turn.ranks,
+            changed=self._changed(whole),
         )
 
     def _labels(self, events: Tensor) -> Tensor:
         return events.new_empty(0) if self.store.labels is None else self.store.labels[events]
 
-    def _changed(self, place: Place) -> Tensor:
-        if place.others is None:
+    def _changed(self, whole: Whole) -> Tensor:
+        if whole.sample is None:
             return torch.empty(0, dtype=torch.int64)
-        events, sample = place.others
-        return self._deliver(self.store.src[events], self.store.dst[events], sample.neighbor_events)[0]
+        src, dst = self.store.src[whole.events], self.store.dst[whole.events]
+        return self._deliver(src, dst, whole.sample.neighbor_events)[0]
 
     def _edges(self, events: Tensor, neighbor_events: Tensor, mask: Tensor) -> dict[str, Tensor]:
         if self.store.edge_features is None:

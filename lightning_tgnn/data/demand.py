@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.demand import Demand
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data.loader import EventLoader
-from lightning_tgnn.types import EventBatch
+from lightning_tgnn.types import EventBatch, RankLayout, Turn
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def _parts(loader: EventLoader, ranks: int, batches: int) -> list[EventLoader]:
     """Return the loader of every rank."""
     check_int("ranks", ranks, minimum=1, cure="give the number of ranks, M")
     check_int("batches", batches, minimum=1, cure="32 is usual")
-    return [_without_files(loader).shard(rank, ranks) for rank in range(ranks)]
+    layout = RankLayout.of(ranks)
+    return [_without_files(loader).follow(DataParallel(), layout, rank) for rank in range(ranks)]
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:
@@ -93,11 +95,16 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
 
 
 def _presample(parts: list[EventLoader], numbers: list[int]) -> Presampled:
-    nodes = [torch.cat([_rows(part._make(number, 0)) for number in numbers]) for part in parts]
+    nodes = [torch.cat([_rows(part.batch(turns[number])) for number in numbers]) for part, turns in _first_epoch(parts)]
     rank = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(rows) for rows in nodes]))
     events = parts[0].events.split(parts[0].global_batch_size)
     demand = Demand.of(rank, torch.cat(nodes), len(parts), parts[0]._organizer.store.num_nodes)
     return Presampled(numbers, torch.cat([events[number] for number in numbers]), demand)
+
+
+def _first_epoch(parts: list[EventLoader]) -> list[tuple[EventLoader, Sequence[Turn]]]:
+    """Return every rank's loader with its turns in epoch 0."""
+    return [(part, part.turns(0)) for part in parts]
 
 
 def _without_files(loader: EventLoader) -> EventLoader:

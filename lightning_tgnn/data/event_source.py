@@ -18,7 +18,7 @@ from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.read import check_unread
 from lightning_tgnn.data.stream_names import STREAMS
 from lightning_tgnn.data.synthetic import generate_stream
-from lightning_tgnn.data.tgb import Protocol, from_tgb, protocol_of
+from lightning_tgnn.data.tgb import FixedProtocol, from_tgb, protocol_of
 from lightning_tgnn.data.tgb_names import TGB_NAMES, open_tgb, prepare_tgb
 
 SYNTHETIC = "synthetic"
@@ -134,7 +134,7 @@ def _opened_events(source: Any, options: ReadOptions) -> EventStore:
     return _from_object(source, options)
 
 
-def fixed_protocol(source: Any, store: EventStore) -> Protocol | None:
+def fixed_protocol(source: Any, store: EventStore) -> FixedProtocol | None:
     """Return what a benchmark fixes for its data set; None for any other source.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from time import perf_counter
@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_global_batch_size, refusal
-from lightning_tgnn.data.batches import BatchOrganizer, Place
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.checks import check_global_batch_size
+from lightning_tgnn.data.batches import BatchOrganizer, Whole
 from lightning_tgnn.data.prefetch import prefetched
 from lightning_tgnn.data.presample import PresampledEpochs
-from lightning_tgnn.data.sampling import EventSampler
-from lightning_tgnn.types import EventBatch, SampledRoots
+from lightning_tgnn.data.sampling import EventSampler, Sample
+from lightning_tgnn.types import EventBatch, Pass, RankLayout, SampledRoots, Schedule, Turn
 
 _In = TypeVar("_In")
 
@@ -26,9 +27,11 @@ class EventLoader:
     Not a map-style DataLoader, so that Lightning never reshuffles it. `state_dict` holds the exact position, counted
     in batches that were handed out, not in those under way.
 
+    Which of them a rank gets, and in which batches, a schedule says; see `follow`. Without one a lone rank gets all.
+
     Args:
         events: int64 [E], ascending event ids.
-        batch_size: Events per rank and batch.
+        batch_size: Events per rank and turn.
         sampler: Draws negatives and neighbours.
         organizer: Makes batches.
         training: Draws anew each epoch, and marks the first batch as the start of the stream.
@@ -65,40 +68,43 @@ class EventLoader:
         self._organizer = organizer
         self._training = training
         self._presampled = presampled
-        self.rank, self.ranks = 0, 1
+        self.schedule: Schedule = DataParallel()
+        self.layout, self.rank = RankLayout.of(1), 0
         self._epoch = 0
         self._position = 0
         self._resume: dict[str, int] | None = None
         self.waited = 0.0
 
     def __repr__(self) -> str:
-        place = "" if self.ranks == 1 else f", rank {self.rank} of {self.ranks}"
+        place = "" if self.layout.ranks == 1 else f", rank {self.rank} of {self.layout.ranks}"
         return f"EventLoader({len(self.events):,} events, {len(self)} batches of {self.global_batch_size}{place})"
 
     def __len__(self) -> int:
-        return -(-len(self.events) // self.global_batch_size)
+        return len(self.turns(None))
 
     @property
     def global_batch_size(self) -> int:
-        """Events per step over all ranks."""
-        return self.batch_size * self.ranks
+        """Events of a global batch."""
+        return self.schedule.global_batch_size(self.layout, self.batch_size)
 
-    def shard(self, rank: int, ranks: int) -> EventLoader:
-        """Return a loader of one rank's part: consecutive events of each global batch, cut as evenly as can be.
-
-        All ranks have as many batches. The last global batch may be too short for everyone to have an event of it.
+    def follow(self, schedule: Schedule, layout: RankLayout, rank: int) -> EventLoader:
+        """Return a loader of what a rank has to do by a schedule. All ranks have as many batches.
 
         Raises:
-            InvalidArgumentError: There are fewer events than ranks.
+            InvalidArgumentError: The ranks or the number of events do not fit.
         """
-        if len(self.events) < ranks:
-            cure = "use fewer devices or a longer stream"
-            received = f"{ranks} ranks for {len(self.events)} events"
-            raise InvalidArgumentError(refusal("devices", "at most one rank per event", received, cure))
-        part = copy(self)
-        part.rank, part.ranks = rank, ranks
-        part.history = tuple(earlier.shard(rank, ranks) for earlier in self.history)
-        return part
+        schedule.check(layout, len(self.events))
+        own = copy(self)
+        own.schedule, own.layout, own.rank = schedule, layout, rank
+        own.history = tuple(earlier.follow(schedule, layout, rank) for earlier in self.history)
+        return own
+
+    def turns(self, epoch: int | None) -> Sequence[Turn]:
+        """Return this rank's turns in an epoch; None asks for those of an evaluation."""
+        return self._turns(self.events, epoch)
+
+    def _turns(self, events: Tensor, epoch: int | None) -> Sequence[Turn]:
+        return self.schedule.turns(self.layout, self.rank, Pass(len(events), self.batch_size, epoch))
 
     def __iter__(self) -> Iterator[EventBatch]:
         # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch, and at times
@@ -106,15 +112,18 @@ class EventLoader:
         resume, self._resume = self._resume, None
         self._position = 0
         if resume is not None and resume["epoch"] == self._epoch:
-            check_global_batch_size(resume["batch_size"], self.batch_size, self.ranks)
+            sharing = self.global_batch_size // self.batch_size
+            check_global_batch_size(resume["batch_size"], self.batch_size, sharing)
             self._position = resume["position"]
         epoch = self._epoch if self._training else None
         if self._presampled is not None:
             begin = perf_counter()
             self._presampled.draw(epoch, self.global_batch_size)
             self.waited += perf_counter() - begin
-        batches = self._prefetched(lambda number: self._make(number, epoch), range(self._position, len(self)))
-        batches = batches if self.ranks == 1 else _with_upcoming(batches)
+        turns = self.turns(epoch)
+        numbers = range(self._position, len(turns))
+        batches = self._prefetched(lambda number: self.batch(turns[number]), numbers)
+        batches = batches if self.layout.ranks == 1 else _with_upcoming(batches)
         while True:
             begin = perf_counter()
             batch = next(batches, None)
@@ -155,47 +164,46 @@ class EventLoader:
 
     def replay(self, position: int) -> Iterator[EventBatch]:
         """Yield this loader's events from ``position`` on in batches that only change node state."""
-        roots: SampledRoots = "events" if self._sampler.sampled_roots == "events" else "none"
-        sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
-        organizer = replace(self._organizer, sampled_roots=roots)
-
-        def make(events: Tensor) -> EventBatch:
-            own = events[self._own(len(events))]
-            return organizer.organize(own, sampler.sample(own, None, int(events[0])), self._place(events, None))
-
         remaining = self.events[int((self.events < position).sum()) :]
-        return self._prefetched(make, remaining.split(self.global_batch_size) if len(remaining) else ())
+        organizer = replace(self._organizer, sampled_roots=_written(self._organizer.sampled_roots))
+
+        def make(turn: Turn) -> EventBatch:
+            own, together = _at(remaining, turn.events), _at(remaining, turn.of)
+            return organizer.organize(own, self._written_of(own, turn, together), self._whole(turn, together))
+
+        return self._prefetched(make, self._turns(remaining, None) if len(remaining) else ())
 
     def _prefetched(self, make: Callable[[_In], EventBatch], inputs: Iterable[_In]) -> Iterator[EventBatch]:
         return prefetched(make, inputs, ahead=self.prefetch_batches, workers=self.num_workers)
 
-    def _make(self, number: int, epoch: int | None) -> EventBatch:
-        first = number * self.global_batch_size
-        events = self.events[first : first + self.global_batch_size]
-        own = self._own(len(events))
-        piece = slice(first + own.start, first + own.stop)
+    def batch(self, turn: Turn) -> EventBatch:
+        """Return the batch of a turn."""
+        own, together = _at(self.events, turn.events), _at(self.events, turn.of)
         sample = (
-            self._sampler.sample(self.events[piece], epoch, int(events[0]))
+            self._sampler.sample(own, turn.draw, int(together[0]))
             if self._presampled is None
-            else self._presampled.batch(piece)
+            else self._presampled.batch(slice(turn.events.start, turn.events.stop))
         )
-        place = self._place(events, epoch, starts_stream=self._training and number == 0)
-        return self._organizer.organize(self.events[piece], sample, place)
+        return self._organizer.organize(own, sample, self._whole(turn, together))
 
-    def _own(self, count: int) -> slice:
-        """Return this rank's part of ``count`` events; the first ranks have one more where it does not divide."""
-        base, more = divmod(count, self.ranks)
-        start = self.rank * base + min(self.rank, more)
-        return slice(start, start + base + int(self.rank < more))
-
-    def _place(self, events: Tensor, epoch: int | None, *, starts_stream: bool = False) -> Place:
-        first, position = int(events[0]), int(events[-1]) + 1
-        if self.ranks == 1:
-            return Place(first, position, starts_stream)
+    def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
-        roots: SampledRoots = "events" if self._organizer.sampled_roots == "events" else "none"
+        return Whole(turn, events, None if turn.ranks == 1 else self._written_of(events, turn, events))
+
+    def _written_of(self, events: Tensor, turn: Turn, together: Tensor) -> Sample:
+        """Draw only what decides who is written."""
+        roots = _written(self._sampler.sampled_roots)
         sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
-        return Place(first, position, starts_stream, self.ranks, (events, sampler.sample(events, epoch, first)))
+        return sampler.sample(events, turn.draw, int(together[0]))
+
+
+def _at(events: Tensor, places: range) -> Tensor:
+    return events[places.start : places.stop]
+
+
+def _written(sampled_roots: SampledRoots) -> SampledRoots:
+    """Return whose neighbours decide who is written."""
+    return "events" if sampled_roots == "events" else "none"
 
 
 def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
@@ -203,5 +211,7 @@ def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
     batch = next(batches, None)
     while batch is not None:
         following = next(batches, None)
-        yield batch if following is None else replace(batch, upcoming=following.nodes)
+        if following is not None:
+            batch = replace(batch, shared=replace(batch.shared, upcoming=following.nodes))
+        yield batch
         batch = following

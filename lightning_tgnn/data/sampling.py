@@ -39,7 +39,7 @@ def candidates(src: Tensor, negatives: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EventSampler:
-    """Draws negatives and neighbours as a function of seed, epoch and event, so any process can draw any batch.
+    """Draws negatives and neighbours as a function of seed, draw and event, so any process can draw any batch.
 
     Attributes:
         store: The stream.
@@ -68,21 +68,22 @@ class EventSampler:
         """G, the roots of an event whose neighbours are drawn."""
         return {"none": 0, "events": 2, "all": 2 + self.num_negatives}[self.sampled_roots]
 
-    def sample(self, events: Tensor, epoch: int | None, first: Tensor | int) -> Sample:
+    def sample(self, events: Tensor, draw: int | None, first: Tensor | int) -> Sample:
         """Draw for events.
 
         Args:
             events: int64 [B].
-            epoch: None in evaluation.
+            draw: Which set of negatives and uniform neighbours to draw, the epoch in data-parallel training; None for
+                the one of evaluation.
             first: The first event of their global batch; int64 [B] where they are of several.
         """
         if self.negatives is None:
             negatives = torch.empty(len(events), 0, dtype=torch.int64)
         else:
-            negatives = self.negatives.sample(events, self.num_negatives, epoch=epoch)
-        return Sample(negatives, self._sample_neighbors(events, negatives, epoch, first))
+            negatives = self.negatives.sample(events, self.num_negatives, epoch=draw)
+        return Sample(negatives, self._sample_neighbors(events, negatives, draw, first))
 
-    def _sample_neighbors(self, events: Tensor, negatives: Tensor, epoch: int | None, first: Tensor | int) -> Tensor:
+    def _sample_neighbors(self, events: Tensor, negatives: Tensor, draw: int | None, first: Tensor | int) -> Tensor:
         groups = self.roots_per_event
         if groups * self.num_neighbors == 0:
             return torch.empty(len(events), groups, self.num_neighbors, dtype=torch.int64)
@@ -90,8 +91,8 @@ class EventSampler:
         roots = torch.cat([ends, candidates(ends[:, 0], negatives)], dim=1)[:, :groups].flatten()
         before = past_end(self.store.time, events, first, self.past).repeat_interleave(groups)
         if self.neighbor_sampler == "uniform":
-            epoch_counter = 0 if epoch is None else epoch + 1
-            found = self.adjacency.uniform(roots, before, self.num_neighbors, self.seed, epoch_counter)
+            counter = 0 if draw is None else draw + 1
+            found = self.adjacency.uniform(roots, before, self.num_neighbors, self.seed, counter)
         else:
             found = self.adjacency.most_recent(roots, before, self.num_neighbors)
         return found.events.masked_fill_(~found.mask, -1).view(len(events), groups, self.num_neighbors)

@@ -15,7 +15,7 @@ from lightning_tgnn.data.negatives import NegativeSampler
 from lightning_tgnn.data.splits import Split, chronological_split
 from lightning_tgnn.data.stream_info import stream_info
 from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
-from lightning_tgnn.data.tgb import Protocol
+from lightning_tgnn.data.tgb import FixedProtocol
 from lightning_tgnn.types import StreamInfo
 
 MANY_TIES = 0.1
@@ -40,10 +40,12 @@ class SplitStream:
     info: StreamInfo
     adjacency: TemporalAdjacency
     train_adjacency: TemporalAdjacency
-    protocol: Protocol | None
+    protocol: FixedProtocol | None
 
     @classmethod
-    def of(cls, store: EventStore, protocol: Protocol | None, *, writes: bool = True, **options: Any) -> SplitStream:
+    def of(
+        cls, store: EventStore, protocol: FixedProtocol | None, *, writes: bool = True, **options: Any
+    ) -> SplitStream:
         """Split a stream; ``options`` are those of `chronological_split`, whose shares a protocol overrules.
 
         The adjacency is kept in the folder of the store if ``writes``.

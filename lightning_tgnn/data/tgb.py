@@ -24,7 +24,7 @@ _EVENTS_PER_QUERY = 10_000
 
 
 @dataclass(frozen=True)
-class Protocol:
+class FixedProtocol:
     """What a benchmark fixes.
 
     Attributes:
@@ -66,7 +66,7 @@ def from_tgb(dataset: Any) -> EventStore:
     )
 
 
-def protocol_of(dataset: Any, num_nodes: int) -> Protocol:
+def protocol_of(dataset: Any, num_nodes: int) -> FixedProtocol:
     """Return the splits and the negatives of a data set, which ``py-tgb`` reads.
 
     Raises:
@@ -88,7 +88,9 @@ def protocol_of(dataset: Any, num_nodes: int) -> Protocol:
         received = f"node {int(nodes.min() if nodes.min() < 0 else nodes.max())} among its negatives"
         cure = "take its files from one version of it"
         raise DataError(refusal("source", f"a TGB dataset of the nodes 0 .. {num_nodes - 1}", received, cure))
-    return Protocol(train, val, GivenNegatives(train, _table(train, torch.from_numpy(counts), torch.from_numpy(nodes))))
+    return FixedProtocol(
+        train, val, GivenNegatives(train, _table(train, torch.from_numpy(counts), torch.from_numpy(nodes)))
+    )
 
 
 def _without_negatives(received: str) -> DataError:

@@ -6,9 +6,9 @@ from lightning_tgnn.models.gcn import GCN
 from lightning_tgnn.models.link_predictor import LinkPredictor
 from lightning_tgnn.models.memory_model import MemoryModel
 from lightning_tgnn.models.memory_tgnn import MemoryTGNN
-from lightning_tgnn.models.memory_updaters import UpdatedRows
 from lightning_tgnn.models.neighborhood import NeighborEdges, neighbor_edges
 from lightning_tgnn.models.zoo import MODEL_NAMES, Mails, ModelConfig, build_model, build_with_layer
+from lightning_tgnn.types import UpdatedRows
 
 __all__ = [
     "GAT",

@@ -6,8 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
-from lightning_tgnn.models.memory_updaters import UpdatedRows
-from lightning_tgnn.types import EventBatch, RootBatch, SampledRoots, StateRows, StateSpec, StateUpdate, StreamInfo
+from lightning_tgnn.types import (
+    EventBatch,
+    RootBatch,
+    SampledRoots,
+    StateRows,
+    StateSpec,
+    StateUpdate,
+    StreamInfo,
+    UpdatedRows,
+)
 
 SAMPLED_ROOTS: tuple[SampledRoots, ...] = ("none", "events", "all")
 
@@ -146,8 +154,8 @@ class MemoryModel(nn.Module):
             mails=mails.float(),
             mail_time=batch.time[event],
             mail_event=batch.events[event],
-            position=batch.position,
-            changed=batch.changed,
+            position=batch.shared.position,
+            changed=batch.shared.changed,
         )
 
 

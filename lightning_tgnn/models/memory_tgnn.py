@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from lightning_tgnn.models.embeddings import Embedding
 from lightning_tgnn.models.memory_model import MemoryModel
-from lightning_tgnn.models.memory_updaters import MemoryUpdater, UpdatedRows
+from lightning_tgnn.models.memory_updaters import MemoryUpdater
 from lightning_tgnn.models.message import Message
-from lightning_tgnn.types import RootBatch, StateRows, StateSpec, StreamInfo
+from lightning_tgnn.types import RootBatch, StateRows, StateSpec, StreamInfo, UpdatedRows
 
 
 class MemoryTGNN(MemoryModel):

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lightning_tgnn.models.time_encoding import TimeEncoder
-from lightning_tgnn.types import StateRows, StateSpec
+from lightning_tgnn.types import StateRows, StateSpec, UpdatedRows
 
 ROW_MULTIPLE = 128
-
-
-class UpdatedRows(NamedTuple):
-    """Memory after the pending mail.
-
-    Attributes:
-        memory: float32 [U, d_mem], with gradient.
-        memory_time: float64 [U].
-    """
-
-    memory: Tensor
-    memory_time: Tensor
 
 
 class MemoryUpdater(nn.Module):

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_tgnn.models import UpdatedRows
-from lightning_tgnn.types import StateRows
+from lightning_tgnn.types import StateRows, UpdatedRows
 
 _NODES_PER_PIECE = 16_384
 

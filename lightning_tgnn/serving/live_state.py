@@ -12,7 +12,7 @@ from lightning_tgnn.data.batches import deliver
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.fresh_memory import FreshMemory
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
-from lightning_tgnn.types import EventBatch, QueryBatch
+from lightning_tgnn.types import EventBatch, QueryBatch, SharedBatch
 
 
 class Events(NamedTuple):
@@ -226,35 +226,14 @@ class LiveState:
         mails_neighbors = self.task.sampled_roots == "events"
         mail_nodes, mail_source = deliver(ends, self.recent.before_each(ends, events.time) if mails_neighbors else None)
         own = organize(torch.cat([events.src, events.dst]))
-        none = events.src.new_empty(0)
-        nothing = none.view(0, 0)
-        return EventBatch(
-            events=torch.arange(position, position + count),
-            src=events.src,
-            dst=events.dst,
-            time=events.time,
-            negatives=events.src.new_empty(count, 0),
-            missing=nothing.bool(),
-            nodes=own.distinct,
-            root_index=own.position,
-            neighbor_index=nothing,
-            neighbor_time=events.time.new_empty(0, 0),
-            neighbor_mask=nothing.bool(),
-            neighbor_edge=nothing,
-            event_edge=torch.arange(count) if events.features.shape[1] else none,
+        return EventBatch.writing(
+            torch.arange(position, position + count),
+            torch.stack([events.src, events.dst]),
+            events.time,
+            own.distinct,
+            own.position,
+            (mail_nodes, mail_source),
+            SharedBatch(position, position + count),
             edge_features=events.features,
             node_features=self._of_nodes(own.distinct),
-            mail_nodes=mail_nodes,
-            mail_source=mail_source,
-            unseen=torch.zeros(count, dtype=torch.bool),
-            labels=none,
-            num_written=len(own.distinct),
-            num_roots=len(own.distinct),
-            starts_stream=False,
-            first=position,
-            position=position + count,
-            changed=none,
-            share=1.0,
-            labelled=1.0,
-            upcoming=none,
         )

@@ -28,6 +28,16 @@ class ReplicatedStateStore(LocalStateStore):
         self.exchange = exchange
         self._under_way: _Commit | None = None
 
+    @property
+    def position(self) -> int:
+        """Events of the stream that the state has taken in."""
+        self._settle()
+        return self._position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._position = position
+
     def fetch(self, nodes: Tensor) -> Any:
         """Read the rows of the distinct ``nodes``."""
         self._settle()

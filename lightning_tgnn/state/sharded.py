@@ -17,7 +17,7 @@ from lightning_tgnn.state.row_cache import RowCache
 from lightning_tgnn.state.step_fetch import PieceFetch, StepFetch
 from lightning_tgnn.state.update_exchange import UpdateUnderWay, by_owner
 from lightning_tgnn.state.wire import MailCodec, RowCodec
-from lightning_tgnn.types import FetchHandle, StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import FetchHandle, Stages, StateRows, StateSpec, StateUpdate, UpdatedRows
 
 _TABLES = tuple(field.name for field in fields(StateRows))
 
@@ -123,6 +123,7 @@ class ShardedStateStore:
             pieces: Into how many the next fetch is cut.
         """
         if self.exchange.ranks > 1:
+            self._settle()  # what an earlier commit changes is not among `changing`
             self._ahead = StepFetch(self, nodes, pieces, changing, ahead=True)
             self._talks.begin(self._ahead.conversation())
 
@@ -162,13 +163,14 @@ class ShardedStateStore:
             self._ahead = None
 
     def update_at_owners(
-        self, entries: Tensor, update: Callable[[StateRows], tuple[Tensor, Tensor]]
+        self, entries: Tensor, stages: Stages, update: Callable[[StateRows], UpdatedRows]
     ) -> tuple[Tensor, Tensor]:
         """Let the owners apply pending mails and send the result for every entry, repeated or not (DepComm).
 
         Args:
             entries: int64 [L], nodes.
-            update: Returns memory [n, d_mem], with gradient, and its time [n] of rows.
+            stages: Told when the update begins and ends.
+            update: Returns memory and its time of rows.
 
         Returns:
             Memory [L, d_mem], whose gradient goes back to the owners, and its time, float64 [L].
@@ -179,7 +181,9 @@ class ShardedStateStore:
         order, sent = by_owner(self.owner[nodes], exchange.ranks)
         received = exchange.counts(torch.tensor(sent).unsqueeze(1), "request").squeeze(1).tolist()
         asked = organize(exchange.start(nodes[order], sent, received, "request").wait())
-        memory, time = update(self.local.fetch(self.local_row[asked.distinct]).wait().to(device))
+        rows = self.local.fetch(self.local_row[asked.distinct]).wait().to(device)
+        with stages("update"):
+            memory, time = update(rows)
         place = asked.position.to(device)
         arriving = exchange.start(time[place], received, sent, "dispatch")
         arrived = exchange.with_gradient(memory.index_select(0, place), received, sent, "dispatch")

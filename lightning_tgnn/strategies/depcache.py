@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning.pytorch as pl
 from typing_extensions import override
 
-from lightning_tgnn.state import ReplicatedStateStore
-from lightning_tgnn.strategies.shared_state import SharedStateStrategy
-from lightning_tgnn.types import NodeStateTask
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.strategies.parts import InOrder, MeanGradients, Replicated
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import Plan
 
 
-class DepCacheStrategy(SharedStateStrategy):
+class DepCacheStrategy(PlanRunner):
     """DepCache: every rank holds the whole node state, and every update goes to all.
 
     A baseline: Sven, section 2.3.
@@ -20,6 +23,11 @@ class DepCacheStrategy(SharedStateStrategy):
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
     """
 
+    def __init__(self, *, prefetch_batches: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.prefetch_batches = prefetch_batches
+        self._rows, self._mean = Replicated(), MeanGradients()
+
     @override
-    def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> ReplicatedStateStore:
-        return ReplicatedStateStore(task.state_spec, self.exchange, self.root_device)
+    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+        return Plan(self.layout, DataParallel(), self._rows, InOrder(), self._mean)

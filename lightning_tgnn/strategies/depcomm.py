@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import lightning.pytorch as pl
+from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.state import ShardedStateStore
-from lightning_tgnn.strategies.orders import UpdatedByOwners
-from lightning_tgnn.strategies.sharded_state import ShardedStateStrategy
-from lightning_tgnn.types import NodeStateTask, StageOrder
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.strategies.parts import MeanGradients, Sharded, UpdatedByOwners
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import Plan
 
 
-class DepCommStrategy(ShardedStateStrategy):
+class DepCommStrategy(PlanRunner):
     """DepComm: owners apply the mails of their nodes and send the result for every entry of the sampled graph.
 
     A baseline: Sven, section 2.3. Every option of `SvenStrategy` but the partition is off.
@@ -22,13 +26,14 @@ class DepCommStrategy(ShardedStateStrategy):
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
     """
 
-    @override
-    def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> ShardedStateStore:
-        owner = self.owner_of_nodes(task, trainer)
-        return ShardedStateStore(
-            task.state_spec, owner, self.exchange, self.root_device, row_cache_mb=0, omit_own_half=False
-        )
+    def __init__(
+        self, *, partition: str | Path | Tensor = "reflexbicut", prefetch_batches: int | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.prefetch_batches = prefetch_batches
+        self._mean = MeanGradients()
+        self._rows = Sharded(partition, row_cache_mb=0, omit_own_half=False, features_by_event=False)
 
     @override
-    def build_order(self, store: ShardedStateStore) -> StageOrder:
-        return UpdatedByOwners(store)
+    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+        return Plan(self.layout, DataParallel(), self._rows, UpdatedByOwners(), self._mean)

@@ -9,16 +9,14 @@ import lightning.pytorch as pl
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
-from lightning_tgnn.state import ShardedStateStore
-from lightning_tgnn.strategies.orders import Pipelined
-from lightning_tgnn.strategies.sharded_state import ShardedStateStrategy
-from lightning_tgnn.types import NodeStateTask, StageOrder
-
-ADAPTIVE = "adaptive"
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.strategies.parts import MeanGradients, Pipelined, Sharded
+from lightning_tgnn.strategies.parts.orders import ADAPTIVE
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import Plan
 
 
-class SvenStrategy(ShardedStateStrategy):
+class SvenStrategy(PlanRunner):
     """Sven: redundancy-free exchange of sharded node state, balanced partition, two pipelines.
 
     Args:
@@ -51,40 +49,12 @@ class SvenStrategy(ShardedStateStrategy):
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(partition=partition, prefetch_batches=prefetch_batches, **options)
-        if micro_batches != ADAPTIVE:
-            if isinstance(micro_batches, str):
-                cure = "give a number, for example 2, or 'adaptive'"
-                raise InvalidArgumentError(refusal("micro_batches", "a number or 'adaptive'", micro_batches, cure))
-            check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2, or 'adaptive'")
-        check_int("staleness", staleness, minimum=0, cure="0 waits for gradients, 1 applies them a step late")
-        if staleness > 1:
-            cure = "0 waits for gradients, 1 applies them a step late"
-            raise InvalidArgumentError(refusal("staleness", "0 or 1", staleness, cure))
-        check_not_negative("row_cache_mb", row_cache_mb, cure="256 is usual, 0 keeps no rows")
-        self.micro_batches = micro_batches
-        self.staleness = staleness
-        self.row_cache_mb = row_cache_mb
-        self.omit_own_half = omit_own_half
-        self.features_by_event = features_by_event
-        self.fetch_ahead = fetch_ahead
-        self.order: Pipelined | None = None
+        super().__init__(**options)
+        self.prefetch_batches = prefetch_batches
+        self._order = Pipelined(micro_batches, fetch_ahead)
+        self._mean = MeanGradients(staleness)
+        self._rows = Sharded(partition, row_cache_mb, omit_own_half, features_by_event)
 
     @override
-    def build_store(self, task: NodeStateTask, trainer: pl.Trainer) -> ShardedStateStore:
-        stream = getattr(getattr(trainer, "datamodule", None), "store", None)
-        return ShardedStateStore(
-            task.state_spec,
-            self.owner_of_nodes(task, trainer),
-            self.exchange,
-            self.root_device,
-            row_cache_mb=self.row_cache_mb,
-            omit_own_half=self.omit_own_half,
-            edge_features=getattr(stream, "edge_features", None) if self.features_by_event else None,
-        )
-
-    @override
-    def build_order(self, store: ShardedStateStore) -> StageOrder:
-        count = self.micro_batches if isinstance(self.micro_batches, int) else 1
-        self.order = Pipelined(store, count, fetch_ahead=self.fetch_ahead, on_arrival=self.send_gradients)
-        return self.order
+    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+        return Plan(self.layout, DataParallel(), self._rows, self._order, self._mean)

@@ -171,7 +171,7 @@ class EventClassification(MemoryTask):
             return logits.sum()
         loss = self.loss(logits, batch.labels)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
-        return loss * ((batch.labels >= 0).sum() / batch.labelled)
+        return loss * ((batch.labels >= 0).sum() / batch.shared.labelled)
 
     def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Measure a batch."""

@@ -133,7 +133,8 @@ class LinkPrediction(MemoryTask):
             return positive.sum() + negatives.sum()
         loss = self.loss(positive, negatives)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
-        return loss if batch.share == 1 else loss * batch.share
+        share = batch.shared.share
+        return loss if share == 1 else loss * share
 
     def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Score a batch."""

@@ -100,7 +100,8 @@ class MemoryTask(StagedTask):
 
         The batch says so, not a hook of the epoch: Lightning skips those when it resumes.
         """
-        if batch.starts_stream:
+        self.stages.turn = batch_idx
+        if batch.shared.resets:
             self.state_store.reset()
 
     def on_train_epoch_start(self) -> None:

@@ -39,7 +39,7 @@ from lightning_tgnn.tasks.requirements import (
     warn_of_untrained_weights,
 )
 from lightning_tgnn.tasks.resumable import ResumableTask
-from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum
+from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum, Stages
 
 GRAPH_MODELS = ("gcn", "gat")
 _CHECKPOINT_KEY = "lightning_tgnn"
@@ -99,6 +99,7 @@ class NodeClassification(ResumableTask):
         detect_nan: bool = True,
     ) -> None:
         super().__init__(detect_nan=detect_nan)
+        self.stages = Stages()
         check_model(model, GRAPH_MODELS, "a module")
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
         check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
@@ -184,7 +185,8 @@ class NodeClassification(ResumableTask):
 
     def training_step(self, part: GraphPart, batch_idx: int) -> Tensor:
         """Return the loss over all vertices of the training split."""
-        logits = self(part)
+        with self.stages("embed"):
+            logits = self(part)
         scored, labels = logits[part.scored], part.labels[part.scored]
         # A rank may have no vertex to score, but takes part in every exchange.
         loss = cross_entropy(scored, labels, reduction="sum") * part.share + 0 * logits.sum()

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, check_positive, refusal
-from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, UpdatedRows, build_model
+from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.class_paths import class_path
 from lightning_tgnn.models.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
@@ -26,14 +26,17 @@ from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
     FetchHandle,
+    NodeStateTask,
     RootBatch,
     SampledRoots,
     StageOrder,
+    Stages,
     StateRows,
     StateSpec,
     StateStore,
     StateUpdate,
     StreamInfo,
+    UpdatedRows,
 )
 
 
@@ -84,6 +87,7 @@ class StagedTask(ResumableTask):
         self._saved_state: dict[str, Any] | None = None
         # How the stages of a step follow each other; a strategy may put another order here.
         self.stage_order: StageOrder = in_order
+        self.stages = Stages()
 
     def save_hyperparameters(
         self, *args: Any, ignore: Any = None, frame: FrameType | None = None, logger: bool = True
@@ -229,9 +233,17 @@ class StagedTask(ResumableTask):
             self._saved_state = None
 
 
-def in_order(task: Any, batch: EventBatch) -> Any:
+def in_order(task: NodeStateTask, batch: EventBatch) -> Any:
     """Run the stages of a step one after the other; mails are delivered after the batch has been scored."""
-    updated = task.apply_mail(task.fetch(batch.nodes).wait())
-    answer = task.score(task.embed(updated, batch), batch)
-    task.commit(task.make_mails(updated, batch)).wait()
+    stages = task.stages
+    with stages("fetch"):
+        rows = task.fetch(batch.nodes).wait()
+    with stages("update"):
+        updated = task.apply_mail(rows)
+    with stages("embed"):
+        embeddings = task.embed(updated, batch)
+    with stages("score"):
+        answer = task.score(embeddings, batch)
+    with stages("write"):
+        task.commit(task.make_mails(updated, batch)).wait()
     return answer

@@ -1,18 +1,25 @@
 """Data classes and protocols that cross folders."""
 
 from lightning_tgnn.types.graphs import GraphInfo, GraphPart, ReplicaLinks, ReplicaSum, SparseRows
+from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.node_state import (
     CommitHandle,
     FetchHandle,
     NodeStateTask,
+    PieceHandle,
+    PiecewiseStore,
     StageOrder,
     StateRows,
     StateSpec,
     StateStore,
     StateUpdate,
+    UpdatedRows,
 )
+from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart, WeightUpdates
 from lightning_tgnn.types.queries import QueryBatch, RootBatch
-from lightning_tgnn.types.temporal import EventBatch, SampledRoots, StreamInfo
+from lightning_tgnn.types.schedule import Pass, PlannedPart, Schedule, ScheduledLoader, Turn
+from lightning_tgnn.types.stages import StageListener, Stages
+from lightning_tgnn.types.temporal import EventBatch, SampledRoots, SharedBatch, StreamInfo
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [
@@ -22,17 +29,34 @@ __all__ = [
     "GraphInfo",
     "GraphPart",
     "NodeStateTask",
+    "OrderPart",
+    "Pass",
+    "PieceHandle",
+    "PiecewiseStore",
+    "Plan",
+    "PlannedPart",
     "QueryBatch",
+    "RankLayout",
     "ReplicaLinks",
     "ReplicaSum",
     "RootBatch",
     "SampledRoots",
+    "Schedule",
+    "ScheduledLoader",
+    "SharedBatch",
     "SparseRows",
+    "StageListener",
     "StageOrder",
+    "Stages",
     "StateRows",
     "StateSpec",
     "StateStore",
     "StateUpdate",
+    "StorePart",
     "StreamInfo",
     "TensorFields",
+    "Turn",
+    "UpdatedRows",
+    "UpdatesPart",
+    "WeightUpdates",
 ]

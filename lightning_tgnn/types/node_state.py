@@ -5,11 +5,13 @@ Letters: those of `lightning_tgnn.types.temporal`, and ``M`` mails per mailbox.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from lightning_tgnn.types.stages import Stages
 from lightning_tgnn.types.temporal import EventBatch
 from lightning_tgnn.types.tensor_fields import TensorFields
 
@@ -55,6 +57,18 @@ class StateRows(TensorFields):
     mail_time: Tensor
     mail_event: Tensor
     mail_count: Tensor
+
+
+class UpdatedRows(NamedTuple):
+    """Memory after the pending mail.
+
+    Attributes:
+        memory: float32 [U, d_mem], with gradient.
+        memory_time: float64 [U].
+    """
+
+    memory: Tensor
+    memory_time: Tensor
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,11 +157,55 @@ class StateStore(Protocol):
         ...
 
 
+@runtime_checkable
+class PieceHandle(FetchHandle, Protocol):
+    """A piece of a fetch, under way."""
+
+    @property
+    def places(self) -> Tensor:
+        """int64 [P], where its nodes stand among those that were asked for."""
+        ...
+
+
+@runtime_checkable
+class PiecewiseStore(StateStore, Protocol):
+    """A store that hands out rows in pieces, as they arrive, and can be asked ahead."""
+
+    def fetch_pieces(self, nodes: Tensor, pieces: int) -> Sequence[PieceHandle]:
+        """Start to read the rows of the distinct ``nodes`` (int64 [U]) in so many pieces."""
+        ...
+
+    def ask_ahead(self, nodes: Tensor, changing: Tensor, pieces: int) -> None:
+        """Ask for the rows of the next step.
+
+        Args:
+            nodes: int64 [U], distinct, of the next `fetch_pieces`.
+            changing: int64 [C], nodes whose rows are about to change.
+            pieces: Into how many the next fetch is cut.
+        """
+        ...
+
+    def carry_on(self) -> None:
+        """Send what could not be sent before something had arrived."""
+        ...
+
+
 class NodeStateTask(Protocol):
     """What a strategy that shares node state asks of a LightningModule: its stages, and where state and order go."""
 
     state_store: StateStore
     stage_order: StageOrder
+    stages: Stages
+
+    @property
+    def has_state_store(self) -> bool:
+        """Whether there is node state from an earlier run."""
+        ...
+
+    @property
+    def default_stage_order(self) -> StageOrder:
+        """The order of the stages where no strategy has another."""
+        ...
 
     @property
     def state_spec(self) -> StateSpec:
@@ -158,11 +216,11 @@ class NodeStateTask(Protocol):
         """Start to read the rows of distinct nodes."""
         ...
 
-    def apply_mail(self, rows: StateRows) -> Any:
-        """Return ``memory`` [U, d_mem], with gradient, and ``memory_time`` [U] after the pending mails."""
+    def apply_mail(self, rows: StateRows) -> UpdatedRows:
+        """Take in the pending mails of the rows."""
         ...
 
-    def embed(self, updated: Any, batch: EventBatch) -> Tensor:
+    def embed(self, updated: UpdatedRows, batch: EventBatch) -> Tensor:
         """Return the embeddings [R, d_emb] of the roots."""
         ...
 
@@ -170,7 +228,7 @@ class NodeStateTask(Protocol):
         """Return what the task makes of the embeddings."""
         ...
 
-    def make_mails(self, updated: Any, batch: EventBatch) -> StateUpdate:
+    def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
         """Return what the batch writes; needs the first ``batch.num_written`` rows only."""
         ...
 
@@ -182,6 +240,6 @@ class NodeStateTask(Protocol):
 class StageOrder(Protocol):
     """Runs the stages of a step in some order and returns what `NodeStateTask.score` does."""
 
-    def __call__(self, task: Any, batch: EventBatch) -> Any:
-        """Run a step on a batch."""
+    def __call__(self, task: NodeStateTask, batch: EventBatch) -> Any:
+        """Run a step on a batch, and tell the task's ``stages`` of each."""
         ...

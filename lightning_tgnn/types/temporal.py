@@ -8,7 +8,7 @@ float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -52,6 +52,32 @@ class StreamInfo:
 
 
 @dataclass(frozen=True, repr=False)
+class SharedBatch(TensorFields):
+    """What the schedule makes of a batch: its place in the stream, and the global batch of which it is a rank's part.
+
+    Attributes:
+        first: The first event of the global batch, on whatever rank it is.
+        position: Events of the stream that have happened once the global batch has, on all ranks.
+        resets: Node state has to be empty before this batch.
+        share: This rank's share of the global batch's events, times the ranks: 1 where all have as many. A mean over
+            the batch times this, averaged over the ranks, is the mean over the global batch.
+        labelled: Labels of the global batch that are not negative (1 if there is none), over the ranks: the sum over
+            the labels of the batch over this, averaged over the ranks, is the mean over those of the global batch.
+        changed: int64 [C], distinct nodes whose rows the global batch changes, on whatever rank; [0] where the whole
+            global batch is this batch.
+        upcoming: int64 [U'], ``nodes`` of this rank's next batch, for stores that fetch ahead; [0] where not known.
+    """
+
+    first: int
+    position: int
+    resets: bool = False
+    share: float = 1.0
+    labelled: float = 1.0
+    changed: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    upcoming: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+
+@dataclass(frozen=True, repr=False)
 class EventBatch(TensorFields):
     """Consecutive events with their negatives, their neighbourhood and its redundancy-free organisation.
 
@@ -82,16 +108,7 @@ class EventBatch(TensorFields):
         labels: [B] or [B, L], labels of the events; [0] without.
         num_written: Distinct sources and destinations.
         num_roots: Distinct roots.
-        starts_stream: This is the first batch of an epoch: node state has to be empty before it.
-        first: The first event of the global batch, on whatever rank it is.
-        position: Events of the stream that have happened once this batch has, on all ranks.
-        changed: int64 [C], distinct nodes whose rows the global batch changes, on whatever rank; [0] where the whole
-            global batch is this batch.
-        share: This rank's share of the global batch's events, times the ranks: 1 where all have as many. A mean over
-            the batch times this, averaged over the ranks, is the mean over the global batch.
-        labelled: Labels of the global batch that are not negative (1 if there is none), over the ranks: the sum over
-            the labels of the batch over this, averaged over the ranks, is the mean over those of the global batch.
-        upcoming: int64 [U'], ``nodes`` of this rank's next batch, for stores that fetch ahead; [0] where not known.
+        shared: Where the batch stands in the stream and among the ranks.
     """
 
     events: Tensor
@@ -115,13 +132,61 @@ class EventBatch(TensorFields):
     labels: Tensor
     num_written: int
     num_roots: int
-    starts_stream: bool
-    first: int
-    position: int
-    changed: Tensor
-    share: float
-    labelled: float
-    upcoming: Tensor
+    shared: SharedBatch
+
+    @classmethod
+    def writing(
+        cls,
+        events: Tensor,
+        ends: Tensor,
+        time: Tensor,
+        nodes: Tensor,
+        root_index: Tensor,
+        mails: tuple[Tensor, Tensor],
+        shared: SharedBatch,
+        *,
+        edge_features: Tensor,
+        node_features: Tensor,
+    ) -> EventBatch:
+        """Return a batch that only changes node state: without negatives, neighbours and labels.
+
+        Args:
+            events: int64 [B], positions in the stream.
+            ends: int64 [2, B], sources and destinations.
+            time: float64 [B].
+            nodes: int64 [U], the distinct ends.
+            root_index: int64 [2 B], position in ``nodes`` of every source, then of every destination.
+            mails: ``mail_nodes`` and ``mail_source``.
+            shared: Where the batch stands.
+            edge_features: float32 [B, d_edge].
+            node_features: float32 [U, d_node].
+        """
+        count, none = len(events), nodes.new_empty(0)
+        nothing = none.view(0, 0)
+        return cls(
+            events=events,
+            src=ends[0],
+            dst=ends[1],
+            time=time,
+            negatives=nodes.new_empty(count, 0),
+            missing=nothing.bool(),
+            nodes=nodes,
+            root_index=root_index,
+            neighbor_index=nothing,
+            neighbor_time=nothing.double(),
+            neighbor_mask=nothing.bool(),
+            neighbor_edge=nothing,
+            event_edge=torch.arange(count) if edge_features.shape[1] else none,
+            edge_features=edge_features,
+            node_features=node_features,
+            mail_nodes=mails[0],
+            mail_source=mails[1],
+            unseen=torch.zeros(count, dtype=torch.bool),
+            labels=none,
+            num_written=len(nodes),
+            num_roots=len(nodes),
+            shared=shared,
+        )
 
     def __len__(self) -> int:
         return self.events.numel()

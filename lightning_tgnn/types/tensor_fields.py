@@ -29,7 +29,7 @@ class TensorFields:
         moved = {
             name: value.to(device, non_blocking=non_blocking)
             for name, value in values.items()
-            if isinstance(value, Tensor)
+            if isinstance(value, Tensor | TensorFields)
         }
         return replace(self, **moved)  # type: ignore[type-var]
 

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.algorithms.demand import Demand
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data.demand import presample_demand
+from lightning_tgnn.types import RankLayout
 from tests.data.streams import random_store
 
 
@@ -80,7 +82,7 @@ def as_counter(demand):
 def test_presampled_demand_is_that_of_the_ranks_batches(sampled_roots, options, batches, numbers):
     expected = Counter()
     for rank in range(3):
-        own = list(loader(sampled_roots).shard(rank, 3))
+        own = list(loader(sampled_roots).follow(DataParallel(), RankLayout.of(3), rank))
         assert len(own) == 9
         for number in numbers:
             expected.update((rank, node) for node in own[number].nodes.tolist())
@@ -93,7 +95,7 @@ def test_presampled_demand_is_that_of_the_ranks_batches(sampled_roots, options, 
 def test_presampling_leaves_the_loader_as_it_was():
     before, after = loader(), loader()
     presample_demand(after, 2, 2)
-    assert (after.rank, after.ranks, len(after)) == (0, 1, len(before))
+    assert (after.rank, after.layout, len(after)) == (0, before.layout, len(before))
     assert all(torch.equal(a.nodes, b.nodes) for a, b in zip(before, after, strict=True))
 
 

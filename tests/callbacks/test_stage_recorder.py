@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lightning_tgnn.callbacks.latest_embeddings import Embedded, LatestEmbeddings
 from lightning_tgnn.callbacks.replaced_methods import ReplacedMethods
 from lightning_tgnn.callbacks.stage_recorder import DeviceClock, HostClock, StageRecorder, clock_of
+from lightning_tgnn.types import Stages
 
 
 class Hands:
@@ -29,6 +30,18 @@ def hands():
     return Hands()
 
 
+def timed(recorder, stage, function):
+    """Return a function that is a stage, told as orders tell theirs."""
+    stages = Stages()
+    stages.add(recorder)
+
+    def told():
+        with stages(stage):
+            return function()
+
+    return told
+
+
 @pytest.fixture
 def recorder(hands):
     return StageRecorder(hands, lambda: hands.waited)
@@ -40,8 +53,8 @@ def spend(hands, seconds, waited=0.0):
 
 
 def test_stages_within_stages(hands, recorder):
-    update = recorder.timed("update", lambda: spend(hands, 4))
-    fetch = recorder.timed("fetch", lambda: (spend(hands, 3, waited=1), update(), spend(hands, 1)))
+    update = timed(recorder, "update", lambda: spend(hands, 4))
+    fetch = timed(recorder, "fetch", lambda: (spend(hands, 3, waited=1), update(), spend(hands, 1)))
     recorder.begin(0.5)
     spend(hands, 1)
     fetch()
@@ -67,7 +80,7 @@ def test_a_batch_costs_what_nothing_else_hid(hands, recorder):
 
 
 def test_what_is_called_outside_a_step_counts_for_nothing(hands, recorder):
-    recorder.timed("embed", lambda: spend(hands, 9))()
+    timed(recorder, "embed", lambda: spend(hands, 9))()
     recorder.leave()
     recorder.begin(0)
     recorder.end()
@@ -81,7 +94,7 @@ def test_a_stage_that_fails_has_ended(hands, recorder):
 
     recorder.begin(0)
     with pytest.raises(ZeroDivisionError):
-        recorder.timed("embed", fail)()
+        timed(recorder, "embed", fail)()
     spend(hands, 1)
     recorder.end()
     assert recorder.take() == {"embed": 2, "other": 1, "sample": 0}

@@ -103,9 +103,9 @@ def test_nobody_reads_neighbours_that_only_receive():
 
 def test_a_batch_knows_where_it_stands():
     _, made = batches("none")
-    assert [batch.starts_stream for batch in made] == [True] + [False] * (len(made) - 1)
-    assert [batch.first for batch in made] == [16 * i for i in range(len(made))]
-    assert [batch.position for batch in made] == [min(16 * (i + 1), 140) for i in range(len(made))]
+    assert [batch.shared.resets for batch in made] == [True] + [False] * (len(made) - 1)
+    assert [batch.shared.first for batch in made] == [16 * i for i in range(len(made))]
+    assert [batch.shared.position for batch in made] == [min(16 * (i + 1), 140) for i in range(len(made))]
     assert torch.cat([batch.events for batch in made]).tolist() == list(range(140))
 
 

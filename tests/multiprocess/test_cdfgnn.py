@@ -1,4 +1,4 @@
-"""CDFGNN on several ranks against one process, its cache and quantiser against a slow simulation, and resuming."""
+"""CDFGNN on several ranks: its cache and quantiser against a slow simulation, resuming, and what its callbacks see."""
 
 import lightning.pytorch as pl
 import pytest
@@ -9,7 +9,6 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning_tgnn import CacheThreshold, CDFGNNStrategy, ExchangeMonitor, FullGraphDataModule, NodeClassification
 from lightning_tgnn.algorithms.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.replicas import Replicas
-from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.data import Graph, generate_graph
@@ -17,6 +16,7 @@ from lightning_tgnn.data.graph_part import graph_parts
 from lightning_tgnn.state import CachedReplicaSum
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun
+from tests.replay.slow_sums import SlowSums
 
 HOSTS = torch.tensor([0, 0, 1, 1])
 
@@ -44,6 +44,13 @@ class Recorder(pl.Callback):
         self.gradients.append(torch.cat([parameter.grad.flatten().clone() for parameter in module.parameters()]))
 
 
+def build(model="gcn", self_loops=True, task_class=NodeClassification, **options):
+    torch.manual_seed(1)  # not seed_everything: that would seed whatever other tests start from this process
+    data = FullGraphDataModule(graph(), self_loops=self_loops)
+    settings = {"hidden_dim": 8, "num_layers": 3, "dropout": 0.3, "layer_norm": True, "heads": 2} | options
+    return data, task_class(model, **settings)
+
+
 def fit(
     strategy,
     ranks,
@@ -52,15 +59,11 @@ def fit(
     epochs=4,
     callbacks=(),
     ckpt_path=None,
-    self_loops=True,
     logger=False,
     validate_every=1,
     **options,
 ):
-    torch.manual_seed(1)  # not seed_everything: that would seed whatever other tests start from this process
-    data = FullGraphDataModule(graph(), self_loops=self_loops)
-    settings = {"hidden_dim": 8, "num_layers": 3, "dropout": 0.3, "layer_norm": True, "heads": 2} | options
-    task, recorder = NodeClassification(model, **settings), Recorder()
+    (data, task), recorder = build(model, **options), Recorder()
     trainer = pl.Trainer(
         strategy=strategy,
         accelerator="cpu",
@@ -78,7 +81,9 @@ def fit(
     )
     trainer.fit(task, datamodule=data, ckpt_path=ckpt_path)
     figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    replicas, controller = (getattr(trainer.strategy, name, None) for name in ("replicas", "controller"))
+    plan = getattr(trainer.strategy, "planned", None)
+    state = getattr(trainer.strategy, "replica_state", None)
+    replicas, controller = state and state.replicas, state and state.controller
     (answer,) = trainer.predict(task, datamodule=data)
     return {
         "losses": torch.stack(recorder.losses),
@@ -89,132 +94,8 @@ def fit(
         "threshold": replicas and replicas.threshold,
         "mean": controller and controller.mean,
         "rows": replicas and replicas.rows,
+        "plan": plan,
     }
-
-
-EXACT = [{"cache": False, "bits": None}, {"threshold": 0.0, "bits": None}]
-CASES = [("gcn", method, options) for method in CUT_METHODS for options in EXACT[:1]]
-CASES += [("gcn", "hierarchical", EXACT[1]), ("gat", "hierarchical", EXACT[0]), ("gat", "random", EXACT[1])]
-ON_HOSTS = [("gcn", "ebv", EXACT[0]), ("gcn", "random", EXACT[1]), ("gat", "random", EXACT[1])]
-
-
-def equal_cases(rank, ranks, hosts=1, cases=CASES):
-    as_torchrun(rank, ranks, hosts)
-    loops = [True, False]
-    return [
-        fit(CDFGNNStrategy(partition=method, **options), ranks, model, hosts, self_loops=loop)
-        for model, method, options in cases
-        for loop in loops
-    ]
-
-
-def cases_of_four(rank, ranks):
-    on_hosts = equal_cases(rank, ranks, 2, ON_HOSTS)
-    return {"one host": equal_cases(rank, ranks), "two hosts": on_hosts, "sums": sum_cases(rank, ranks)}
-
-
-@pytest.fixture(scope="module")
-def four():
-    """What four ranks find, in one start."""
-    outcomes = run_ranks(cases_of_four, 4, timeout=280)
-    return {name: [outcome[name] for outcome in outcomes] for name in outcomes[0]}
-
-
-@pytest.fixture(scope="module")
-def alone():
-    return {(model, loop): fit("auto", 1, model, self_loops=loop) for model in ("gcn", "gat") for loop in (True, False)}
-
-
-def close(ours, theirs, what):
-    torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=1e-4, msg=lambda message: f"{what}: {message}")
-
-
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_equal_one_process(ranks, alone):
-    assert_equal_to_one_process(run_ranks(equal_cases, ranks, timeout=190), CASES, alone)
-
-
-@pytest.mark.timeout(300)
-def test_four_ranks_on_one_host_and_on_two_equal_one_process(four, alone):
-    assert_equal_to_one_process(four["one host"], CASES, alone)
-    assert_equal_to_one_process(four["two hosts"], ON_HOSTS, alone)
-
-
-def assert_equal_to_one_process(outcomes, cases, alone):
-    keys = [(case, loop) for case in cases for loop in (True, False)]
-    for number, ((model, method, options), loop) in enumerate(keys):
-        case, wanted = f"{model}, {method}, {options}, loops {loop}", alone[model, loop]
-        every = [outcome[number] for outcome in outcomes]
-        close(torch.stack([outcome["losses"] for outcome in every]).mean(0), wanted["losses"], f"{case}: losses")
-        for outcome in every:
-            close(outcome["gradients"], wanted["gradients"], f"{case}: gradients")
-            for name, value in wanted["weights"].items():
-                if not name.endswith(("tp", "fp", "tn", "fn")):
-                    close(outcome["weights"][name], value, f"{case}: {name}")
-            for name, value in wanted["figures"].items():
-                assert outcome["figures"][name] == pytest.approx(value, abs=1e-4), (case, name)
-        nodes = torch.cat([outcome["answer"]["node"] for outcome in every])
-        assert sorted(nodes.tolist()) == sorted(wanted["answer"]["node"].tolist())  # each once
-        place = nodes.argsort()
-        ours = torch.cat([outcome["answer"]["probability"] for outcome in every])[place]
-        close(ours, wanted["answer"]["probability"], f"{case}: probabilities")
-
-
-class SlowSums:
-    """Algorithm 2 over dictionaries: one process that plays all ranks; leaders of hosts pass on what they gather."""
-
-    def __init__(self, replicas, threshold, bits, relay):
-        self.where = [replicas.present[:, v].nonzero().flatten().tolist() for v in range(replicas.present.shape[1])]
-        self.master, self.threshold, self.bits = replicas.master.tolist(), threshold, bits
-        self.leader, self.hosts, self.relay = replicas.leader.tolist(), replicas.hosts.tolist(), relay
-        self.used, self.told, self.first = {}, {}, True
-
-    def leader_of(self, rank, v):
-        return self.leader[self.hosts[rank]][v] if self.relay else rank
-
-    def coded(self, row):
-        if self.bits is None:
-            return row
-        low, high = row.min().double(), row.max().double()
-        if low == high:
-            return row.clone()
-        levels = ((row.double() - low) * ((2**self.bits - 1) / (high - low)) + 0.5).floor()
-        return (levels * ((high - low) / (2**self.bits - 1)) + low).float()
-
-    def differs(self, row, old):
-        return self.first or float((row - old).abs().max()) > self.threshold * float(old.abs().max())
-
-    def step(self, values):
-        """``values[rank][vertex]`` to sums of the same form, and how many rows were sent."""
-        sent, sums = 0, [{} for _ in values]
-        for v, ranks in enumerate(self.where):
-            if len(ranks) == 1:
-                sums[ranks[0]][v] = values[ranks[0]][v]
-                continue
-            master, active = self.master[v], False
-            leads = [rank for rank in ranks if rank in (master, self.leader_of(rank, v))]
-            gathered = {rank: [] for rank in leads}
-            for rank in sorted(ranks, key=lambda rank: (rank in leads, rank == master)):
-                row = values[rank][v] if rank == master else sum([values[rank][v], *gathered.get(rank, [])])
-                above = None if rank == master else master if rank in leads else self.leader_of(rank, v)
-                old = self.used.get((rank, v), torch.zeros_like(row))
-                if self.differs(row, old):
-                    plain = rank == master or self.bits is None
-                    self.used[rank, v] = row if plain else old + self.coded(row - old)
-                    sent += rank != master
-                    active |= above in (master, None)
-                if above is not None:
-                    gathered[above].append(self.used[rank, v])
-            total = sum([self.used[master, v], *gathered[master]])
-            told = self.told.get(v, torch.zeros_like(total))
-            if active and self.differs(total, told):
-                self.told[v] = total if self.bits is None else told + self.coded(total - told)
-                sent += len(ranks) - 1
-            for rank in ranks:
-                sums[rank][v] = self.told[v]
-        self.first = False
-        return sums, sent
 
 
 SUMS = [(0.0, None), (0.0, 8), (0.2, None), (0.2, 8), (0.05, 4), (0.2, 2), (0.05, 16)]
@@ -249,8 +130,8 @@ def sum_cases(rank, ranks):
 
 
 @pytest.mark.timeout(300)
-def test_cache_and_quantiser_equal_the_simulation(four):
-    outcomes, ranks = four["sums"], 4
+def test_cache_and_quantiser_equal_the_simulation():
+    outcomes, ranks = run_ranks(sum_cases, 4, timeout=280), 4
     _, _, replicas = cut(ranks)
     for number, (threshold, bits, relay) in enumerate(SUMS):
         slow, sent = SlowSums(replicas, threshold, bits, relay), 0
@@ -346,7 +227,7 @@ def width_cases(rank, ranks):
         trainer.fit(NodeClassification(hidden_dim=8 if number == 0 else 12, dropout=0.0), datamodule=data)
         losses.append(torch.stack(recorder.losses))
         trainer.callbacks.remove(recorder)
-    sums = strategy_of_fit.replicas
+    sums = strategy_of_fit.replica_state.replicas
     values = torch.ones(sums._hops._num_nodes, 3)
     sums.total(values, "own", "forward")
     with pytest.raises(InvalidArgumentError, match="values must be 3 columns wide, as before for 'own', got 2"):

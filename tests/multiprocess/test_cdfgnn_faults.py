@@ -62,7 +62,7 @@ class AtTheStart(Callback):
     def on_train_start(self, trainer, module):
         self.weights = {name: value.clone() for name, value in module.model.state_dict().items()}
         self.optimizer = [value.clone() for state in trainer.optimizers[0].state.values() for value in state.values()]
-        self.threshold = trainer.strategy.controller.threshold
+        self.threshold = trainer.strategy.replica_state.controller.threshold
 
 
 class Heard(logging.Handler):
@@ -171,7 +171,7 @@ def refusals(rank, ranks, folder):
     fit(CDFGNNStrategy(partition=files["good"]), ranks, epochs=1)
     apart = CDFGNNStrategy(partition=(part + rank) % ranks)
     fit(apart, ranks, epochs=1)
-    assert torch.equal(apart._part.long(), part)  # that of the first rank, whatever the others were given
+    assert torch.equal(apart.replica_state._part.long(), part)  # that of the first rank, whatever the others were given
 
     split = torch.eye(3, dtype=torch.bool)
     edge = torch.tensor([0])

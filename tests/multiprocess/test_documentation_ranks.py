@@ -1,15 +1,19 @@
 """The blocks and examples of the documentation that start several processes."""
 
+import os
 import re
 import subprocess
 import sys
 
 import pytest
 
+from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.training import as_torchrun
 from tests.pages import ROOT, blocks, environment, fill
 
+OF_THREE = [block for block in blocks("python") if "devices=3" in block.code]
 EXAMPLES = ("two_processes", "static_graph")
-SCRIPTS = [block for block in blocks("python") if block.starts_processes]
+SCRIPTS = [block for block in blocks("python") if block.starts_processes and "devices=3" not in block.code]
 # Lightning starts a second process once, which runs all of this, too.
 DRIVER = r"""
 import sys
@@ -20,6 +24,19 @@ for path in sys.argv[1:]:
         begun.write(f"{path}\n")
     exec(compile(Path(path).read_text(), path, "exec"), {"__name__": "__main__", "__file__": path})
 """
+
+
+def run_blocks(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    os.chdir(folder)
+    for block in OF_THREE:
+        exec(compile("\n" * block.line + block.code, ROOT / block.page, "exec"), {"__name__": "page"})
+    return len(OF_THREE)
+
+
+@pytest.mark.timeout(120)
+def test_blocks_of_three_ranks_run_on_three(tmp_path):
+    assert run_ranks(run_blocks, 3, str(tmp_path), timeout=110) == [1, 1, 1]
 
 
 @pytest.mark.timeout(290)

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from lightning_tgnn import DepCacheStrategy, SvenStrategy
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.types import RankLayout
 from tests.multiprocess import faulty_run
 from tests.multiprocess.faulty_run import RANKS
 from tests.multiprocess.ranks import Started, free_port, run_ranks
@@ -128,14 +130,14 @@ def test_options_are_checked(options, message):
 
 
 def test_a_loss_scale_that_may_change_before_gradients_are_applied_is_refused():
-    strategy = SvenStrategy()
+    strategy = SvenStrategy(parallel_devices=[torch.device("cpu")])
     strategy.connect(build("tgn", 8)[1])
     with pytest.raises(InvalidArgumentError, match=r"precision.* got '16-mixed'; set precision='bf16-mixed', or stale"):
-        strategy.setup(SimpleNamespace(precision="16-mixed", state=SimpleNamespace(fn="fit")))
+        strategy.setup(SimpleNamespace(precision="16-mixed", state=SimpleNamespace(fn="fit"), optimizers=[]))
 
 
 def test_more_ranks_than_events_are_refused():
     data, _ = build("tgn", 8)
     data.sampled_roots = "all"
     with pytest.raises(InvalidArgumentError, match="devices must be at most one rank per event"):
-        data.val_dataloader().shard(0, 30)
+        data.val_dataloader().follow(DataParallel(), RankLayout.of(30), 0)

@@ -121,7 +121,7 @@ def on_rank(rank, ranks, folder):
     trainer.fit_loop.max_epochs = 3
     another = build("tgn", 12)[1]
     trainer.fit(another, datamodule=data)  # other weights: the gradient that is left is not theirs
-    assert len(trainer.strategy._gradients.state_dict()) == len(list(another.parameters()))
+    assert len(trainer.strategy.strategy_state()["gradients"]) == len(list(another.parameters()))
 
     keep = ModelCheckpoint(folder, every_n_train_steps=1, save_top_k=-1, filename="{step}")
     options = {"task_class": EveryOther}

@@ -94,5 +94,6 @@ def fit(data, task, strategy, ranks, *, callbacks=(), epochs=2, ckpt_path=None, 
         "gradients": torch.stack(record.gradients),
         "state": task.state_store.state_dict(),
         "val": {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val")},
+        "plan": getattr(trainer.strategy, "planned", None),
         "trainer": trainer,
     }

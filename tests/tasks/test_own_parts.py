@@ -13,10 +13,12 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lightning_tgnn import DynamicNodeClassification, EdgeClassification, LinkPrediction, Predictor, TemporalDataModule
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.cli import TGNNCommand, main
 from lightning_tgnn.data import EventStore, random_below
 from lightning_tgnn.models import MemoryModel
+from lightning_tgnn.types import RankLayout
 from tests.data.streams import random_store
 from tests.tasks import own_parts
 from tests.tasks.own_parts import GatedMessage, MeanModel, Near, OwnLinks, PushModel, SumModel, SwappedModel, near
@@ -283,7 +285,10 @@ def test_a_sampler_of_ones_own_draws_the_same_however_batches_are_made(sampler):
     held_out = data.split.held_out.nonzero().squeeze(1)
     assert len(held_out)
     assert not torch.isin(found["train", 0], held_out).any()
-    parts = [torch.cat([batch.negatives for batch in data.train_dataloader().shard(rank, 2)]) for rank in (0, 1)]
+    parts = [
+        torch.cat([batch.negatives for batch in data.train_dataloader().follow(DataParallel(), RankLayout.of(2), rank)])
+        for rank in (0, 1)
+    ]
     assert sorted(torch.cat(parts).tolist()) == sorted(found["train", 0].tolist())
 
 

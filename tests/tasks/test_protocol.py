@@ -61,7 +61,7 @@ def fitted(tmp_path, name="tgn", data=None, dropout=0.1, **options):
 def test_an_epoch_ends_with_the_state_of_its_own_events(tmp_path, name):
     class Count(Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            assert module.state_store.position == batch.position
+            assert module.state_store.position == batch.shared.position
 
     task, _ = fitted(tmp_path, name, max_epochs=2, limit_val_batches=0, callbacks=[Count()])
     assert task.state_store.position == 210

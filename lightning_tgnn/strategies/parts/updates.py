@@ -1,18 +1,165 @@
-"""The mean of the ranks' gradients, at once or one step late (Sven, section 3.3.3)."""
+"""When weights change: by the mean of the ranks' gradients, at once or one step late (Sven, section 3.3.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
+import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import peer_failure
+from lightning_tgnn.strategies.parts.run import Run
+from lightning_tgnn.types import UpdatesPart
 
 _OPERATION = "all-reduce of gradients"
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class MeanGradients(UpdatesPart):
+    """One update a turn, by the mean of all ranks' gradients.
+
+    Args:
+        delay: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
+
+    Raises:
+        InvalidArgumentError: It is neither.
+    """
+
+    delay: int = 0
+
+    def __post_init__(self) -> None:
+        cure = "0 waits for gradients, 1 applies them a step late"
+        check_int("staleness", self.delay, minimum=0, cure=cure)
+        if self.delay > 1:
+            raise InvalidArgumentError(refusal("staleness", "0 or 1", self.delay, cure))
+
+    def open(self, run: Run, *, may_be_unused: bool = False) -> MeanUpdates:
+        """Return the updates of this rank.
+
+        Args:
+            run: What begins.
+            may_be_unused: Whether a step may leave parameters out.
+        """
+        return MeanUpdates(self.delay, run, may_be_unused=may_be_unused)
+
+
+class MeanUpdates:
+    """Updates by the mean of the ranks' gradients, on one rank.
+
+    Args:
+        delay: Steps by which gradients come late, 0 or 1.
+        run: What begins.
+        may_be_unused: Whether a step may leave parameters out.
+    """
+
+    def __init__(self, delay: int, run: Run, *, may_be_unused: bool) -> None:
+        self.delay = delay
+        self._run, self._may_be_unused = run, may_be_unused
+        self._sync: GradientSync | None = None
+        self._task: pl.LightningModule | None = None
+        self._passes = 0
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which this rank has stood waiting for gradients of others."""
+        return 0.0 if self._sync is None else self._sync.waited
+
+    def attach(self, task: pl.LightningModule, model: Any, pending: Mapping[str, Tensor]) -> None:
+        """Follow a model from here on; a second fit of the same parameters goes on with what the first has left.
+
+        Raises:
+            InvalidArgumentError: Gradients that come late would be mixed up.
+        """
+        parameters = list(task.named_parameters())
+        if not pending and self._sync is not None and self._sync.is_of(parameters):
+            pending = self._sync.state_dict()
+        self._task, self._passes = task, 0
+        self._sync = GradientSync(
+            parameters,
+            self._run.group_of("gradients"),
+            self._run.ranks,
+            delay=self.delay,
+            may_be_unused=self._may_be_unused,
+        )
+        self._sync.load_state_dict(dict(pending), self._run.device)
+        hook = self._sync.hook
+        # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
+        # Registered here, not by way of Lightning, which does so on CUDA only.
+        model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """Refuse what gradients that come late cannot go with.
+
+        Raises:
+            InvalidArgumentError: There is something of the kind.
+        """
+        if not self.delay or trainer.state.fn != "fit":
+            return
+        if str(trainer.precision) == "16-mixed":
+            cure = "set precision='bf16-mixed', or staleness=0: gradients a step late have the scale of the step before"
+            requirement = "without a loss scale where gradients come late"
+            raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
+        if len(trainer.optimizers) > 1:
+            requirement = "0 with several optimizers: each would get the gradients of the one before"
+            raise InvalidArgumentError(refusal("staleness", requirement, self.delay, "set staleness=0"))
+
+    def before_backward(self) -> None:
+        """Refuse a second backward pass of a step by hand: its gradients would be lost.
+
+        Raises:
+            InvalidArgumentError: It is one.
+        """
+        assert self._task is not None
+        if not self.delay or self._task.automatic_optimization:
+            return
+        self._passes += 1
+        if self._passes > 1:
+            requirement = "0 where manual_backward is called more than once before a step of the optimizer"
+            cure = "set staleness=0, or add up the losses and call manual_backward once"
+            raise InvalidArgumentError(refusal("staleness", requirement, self.delay, cure))
+
+    def start(self) -> None:
+        """Start the all-reduce of gradients that come late: it would be in the way of rows that somebody waits for."""
+        if self._sync is not None:
+            self._sync.start()
+
+    def step(self, closure: Callable[[], _Result], update: Callable[[Callable[[], _Result]], _Result]) -> _Result:
+        """Run the passes of a step, and update once; not in the first step of gradients that come late."""
+        self._passes = 0
+        sync = self._sync
+        if sync is None or not self.delay:
+            return update(closure)
+        assert self._task is not None
+        is_automatic = self._task.automatic_optimization  # then the closure goes backward, else it is done
+        if not (sync.has_gradients if is_automatic else sync.has_answered):
+            return closure()
+
+        def with_late_gradients() -> _Result:
+            outcome = closure()
+            sync.place()
+            return outcome
+
+        return update(with_late_gradients)
+
+    def forget(self) -> None:
+        """Drop what is still to be applied: it was formed from other weights."""
+        self._sync = None
+
+    def finish(self) -> None:
+        """Form the mean that is still to be applied, while all ranks are there; another fit applies it."""
+        if self._sync is not None:
+            self._sync.settle()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the gradients still to be applied."""
+        return {} if self._sync is None else self._sync.state_dict()
 
 
 class GradientSync:

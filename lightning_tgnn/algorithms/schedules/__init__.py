@@ -1,0 +1,6 @@
+"""Which rank works on which events when: the turns of every schedule."""
+
+from lightning_tgnn.algorithms.schedules.data_parallel import DataParallel
+from lightning_tgnn.algorithms.schedules.whole_graph import WholeGraph
+
+__all__ = ["DataParallel", "WholeGraph"]

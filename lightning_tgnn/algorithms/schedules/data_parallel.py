@@ -1,0 +1,75 @@
+"""Data parallelism: all ranks share each global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, overload
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.schedule import Pass, Schedule, Turn
+
+
+@dataclass(frozen=True)
+class DataParallel(Schedule):
+    """Every rank has consecutive events of each global batch, cut as evenly as can be.
+
+    The first ranks have one event more where it does not divide. The last global batch may be too short for everyone to
+    have an event of it.
+
+    >>> turns = DataParallel().turns(RankLayout.of(2), 1, Pass(num_events=7, batch_size=2, epoch=0))
+    >>> [(turn.events, turn.of, turn.resets) for turn in turns]
+    [(range(2, 4), range(0, 4), True), (range(6, 7), range(4, 7), False)]
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
+    offers: ClassVar[frozenset[str]] = frozenset({"events"})
+
+    def check(self, layout: RankLayout, num_events: int) -> None:
+        """Refuse more ranks than events.
+
+        Raises:
+            InvalidArgumentError: There are more.
+        """
+        if num_events < layout.ranks:
+            cure = "use fewer devices or a longer stream"
+            received = f"{layout.ranks} ranks for {num_events} events"
+            raise InvalidArgumentError(refusal("devices", "at most one rank per event", received, cure))
+
+    def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
+        """Return the events of a global batch: those of all ranks."""
+        return batch_size * layout.ranks
+
+    def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
+        """Return a turn per global batch."""
+        return _Turns(layout.ranks, rank, over)
+
+
+@dataclass(frozen=True)
+class _Turns(Sequence[Turn]):
+    """The turns of a rank."""
+
+    ranks: int
+    rank: int
+    over: Pass
+
+    def __len__(self) -> int:
+        return -(-self.over.num_events // (self.over.batch_size * self.ranks))
+
+    @overload
+    def __getitem__(self, index: int) -> Turn: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Turn]: ...
+
+    def __getitem__(self, index: int | slice) -> Turn | Sequence[Turn]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number, size = range(len(self))[index], self.over.batch_size * self.ranks
+        of = range(self.over.num_events)[number * size : (number + 1) * size]
+        base, more = divmod(len(of), self.ranks)
+        start = self.rank * base + min(self.rank, more)
+        own = of[start : start + base + int(self.rank < more)]
+        training = self.over.epoch is not None
+        return Turn(own, of, self.over.epoch, self.ranks, resets=training and number == 0)

@@ -1,0 +1,145 @@
+"""Stores of node state: cut over the ranks by node, or whole on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+from typing_extensions import get_protocol_members
+
+from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, refusal
+from lightning_tgnn.state import ReplicatedStateStore, ShardedStateStore
+from lightning_tgnn.strategies.node_partition import choose_partition
+from lightning_tgnn.strategies.parts.run import Run
+from lightning_tgnn.types import NodeStateTask, ScheduledLoader, StateStore, StorePart
+
+
+@dataclass(frozen=True, eq=False)
+class Sharded(StorePart):
+    """Node state cut over the ranks by a partition of the nodes; rows travel in pieces, asked for ahead.
+
+    Args:
+        partition: ``"reflexbicut"``, ``"range"``, ``"interval"``, ``"metis"``, a file that ``lightning-tgnn partition``
+            wrote, or int64 [N], the rank of every node.
+        row_cache_mb: Megabytes of fetched rows that a rank keeps; 0 for none.
+        omit_own_half: Do not send of a mail what lies in its row.
+        features_by_event: Do not send a mail's edge features but the number of its event.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    partition: str | Path | Tensor = "reflexbicut"
+    row_cache_mb: float = 256
+    omit_own_half: bool = True
+    features_by_event: bool = True
+
+    needs: ClassVar[frozenset[str]] = frozenset({"events"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows", "pieces", "owners"})
+
+    def __post_init__(self) -> None:
+        check_not_negative("row_cache_mb", self.row_cache_mb, cure="256 is usual, 0 keeps no rows")
+
+    def open(self, run: Run) -> NodeState:
+        """Return the state of this rank."""
+        return NodeState(self)
+
+    def store(self, run: Run, task: NodeStateTask) -> ShardedStateStore:
+        """Return the store of this rank."""
+        num_nodes = task.state_spec.num_nodes
+        owner = choose_partition(self.partition, num_nodes, run.ranks, run.trainer, run.broadcast)
+        stream = getattr(getattr(run.trainer, "datamodule", None), "store", None)
+        return ShardedStateStore(
+            task.state_spec,
+            owner,
+            run.exchange,
+            run.device,
+            row_cache_mb=self.row_cache_mb,
+            omit_own_half=self.omit_own_half,
+            edge_features=getattr(stream, "edge_features", None) if self.features_by_event else None,
+        )
+
+
+@dataclass(frozen=True)
+class Replicated(StorePart):
+    """The whole node state on every rank; reading is local, every update goes to all."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"events"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows"})
+
+    def open(self, run: Run) -> NodeState:
+        """Return the state of this rank."""
+        return NodeState(self)
+
+    def store(self, run: Run, task: NodeStateTask) -> ReplicatedStateStore:
+        """Return the store of this rank."""
+        return ReplicatedStateStore(task.state_spec, run.exchange, run.device)
+
+
+class NodeState:
+    """Node state that the ranks of a run share.
+
+    Args:
+        part: Makes the store.
+    """
+
+    def __init__(self, part: Sharded | Replicated) -> None:
+        self._part = part
+        self._store: StateStore | None = None
+        self._run: Run | None = None
+
+    def give(self, run: Run, saved: Mapping[str, Any]) -> None:
+        """Put our store behind the task, with the state that it has from an earlier run.
+
+        Raises:
+            InvalidArgumentError: The task has not the stages of a memory-based temporal GNN.
+        """
+        self._run, task = run, _staged(run.task)
+        held = task.state_store if task.has_state_store else None
+        if self._store is None or held is not self._store:
+            self._store = self._part.store(run, task)
+            if held is not None:
+                self._store.load_state_dict(run.broadcast(held.state_dict()))
+            task.state_store = self._store
+
+    def loader(self, loader: Any) -> Any:
+        """Return a loader that follows the plan's schedule.
+
+        Raises:
+            InvalidArgumentError: There are several ranks, and it can follow none.
+        """
+        assert self._run is not None
+        if self._run.ranks == 1:
+            return loader
+        if not isinstance(loader, ScheduledLoader):
+            cure = "take the loaders of TemporalDataModule"
+            received = type(loader).__name__
+            raise InvalidArgumentError(refusal("dataloader", "one that can be cut over ranks", received, cure))
+        return loader.follow(self._run.plan.schedule, self._run.plan.layout, self._run.rank)
+
+    def begin_turn(self) -> None:
+        """Do nothing: batches say what they need."""
+
+    def forget(self) -> None:
+        """Do nothing: node state is the task's."""
+
+    def take_back(self) -> None:
+        """Leave the store behind the task: it holds what was trained."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the task saves its node state."""
+        return {}
+
+
+def _staged(task: Any) -> NodeStateTask:
+    # Of the class first: to ask the task itself would make what its properties make.
+    members = sorted(get_protocol_members(NodeStateTask))
+    missing = [name for name in members if not hasattr(type(task), name) and not hasattr(task, name)]
+    if missing:
+        requirement = f"a task with the stages of a memory-based temporal GNN; {', '.join(missing)} missing"
+        cure = "subclass lightning_tgnn.tasks.MemoryTask, or take strategy='cdfgnn' for a static graph"
+        raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
+    return task

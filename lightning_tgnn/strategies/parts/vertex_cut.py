@@ -1,0 +1,235 @@
+"""A static graph cut over the ranks by its edges, and the sums over the replicas of its vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+
+from lightning_tgnn.algorithms.cache_policy import ThresholdController
+from lightning_tgnn.algorithms.quantize import check_bits
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
+from lightning_tgnn.state import CachedReplicaSum
+from lightning_tgnn.strategies.edge_partition import choose_edge_partition
+from lightning_tgnn.strategies.parts.run import Run
+from lightning_tgnn.types import StorePart
+
+ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True, eq=False)
+class VertexCut(StorePart):
+    """The edges cut over the ranks; what replicas of a vertex have aggregated is added up, cached and quantised.
+
+    Args:
+        partition: A method of `lightning_tgnn.algorithms.vertex_cut.vertex_cut` (``"hierarchical"``, ``"ebv"``,
+            ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or integers [E], the
+            rank of every edge.
+        cache: Send only rows that have changed by more than the threshold since they were last sent.
+        threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
+            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch.
+        bits: 2, 4, 8 or 16 for each value on its way; None for float32.
+        relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
+            once; changes nothing where hosts have one rank, or there is one host.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    partition: str | Path | Tensor = "hierarchical"
+    cache: bool = True
+    threshold: str | float = ADAPTIVE
+    bits: int | None = 8
+    relay: bool = True
+
+    needs: ClassVar[frozenset[str]] = frozenset({"graph"})
+    offers: ClassVar[frozenset[str]] = frozenset({"sums"})
+
+    def __post_init__(self) -> None:
+        if self.threshold != ADAPTIVE:
+            check_fraction("threshold", self.threshold, cure="give a number, for example 0.01, or 'adaptive'")
+        check_bits(self.bits)
+        for name in ("cache", "relay"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidArgumentError(refusal(name, "True or False", getattr(self, name), "True is usual"))
+
+    def open(self, run: Run) -> ReplicaState:
+        """Return the state of this rank."""
+        return ReplicaState(self)
+
+
+class ReplicaState:
+    """The part of a graph that a rank has, and its sums over replicas.
+
+    Args:
+        part: What was planned.
+
+    Attributes:
+        replicas: Adds up; None before there is a graph, or on one rank.
+        controller: Sets the threshold, where it is adaptive.
+    """
+
+    def __init__(self, part: VertexCut) -> None:
+        self._planned = part
+        self.controller = ThresholdController()
+        self.replicas: CachedReplicaSum | None = None
+        self._run: Run | None = None
+        self._saved: Mapping[str, Any] = {}
+        self._part: Tensor | None = None
+        self._cut_of: Tensor | None = None
+        self._replicas_before: Any = None
+        self._part_is_restored = False
+        self._saved_accuracy: float | None = None
+
+    @property
+    def hosts(self) -> Tensor:
+        """int64 [P], the host of every rank."""
+        assert self._run is not None
+        return torch.tensor(self._run.plan.layout.hosts)
+
+    def give(self, run: Run, saved: Mapping[str, Any]) -> None:
+        """Note what the task adds up with, which `take_back` puts back; the graph is cut when its loader is known.
+
+        Raises:
+            InvalidArgumentError: It is no task on a static graph.
+        """
+        task: Any = run.task
+        if not hasattr(task, "replicas"):
+            requirement = "a task that adds up over replicas by its attribute `replicas`"
+            cure = (
+                "take lightning_tgnn.NodeClassification or see its page in docs, or strategy='sven' for event streams"
+            )
+            raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
+        self._run, self._saved = run, saved
+        self._replicas_before = task.replicas
+        self.replicas = None  # caches and threshold are of one run; a checkpoint keeps them
+        if self._part_is_restored:
+            self._part = None
+        self.controller, self._saved_accuracy = ThresholdController(), None
+        if "hosts" in saved and not self._same_way:
+            before = _way(saved["hosts"], saved["relay"])
+            now = _way(self.hosts.tolist(), self._planned.relay)
+            rank_zero_info(f"the checkpoint is of {before}: with {now}, cut and caches start anew")
+
+    def loader(self, loader: Any) -> Any:
+        """Return a loader of this rank's part.
+
+        Raises:
+            InvalidArgumentError: It is no loader of a graph.
+        """
+        if not hasattr(loader, "edges"):
+            cure = "take the loaders of FullGraphDataModule, or strategy='sven' for event streams"
+            received = type(loader).__name__
+            raise InvalidArgumentError(refusal("dataloader", "of a graph that can be cut", received, cure))
+        run = self._run
+        assert run is not None
+        if run.ranks == 1:
+            return loader
+        if self._part is None or self._cut_of is not loader.edges[0]:
+            self._cut_of = loader.edges[0]
+            self._part_is_restored = self._fits(loader)
+            given = self._saved["part"] if self._part_is_restored else self._planned.partition
+            self._part = choose_edge_partition(given, loader.edges, self.hosts, run.trainer, run.broadcast)
+            self.replicas = None
+        cut = loader.shard(self._part, self.hosts, run.rank, relay=self._planned.relay)
+        if self.replicas is None:
+            hops = [links.to(run.device) for links in cut.part.hops]
+            self.replicas = CachedReplicaSum(
+                run.exchange,
+                hops,
+                len(cut.part.nodes),
+                cache=self._planned.cache,
+                bits=self._planned.bits,
+                threshold=self._start,
+            )
+            self._take_over(self._saved, self.replicas, with_caches=self._fits(loader))
+        task: Any = run.task
+        task.replicas = self.replicas
+        return cut
+
+    def begin_turn(self) -> None:
+        """Let the threshold follow the accuracy of the epoch before."""
+        accuracy, self._saved_accuracy = self._accuracy, None
+        if self.replicas is not None and self._planned.threshold == ADAPTIVE and accuracy is not None:
+            self.replicas.threshold = self.controller.update(accuracy)
+
+    def forget(self) -> None:
+        """Have neither cut nor caches: both come from the checkpoint, or anew."""
+        self._part = self.replicas = None
+
+    def take_back(self) -> None:
+        """Leave the task as it was."""
+        if self._replicas_before is not None and self._run is not None:
+            task: Any = self._run.task
+            task.replicas = self._replicas_before
+            self._replicas_before = None
+        self._saved = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return cut, caches and threshold."""
+        if self.replicas is None or self._part is None or self._run is None:
+            return {}
+        caches = self.replicas.state_dict()["caches"]
+        gathered = {
+            name: {key: self._run.exchange.gather(rows, "checkpoint") for key, rows in cache.items()}
+            for name, cache in caches.items()
+        }
+        return {
+            "part": self._part,
+            "hosts": self.hosts.tolist(),
+            "relay": self._planned.relay,
+            "caches": gathered,
+            "threshold": self.replicas.threshold,
+            "mean": self.controller.mean,
+            "accuracy": self._accuracy,
+        }
+
+    def _fits(self, loader: Any) -> bool:
+        """Whether what a checkpoint holds of the cut is of this graph and these hosts."""
+        saved = self._saved.get("part")
+        # Of a file that holds something else: a name would be that of a method or of a file to read.
+        return isinstance(saved, Tensor) and self._same_way and len(saved) == len(loader.edges[0])
+
+    @property
+    def _start(self) -> float:
+        """The threshold to begin with."""
+        planned = self._planned.threshold
+        return self.controller.threshold if planned == ADAPTIVE else float(planned)
+
+    @property
+    def _same_way(self) -> bool:
+        """Whether values travel as they did in the run of the checkpoint."""
+        saved = self._saved.get("hosts"), self._saved.get("relay")
+        return saved == (self.hosts.tolist(), self._planned.relay)
+
+    def _take_over(self, saved: Mapping[str, Any], replicas: CachedReplicaSum, *, with_caches: bool) -> None:
+        """Continue with the threshold of a checkpoint and, where they are of the same cut, with its caches."""
+        if "caches" not in saved:
+            return
+        assert self._run is not None
+        tables, rank = saved["caches"] if with_caches else {}, self._run.rank
+        own = {name: {key: rows[rank] for key, rows in cache.items()} for name, cache in tables.items()}
+        if self._planned.threshold == ADAPTIVE:
+            self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
+            self._saved_accuracy = saved["accuracy"]
+        replicas.load_state_dict({"threshold": self._start, "caches": own})
+
+    @property
+    def _accuracy(self) -> float | None:
+        """The training accuracy of the epoch before, of the checkpoint in the first epoch of a resumed run."""
+        assert self._run is not None
+        known = getattr(self._run.task, "train_accuracy", None)
+        if known is None:
+            known = self._saved_accuracy
+        if known is None:
+            known = self._run.trainer.callback_metrics.get("train/accuracy")
+        return None if known is None else float(known)
+
+
+def _way(hosts: list[int], relay: bool) -> str:
+    return f"ranks={len(hosts)}, hosts={len(set(hosts))}, relay={relay}"

@@ -1,0 +1,74 @@
+"""A strategy of parts that a user chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import lightning.pytorch as pl
+from typing_extensions import override
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.strategies.parts import MeanGradients
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import OrderPart, Plan, RankLayout, Schedule, StorePart, UpdatesPart
+
+
+class PlannedStrategy(PlanRunner):
+    """Runs any parts that fit together.
+
+    They say which rank works on what, where state lives, how stages follow, and when weights change. Parts are in
+    `lightning_tgnn.strategies.parts`, schedules in `lightning_tgnn.algorithms.schedules`. Sven is
+    ``PlannedStrategy(schedule=DataParallel(), store=Sharded(), order=Pipelined(), updates=MeanGradients(1))``.
+
+    Args:
+        schedule: Which rank works on which events when.
+        store: Where state lives, and how it moves.
+        order: How the stages of a turn follow each other.
+        updates: When weights change, and from which gradients; by default by the mean of all ranks, at once.
+        hosts: The host of every rank; None takes what the launcher says.
+        prefetch_batches: Batches made ahead; None leaves that to the DataModule.
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Raises:
+        InvalidArgumentError: The parts do not fit together, or one of them is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        schedule: Schedule,
+        store: StorePart,
+        order: OrderPart,
+        updates: UpdatesPart | None = None,
+        hosts: Sequence[int] | None = None,
+        prefetch_batches: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.prefetch_batches = prefetch_batches
+        self._parts: dict[str, Any] = {
+            "schedule": schedule,
+            "store": store,
+            "order": order,
+            "updates": MeanGradients() if updates is None else updates,
+        }
+        self._hosts = hosts
+        Plan(RankLayout.of(1), **self._parts)  # what does not fit is refused now
+        self.shares_node_state = "rows" in store.offers
+
+    @property
+    @override
+    def layout(self) -> RankLayout:
+        layout = super().layout
+        if self._hosts is None:
+            return layout
+        if len(self._hosts) != layout.ranks:
+            cure = "give a host for each rank, or leave it out"
+            raise InvalidArgumentError(refusal("hosts", f"as many as the {layout.ranks} ranks", self._hosts, cure))
+        return replace(layout, hosts=tuple(self._hosts))
+
+    @override
+    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+        return Plan(self.layout, **self._parts)

@@ -1,0 +1,198 @@
+"""Runs a plan over real process groups: the one base of all strategies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_tgnn.comm import Exchange, ProcessGroups
+from lightning_tgnn.strategies.parts.orders import PipelinedOrder
+from lightning_tgnn.strategies.parts.run import OpenState, Run
+from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
+from lightning_tgnn.strategies.supervised import SupervisedStrategy
+from lightning_tgnn.types import Plan, RankLayout, WeightUpdates
+from lightning_tgnn.types.layout import everybody
+
+_CHECKPOINT_KEY = "lightning_tgnn.strategy"
+STATE, GRADIENTS = "state", "gradients"
+
+
+class PlanRunner(SupervisedStrategy):
+    """Runs what `plan` says; subclasses say it.
+
+    Args:
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Attributes:
+        shares_node_state: Whether the ranks share one node state.
+        prefetch_batches: Batches made ahead, in place of the DataModule's; None leaves that as it is.
+        planned: What is run; None before a task is there.
+
+    Raises:
+        InvalidArgumentError: There is no such option, or it cannot work in this session.
+    """
+
+    shares_node_state = True
+    prefetch_batches: int | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.exchange = Exchange()
+        self.planned: Plan | None = None
+        self._saved: dict[str, Any] = {}
+        self._groups: ProcessGroups | None = None
+        self._state: OpenState | None = None
+        self._updates: WeightUpdates | None = None
+
+    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+        """Return what is to be run: who works on what, where state lives, how stages follow, when weights change.
+
+        Asked at the start of every run of a Trainer. The parts should be the same objects each time: a store or updates
+        that are new ones begin anew, where the same go on with what an earlier run has left. `layout` has the ranks.
+        """
+        raise NotImplementedError
+
+    @property
+    def layout(self) -> RankLayout:
+        """The ranks of this run, with a family of groups for state and one for gradients."""
+        families = {STATE: everybody(self.world_size), GRADIENTS: everybody(self.world_size)}
+        return RankLayout.of(self.world_size, per_host=max(self.num_processes, 1), families=families)
+
+    @property
+    def staleness(self) -> int:
+        """Steps by which gradients come late."""
+        return 0 if self._updates is None else self._updates.delay
+
+    @property
+    def order(self) -> PipelinedOrder | None:
+        """The pipeline of this run; None where there is none."""
+        order = getattr(self.lightning_module, "stage_order", None)
+        return order if isinstance(order, PipelinedOrder) else None
+
+    @property
+    def replica_state(self) -> ReplicaState | None:
+        """Cut, caches and threshold of this run; None where no graph is cut."""
+        return self._state if isinstance(self._state, ReplicaState) else None
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which this rank has stood waiting for others: for rows, and for gradients."""
+        return self.exchange.traffic.waited + (0.0 if self._updates is None else self._updates.waited)
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        task: Any = self.lightning_module
+        run = self._begin(task, trainer)
+        assert self._state is not None
+        assert self._updates is not None
+        self._updates.check(trainer)
+        self._state.give(run, self._saved)
+        order = run.plan.order.open(run, task)
+        if order is not None:  # always set: an earlier strategy may have left an order that goes to its own store
+            task.stage_order = order
+        super().setup(trainer)
+        self._updates.check(trainer)
+
+    def _begin(self, task: Any, trainer: pl.Trainer) -> Run:
+        """Return the run that begins, with its parts open."""
+        before, plan = self.planned, self.plan(task, trainer)
+        if self._groups is None or self._groups.layout != plan.layout:
+            before, self._groups = None, ProcessGroups(plan.layout, self.global_rank, self._timeout)
+            ranks = plan.layout.group_of(STATE, self.global_rank)
+            place = ranks.index(self.global_rank)
+            self.exchange = Exchange(len(ranks), place, self._groups.of(STATE), self.root_device)
+        run = Run(
+            plan=plan,
+            rank=self.global_rank,
+            task=task,
+            trainer=trainer,
+            device=self.root_device,
+            exchange=self.exchange,
+            group_of=self._groups.of,
+            broadcast=self.broadcast,
+            send_gradients=self._send_gradients,
+        )
+        if before is None or before.store is not plan.store:
+            self._state = plan.store.open(run)
+        if before is None or before.updates is not plan.updates:
+            may_be_unused = bool(self._ddp_kwargs.get("find_unused_parameters", False))
+            self._updates = plan.updates.open(run, may_be_unused=may_be_unused)
+        self.planned = plan
+        return run
+
+    def _send_gradients(self) -> None:
+        if self._updates is not None:
+            self._updates.start()
+
+    @override
+    def configure_ddp(self) -> None:
+        super().configure_ddp()
+        assert self._updates is not None
+        assert self.lightning_module is not None
+        self._updates.attach(self.lightning_module, self.model, self._saved.pop("gradients", {}))
+
+    @override
+    def process_dataloader(self, dataloader: object) -> object:
+        assert self._state is not None
+        loader = self._state.loader(dataloader)
+        if self.prefetch_batches is not None:
+            loader.prefetch_batches = self.prefetch_batches
+        return loader
+
+    @override
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_start(batch, batch_idx)
+        assert self._state is not None
+        self._state.begin_turn()
+
+    @override
+    def pre_backward(self, closure_loss: Tensor) -> None:
+        super().pre_backward(closure_loss)
+        assert self._updates is not None
+        self._updates.before_backward()
+
+    @override
+    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
+        assert self._updates is not None
+        update = super().optimizer_step
+        return self._updates.step(closure, lambda passes: update(optimizer, passes, model, **kwargs))
+
+    @override
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        if self._updates is not None:
+            self._updates.finish()
+
+    def strategy_state(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold of the run; called on all ranks."""
+        assert self._updates is not None
+        assert self._state is not None
+        return {"gradients": self._updates.state_dict(), **self._state.state_dict()}
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        checkpoint[_CHECKPOINT_KEY] = state = self.strategy_state()
+        check = getattr(self.lightning_module, "check_saved_gradients", None)
+        if check is not None:  # on all ranks alike: these are means over the ranks
+            check(state["gradients"])
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    @override
+    def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(checkpoint_path, *args, **options)
+        self._saved = dict(checkpoint.get(_CHECKPOINT_KEY, {}))
+        if self._updates is not None:
+            self._updates.forget()  # gradients of an earlier fit, whose weights have now gone
+        if self._state is not None:
+            self._state.forget()
+        return checkpoint
+
+    @override
+    def teardown(self) -> None:
+        self._saved = {}  # of a checkpoint that was tested; the next fit must not apply its gradients
+        if self._state is not None:
+            self._state.take_back()
+        super().teardown()

@@ -1,0 +1,79 @@
+"""Which rank is where: hosts, and the groups of ranks that talk among themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+
+Groups = tuple[tuple[int, ...], ...]
+"""Disjoint groups of ranks."""
+
+
+@dataclass(frozen=True)
+class RankLayout:
+    """The ranks of a run, by host and by group.
+
+    Every kind of traffic has a family of groups of its own, so that no message waits behind one of another kind.
+
+    Attributes:
+        hosts: The host of every rank.
+        families: Disjoint groups of ranks by what they exchange, such as ``"state"`` and ``"gradients"``. A rank that
+            is in no group of a family takes no part in that traffic.
+
+    Raises:
+        InvalidArgumentError: There is no rank, or a group holds a rank that there is not, or one twice.
+
+    >>> layout = RankLayout.of(4, per_host=2, families={"pairs": ((0, 1), (2, 3))})
+    >>> layout.hosts, layout.group_of("pairs", 2)
+    ((0, 0, 1, 1), (2, 3))
+    """
+
+    hosts: tuple[int, ...]
+    families: Mapping[str, Groups] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise InvalidArgumentError(refusal("hosts", "the host of at least one rank", self.hosts, "give one"))
+        for name, groups in self.families.items():
+            ranks = [rank for group in groups for rank in group]
+            if len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.ranks)):
+                requirement = f"disjoint groups of the ranks 0 to {self.ranks - 1}"
+                raise InvalidArgumentError(refusal(f"group {name!r}", requirement, groups, "give each rank once"))
+        object.__setattr__(self, "families", MappingProxyType(dict(self.families)))
+
+    @classmethod
+    def of(cls, ranks: int, *, per_host: int | None = None, families: Mapping[str, Groups] | None = None) -> RankLayout:
+        """Return the layout of ranks that fill one host after the other.
+
+        Args:
+            ranks: How many there are.
+            per_host: Ranks of each host; all if None.
+            families: See the class.
+        """
+        return cls(tuple(rank // (per_host or ranks) for rank in range(ranks)), families or {})
+
+    def __reduce__(self) -> tuple[type[RankLayout], tuple[tuple[int, ...], dict[str, Groups]]]:
+        return type(self), (self.hosts, dict(self.families))  # the view of the families cannot be pickled
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return len(self.hosts)
+
+    def group_of(self, family: str, rank: int) -> tuple[int, ...]:
+        """Return the group of a family that a rank is in; the rank alone where it is in none.
+
+        Raises:
+            InvalidArgumentError: There is no such family.
+        """
+        if family not in self.families:
+            raise InvalidArgumentError(refusal("family", f"one of {', '.join(self.families)}", family, "name one"))
+        return next((group for group in self.families[family] if rank in group), (rank,))
+
+
+def everybody(ranks: int) -> Groups:
+    """Return the one group of all ranks."""
+    return (tuple(range(ranks)),)

@@ -1,0 +1,95 @@
+"""Who works on which events when: the turns of every rank."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+from lightning_tgnn.types.layout import RankLayout
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over the events of a part of a stream.
+
+    Attributes:
+        num_events: How many events there are; turns count them from 0.
+        batch_size: Events per rank and turn.
+        epoch: Of training; None in evaluation.
+    """
+
+    num_events: int
+    batch_size: int
+    epoch: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one rank does at once: a forward pass over some events, and a backward pass in training.
+
+    Attributes:
+        events: The rank's own events, places in the pass; they may be none.
+        of: The global batch that they are from.
+        draw: Which set of negatives they are trained with; None for the one of evaluation.
+        ranks: How many ranks have a part of the global batch.
+        copy: Which copy of node state is read and written.
+        reads: Whether node state is read.
+        writes: Whether it is written.
+        resets: Whether it is empty before this turn.
+    """
+
+    events: range
+    of: range
+    draw: int | None = None
+    ranks: int = 1
+    copy: int = 0
+    reads: bool = True
+    writes: bool = True
+    resets: bool = False
+
+
+class PlannedPart:
+    """A part of a plan: a value that says what is to be, without a process.
+
+    Attributes:
+        needs: What another part of the plan has to offer, in words such as ``"events"``, ``"rows"`` or ``"pieces"``.
+        offers: What another part may need.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    offers: ClassVar[frozenset[str]] = frozenset()
+
+
+class Schedule(PlannedPart, ABC):
+    """Says for every rank what its turns are. All ranks have as many."""
+
+    @abstractmethod
+    def check(self, layout: RankLayout, num_events: int) -> None:
+        """Refuse ranks that do not fit, or too few events for them.
+
+        Raises:
+            InvalidArgumentError: It is so.
+        """
+
+    @abstractmethod
+    def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
+        """Return the events of a global batch."""
+
+    @abstractmethod
+    def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
+        """Return the turns of a rank, made when they are asked for: a run goes on with any of them by its index."""
+
+
+@runtime_checkable
+class ScheduledLoader(Protocol):
+    """A loader whose batches a schedule can deal out to ranks."""
+
+    def follow(self, schedule: Schedule, layout: RankLayout, rank: int) -> ScheduledLoader:
+        """Return a loader of what a rank has to do.
+
+        Raises:
+            InvalidArgumentError: The ranks or the number of events do not fit.
+        """
+        ...

@@ -1,0 +1,143 @@
+"""Plans over a graph that is cut over the ranks: a thread a rank, of which one runs at a time, and sums by hand."""
+
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from threading import Barrier, Lock
+
+import torch
+
+from lightning_tgnn.algorithms.cache_policy import ThresholdController
+from lightning_tgnn.algorithms.replicas import Replicas
+from lightning_tgnn.strategies.edge_partition import choose_edge_partition
+from lightning_tgnn.types import Pass
+from tests.replay.slow_sums import SlowSums
+
+
+class Graphs:
+    """Turns of all ranks on the whole graph. The ranks' tasks have their weights in common."""
+
+    def __init__(self, plan, task, data):
+        self.plan, self.task, self.data = plan, task, data
+        self.ranks, hosts = range(plan.layout.ranks), torch.tensor(plan.layout.hosts)
+        src, dst, num_nodes = data.train_dataloader().edges
+        self.part = choose_edge_partition(
+            plan.store.partition, (src, dst, num_nodes), hosts, task.trainer, lambda part: part
+        )
+        self.replicas = Replicas.of(src, dst, self.part, num_nodes, hosts)
+        self.sums, self.is_adaptive = {}, plan.store.threshold == "adaptive"
+        self.controller = ThresholdController()
+        self.threshold = self.controller.threshold if self.is_adaptive else plan.store.threshold
+        self.tasks = [copy(task) for _ in self.ranks]
+        for own in self.tasks:
+            own.trainer = task.trainer  # a copy has none
+        self.accuracy = None
+
+    def over(self, epoch):
+        return Pass(0, 0, epoch)
+
+    def turn(self, turns, number):
+        """Return loss and gradient of each rank."""
+        if self.is_adaptive and self.accuracy is not None:
+            self.threshold = self.controller.update(self.accuracy)
+        loaders = self.loaders(self.data.train_dataloader())
+        for loader, turn in zip(loaders, turns, strict=True):
+            loader.set_epoch(turn.draw)
+
+        def step(rank, task, part):
+            task.train()
+            loss = task.training_step(part, number)
+            parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
+            return loss, torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+
+        outcomes = self.together(step, loaders)
+        self.accuracy = sum(task.train_accuracy for task in self.tasks) / len(self.tasks)
+        return outcomes
+
+    def validate(self):
+        """Return the figures over the vertices of all ranks."""
+
+        @torch.no_grad()
+        def step(rank, task, part):
+            task.eval()
+            task.validation_step(part, 0)
+
+        self.together(step, self.loaders(self.data.val_dataloader()))
+        return {name: float(value) for name, value in self.task.val_metrics.compute().items()}
+
+    def loaders(self, loader):
+        """Return the loader of each rank's part."""
+        hosts = torch.tensor(self.plan.layout.hosts)
+        return [loader.shard(self.part, hosts, rank, relay=self.plan.store.relay) for rank in self.ranks]
+
+    def together(self, step, loaders):
+        """Run a step on every rank; sums wait until all have come to them."""
+        parts = [next(iter(loader)) for loader in loaders]
+        meeting = Meeting(self, [part.nodes.tolist() for part in parts])
+
+        def on_rank(rank):
+            self.tasks[rank].replicas = lambda values, key, blocks=(): Summed.apply(values, meeting, rank, key, blocks)
+            try:
+                with meeting.turn_to_run:
+                    return step(rank, self.tasks[rank], parts[rank])
+            except BaseException:
+                meeting.barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(len(self.ranks)) as threads:
+            return list(threads.map(on_rank, self.ranks))
+
+    def total(self, of_ranks, name, blocks):
+        """Return the sums, {vertex: row} for each rank; those that a cache holds back are as they were.
+
+        Without a cache nobody remembers what was sent before: sums begin anew. An evaluation is exact.
+        """
+        store = self.plan.store
+        if name.endswith("evaluation"):
+            return SlowSums(self.replicas, 0.0, None, store.relay).step(of_ranks)[0]
+        if name not in self.sums or not store.cache:
+            self.sums[name] = SlowSums(self.replicas, 0.0, store.bits, store.relay)
+        self.sums[name].threshold = self.threshold
+        return self.sums[name].step(of_ranks, blocks)[0]
+
+    def state(self):
+        return None
+
+
+class Meeting:
+    """Where the ranks of a step meet to add up."""
+
+    def __init__(self, graphs, nodes):
+        self.graphs, self.nodes = graphs, nodes
+        self.turn_to_run = Lock()
+        self.barrier = Barrier(len(nodes), action=self.add_up)
+        self.given, self.sums = {}, []
+
+    def sum(self, rank, values, name, blocks):
+        """Return the sums at a rank's replicas, [n, k] as the values are."""
+        self.given[rank] = values, name, blocks
+        self.turn_to_run.release()
+        try:
+            self.barrier.wait()  # the last one to come adds up
+        finally:
+            self.turn_to_run.acquire()
+        return torch.stack([self.sums[rank][vertex] for vertex in self.nodes[rank]])
+
+    def add_up(self):
+        ((name, blocks),) = {given[1:] for given in self.given.values()}  # all ranks are at the same sum
+        values = [dict(zip(nodes, self.given[rank][0], strict=True)) for rank, nodes in enumerate(self.nodes)]
+        self.sums = self.graphs.total(values, name, blocks)
+
+
+class Summed(torch.autograd.Function):
+    """The sum of a layer; its gradient is summed in the same way."""
+
+    @staticmethod
+    def forward(ctx, values, meeting, rank, key, blocks):
+        ctx.of = meeting, rank, key, blocks
+        direction = "forward" if values.requires_grad else "evaluation"
+        return meeting.sum(rank, values.detach(), f"{key}/{direction}", blocks)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        meeting, rank, key, blocks = ctx.of
+        return meeting.sum(rank, gradient, f"{key}/backward", blocks), None, None, None, None

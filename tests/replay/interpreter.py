@@ -1,0 +1,78 @@
+"""What a plan means: one process plays all ranks, one after the other, as slowly and plainly as can be.
+
+Of a plan it reads who works on what (`Plan.schedule`), by how many turns gradients come late (`Plan.updates`), and how
+sums over the replicas of a vertex travel (`Plan.store`); of a task its stages, its steps and its optimizer. Where rows
+lie, in which pieces they travel and in what order stages follow each other must change nothing, so nobody asks here.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+
+from tests.replay.graphs import Graphs
+from tests.replay.streams import Streams
+
+
+@dataclass
+class Replay:
+    """What comes out.
+
+    Attributes:
+        losses: [T, P], of every turn and rank.
+        gradients: What each update has applied, [G] each, in the order of the parameters.
+        weights: By name.
+        state: Tables of the first copy of node state; None for graphs.
+        figures: Of the validation after the last turn.
+    """
+
+    losses: torch.Tensor
+    gradients: list
+    weights: dict
+    state: dict | None
+    figures: dict
+
+
+def replay(plan, task, data, epochs):
+    """Train a task that nobody has trained, as a plan says, and validate it."""
+    make_acquainted(task, data)
+    optimizer = task.configure_optimizers()
+    play = (Streams if "events" in plan.schedule.offers else Graphs)(plan, task, data)
+    losses, means, applied = [], [], []
+    for epoch in range(epochs):
+        turns = [plan.schedule.turns(plan.layout, rank, play.over(epoch)) for rank in range(plan.layout.ranks)]
+        for number, at_once in enumerate(zip(*turns, strict=True)):
+            outcomes = play.turn(at_once, number)
+            losses.append([float(loss.detach()) for loss, _ in outcomes])
+            means.append(
+                [sum(of_weight) / plan.layout.ranks for of_weight in zip(*(g for _, g in outcomes), strict=True)]
+            )
+            if len(means) > plan.updates.delay:
+                update(optimizer, trained(task), means[-1 - plan.updates.delay])
+                applied.append(torch.cat([gradient.flatten() for gradient in means[-1 - plan.updates.delay]]))
+    weights = {name: value.detach().clone() for name, value in task.named_parameters()}
+    state = play.state()  # before validation, which leaves no trace
+    return Replay(torch.tensor(losses), applied, weights, state, play.validate())
+
+
+def update(optimizer, parameters, gradients):
+    """Step the optimizer by gradients, of whatever turn they are."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.clone()
+    optimizer.step()
+
+
+def trained(task):
+    return [parameter for parameter in task.parameters() if parameter.requires_grad]
+
+
+def make_acquainted(task, data):
+    """Stand in for the Trainer: task and data ask it for each other, and figures for those of all ranks."""
+    strategy = SimpleNamespace(reduce=lambda figures, reduce_op: figures)  # each rank its own; see `Graphs`
+    trainer = SimpleNamespace(lightning_module=task, datamodule=data, strategy=strategy, testing=False, global_rank=0)
+    trainer.gradient_clip_val = None
+    task.trainer = data.trainer = trainer
+    task.log = lambda *arguments, **options: None
+    data.prepare_data()
+    data.setup("fit")
+    task.configure_model()

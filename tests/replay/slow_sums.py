@@ -1,0 +1,63 @@
+"""Sums over the replicas of a vertex-cut (CDFGNN, Algorithm 2), vertex by vertex."""
+
+import torch
+
+
+class SlowSums:
+    """Algorithm 2 over dictionaries: one process that plays all ranks; leaders of hosts pass on what they gather."""
+
+    def __init__(self, replicas, threshold, bits, relay):
+        self.where = [replicas.present[:, v].nonzero().flatten().tolist() for v in range(replicas.present.shape[1])]
+        self.master, self.threshold, self.bits = replicas.master.tolist(), threshold, bits
+        self.leader, self.hosts, self.relay = replicas.leader.tolist(), replicas.hosts.tolist(), relay
+        self.used, self.told, self.first = {}, {}, True
+
+    def leader_of(self, rank, v):
+        return self.leader[self.hosts[rank]][v] if self.relay else rank
+
+    def coded(self, row, blocks):
+        """Return what a receiver decodes, of each block of columns by itself."""
+        if self.bits is None:
+            return row
+        return torch.cat([self.coded_block(block) for block in row.split(blocks or (len(row),))])
+
+    def coded_block(self, row):
+        low, high = row.min().double(), row.max().double()
+        if low == high:
+            return row.clone()
+        levels = ((row.double() - low) * ((2**self.bits - 1) / (high - low)) + 0.5).floor()
+        return (levels * ((high - low) / (2**self.bits - 1)) + low).float()
+
+    def differs(self, row, old):
+        return self.first or float((row - old).abs().max()) > self.threshold * float(old.abs().max())
+
+    def step(self, values, blocks=()):
+        """``values[rank][vertex]`` to sums of the same form, and how many rows were sent."""
+        sent, sums = 0, [{} for _ in values]
+        for v, ranks in enumerate(self.where):
+            if len(ranks) == 1:
+                sums[ranks[0]][v] = values[ranks[0]][v]
+                continue
+            master, active = self.master[v], False
+            leads = [rank for rank in ranks if rank in (master, self.leader_of(rank, v))]
+            gathered = {rank: [] for rank in leads}
+            for rank in sorted(ranks, key=lambda rank: (rank in leads, rank == master)):
+                row = values[rank][v] if rank == master else sum([values[rank][v], *gathered.get(rank, [])])
+                above = None if rank == master else master if rank in leads else self.leader_of(rank, v)
+                old = self.used.get((rank, v), torch.zeros_like(row))
+                if self.differs(row, old):
+                    plain = rank == master or self.bits is None
+                    self.used[rank, v] = row if plain else old + self.coded(row - old, blocks)
+                    sent += rank != master
+                    active |= above in (master, None)
+                if above is not None:
+                    gathered[above].append(self.used[rank, v])
+            total = sum([self.used[master, v], *gathered[master]])
+            told = self.told.get(v, torch.zeros_like(total))
+            if active and self.differs(total, told):
+                self.told[v] = total if self.bits is None else told + self.coded(total - told, blocks)
+                sent += len(ranks) - 1
+            for rank in ranks:
+                sums[rank][v] = self.told[v]
+        self.first = False
+        return sums, sent
