@@ -1,0 +1,63 @@
+"""Process groups of a layout: the same calls in the same order on all ranks, whatever the layout."""
+
+from datetime import timedelta
+from unittest import mock
+
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from lightning_tgnn.comm import ProcessGroups, groups
+from lightning_tgnn.types import RankLayout
+from lightning_tgnn.types.layout import everybody
+
+
+@st.composite
+def layouts(draw):
+    """Return layouts of two to five ranks and up to three families, some ranks of which are in no group."""
+    ranks = draw(st.integers(2, 5))
+    families = {}
+    for name in draw(st.lists(st.sampled_from(["state", "gradients", "pairs"]), unique=True)):
+        place = draw(st.lists(st.integers(-1, 2), min_size=ranks, max_size=ranks))
+        found = [tuple(rank for rank in range(ranks) if place[rank] == number) for number in range(3)]
+        families[name] = tuple(group for group in found if group)
+    return RankLayout.of(ranks, families=families)
+
+
+def made_by(layout, rank, timeout=None):
+    """Return the groups of a rank, and what it has asked torch for."""
+    asked = []
+
+    def new_group(ranks, timeout):
+        asked.append((tuple(ranks), timeout))
+        return len(asked) - 1, tuple(ranks)
+
+    with mock.patch.object(groups.dist, "new_group", new_group):
+        return ProcessGroups(layout, rank, timeout), asked
+
+
+@seed(14)
+@settings(max_examples=60, deadline=None)
+@given(layout=layouts())
+def test_all_ranks_make_all_groups_in_one_order(layout):
+    made = [made_by(layout, rank, timedelta(seconds=9)) for rank in range(layout.ranks)]
+    expected = [(group, timedelta(seconds=9)) for of in layout.families.values() for group in of]
+    for rank, (own, asked) in enumerate(made):
+        assert asked == expected
+        assert own.layout == layout
+        numbers = set()
+        for family, of in layout.families.items():
+            group = layout.group_of(family, rank)
+            if group not in of:
+                assert own.of(family) is None
+                continue
+            number, ranks = own.of(family)
+            assert ranks == group
+            numbers.add(number)
+        # Every family has groups of its own, also where the ranks are the same.
+        assert len(numbers) == sum(layout.group_of(family, rank) in of for family, of in layout.families.items())
+
+
+def test_a_lone_rank_makes_no_group():
+    own, asked = made_by(RankLayout.of(1, families={"state": everybody(1)}), 0)
+    assert asked == []
+    assert own.of("state") is None

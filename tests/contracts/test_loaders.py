@@ -1,0 +1,197 @@
+"""The contract of resumable loaders: what was handed out is not handed out again, and nothing is left out."""
+
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+
+import pytest
+import torch
+
+from lightning_tgnn import FullGraphDataModule, TemporalDataModule
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.checks import CheckpointError
+from lightning_tgnn.types import RankLayout
+from tests.data.streams import random_store
+
+GRAPH = {"num_nodes": 40, "num_edges": 160, "feature_dim": 3, "num_classes": 3}
+SPLITS = ("train", "val", "test")
+
+
+@cache
+def store():
+    return random_store(97, num_nodes=12, edge_dim=2)
+
+
+def events(split, rank, ranks, *, global_batch=16, **options):
+    settings = {"num_neighbors": 2, "num_eval_negatives": 3, "batch_size": global_batch // ranks, **options}
+    data = TemporalDataModule(store(), **settings)
+    data.sampled_roots = "all"
+    loader = getattr(data, f"{split}_dataloader")()
+    return loader.follow(DataParallel(), RankLayout.of(ranks), rank)
+
+
+@cache
+def graph():
+    data = FullGraphDataModule("synthetic", synthetic=GRAPH)
+    data.setup()
+    return data
+
+
+def whole_graph(split, rank, ranks):
+    loader = getattr(graph(), f"{split}_dataloader")()
+    return loader.shard(torch.arange(len(loader.edges[0])) % ranks, torch.zeros(ranks, dtype=torch.int64), rank)
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """How loaders of a kind are made, by split, rank and number of ranks, and by which options."""
+
+    make: object
+    options: tuple = ({},)
+
+
+AHEAD = tuple(
+    {"prefetch_batches": prefetch, "num_workers": workers, "presample": presample}
+    for prefetch in (0, 2)
+    for workers in (0, 2)
+    for presample in ("off", "epoch")
+)
+# A new loader is added here in a line.
+LOADERS = {"events": Loaders(events, AHEAD), "graph": Loaders(whole_graph)}
+CASES = [
+    (name, ranks, number)
+    for name, kind in LOADERS.items()
+    for ranks in range(1, 5)
+    for number in range(len(kind.options))
+]
+in_every_case = pytest.mark.parametrize("case", CASES, ids=str)
+of_every_kind = pytest.mark.parametrize("name", LOADERS)
+
+
+def made(case, split, rank):
+    name, ranks, number = case
+    return LOADERS[name].make(split, rank, ranks, **LOADERS[name].options[number])
+
+
+def values(batch):
+    """Return all that a batch holds as plain values."""
+    if is_dataclass(batch):
+        return {field.name: values(getattr(batch, field.name)) for field in fields(batch)}
+    if isinstance(batch, tuple):
+        return [values(part) for part in batch]
+    return (str(batch.dtype), batch.tolist()) if torch.is_tensor(batch) else batch
+
+
+@cache
+def uninterrupted(name, split, rank, ranks, epoch):
+    """Return the batches of an epoch, each made when it is asked for, by a loader that was never stopped."""
+    loader = LOADERS[name].make(split, rank, ranks, **({"num_workers": 0} if name == "events" else {}))
+    loader.set_epoch(epoch)
+    return [values(batch) for batch in loader]
+
+
+def rest_of(loader):
+    return [values(batch) for batch in loader]
+
+
+@in_every_case
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_new_loader_goes_on_after_any_batch(case, split):
+    name, ranks, _ = case
+    rank, epoch = (ranks - 1, 3)
+    known = uninterrupted(name, split, rank, ranks, epoch)
+    following = uninterrupted(name, split, rank, ranks, epoch + 1)
+    running = made(case, split, rank)
+    running.set_epoch(epoch)
+    iterator = iter(running)
+    states = [running.state_dict()]
+    for batch in known:
+        assert values(next(iterator)) == batch
+        states.append(running.state_dict())
+    iterator.close()
+    places = {0, 1, len(known) - 1, len(known)} if case[2] else range(len(states))
+    for place in sorted(places):
+        resumed = made(case, split, rank)
+        resumed.load_state_dict(states[place])
+        assert resumed.state_dict() == states[place]
+        iterator = iter(resumed)  # as Lightning does: the iterator is made before the epoch is told
+        resumed.set_epoch(epoch)
+        assert rest_of(iterator) == known[place:], place
+        assert resumed.state_dict() == states[-1]
+        resumed.set_epoch(epoch + 1)
+        assert rest_of(resumed) == following
+        assert resumed.state_dict() == {**states[-1], "epoch": epoch + 1}
+
+
+@of_every_kind
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_length_is_the_number_of_batches_on_all_ranks(name, split):
+    for ranks in range(1, 5):
+        loaders = [LOADERS[name].make(split, rank, ranks) for rank in range(ranks)]
+        assert {len(loader) for loader in loaders} == {len(list(loader)) for loader in loaders}
+        assert len({len(loader) for loader in loaders}) == 1
+
+
+@in_every_case
+def test_the_next_epoch_begins_at_its_beginning(case):
+    name, ranks, _ = case
+    loader = made(case, "train", 0)
+    iterator = iter(loader)
+    next(iterator)
+    loader.set_epoch(1)
+    assert loader.state_dict()["position"] == 0
+    assert rest_of(loader) == uninterrupted(name, "train", 0, ranks, 1)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 1, "position": 1})
+    loader.set_epoch(2)
+    assert rest_of(loader) == uninterrupted(name, "train", 0, ranks, 2)
+
+
+@of_every_kind
+def test_an_epoch_that_is_told_again_changes_nothing(name):
+    loader = LOADERS[name].make("train", 0, 1)
+    loader.set_epoch(4)
+    iterator = iter(loader)
+    next(iterator)
+    before = loader.state_dict()
+    loader.set_epoch(4)
+    assert loader.state_dict() == before
+    assert rest_of(iterator) == uninterrupted(name, "train", 0, 1, 4)[1:]
+    assert rest_of(loader) == uninterrupted(name, "train", 0, 1, 4)  # asked once more, it begins once more
+
+
+@of_every_kind
+def test_epochs_of_training_differ_and_those_of_evaluation_do_not(name):
+    for split, same in (("train", False), ("val", name == "events")):  # a graph is not drawn in evaluation
+        assert (uninterrupted(name, split, 0, 1, 0) == uninterrupted(name, split, 0, 1, 1)) == same
+
+
+@of_every_kind
+def test_a_position_is_plain_values(name):
+    state = LOADERS[name].make("train", 0, 1).state_dict()
+    assert all(type(value) is int for value in state.values())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("number", range(len(AHEAD)))
+def test_another_batch_size_is_refused_within_an_epoch(ranks, number):
+    loader = events("train", 0, ranks, **AHEAD[number])
+    next(iter(loader))
+    other = events("train", 0, ranks, global_batch=8, **AHEAD[number])
+    other.load_state_dict(loader.state_dict())
+    size = "batch_size" if ranks == 1 else f"batch_size times the {ranks} ranks"
+    with pytest.raises(CheckpointError, match=f"{size} must be 16 to resume in the middle of this epoch, got 8; give"):
+        next(iter(other))
+    other.load_state_dict(loader.state_dict())
+    other.set_epoch(1)
+    assert len(list(other)) == len(other)
+
+
+@pytest.mark.parametrize(("ranks", "others"), [(1, 4), (4, 2), (2, 1)])
+def test_other_ranks_go_on_where_the_global_batch_is_the_same(ranks, others):
+    loader = events("train", 0, ranks)
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+    for rank in range(others):
+        resumed = events("train", rank, others)
+        resumed.load_state_dict(loader.state_dict())
+        assert rest_of(resumed) == uninterrupted("events", "train", rank, others, 0)[2:]

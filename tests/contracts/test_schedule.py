@@ -1,0 +1,169 @@
+"""The contract of `Schedule`, against plain lists."""
+
+from collections import defaultdict
+from itertools import islice
+
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from lightning_tgnn.algorithms.schedules import DataParallel, WholeGraph
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.types import Pass, PlannedPart, RankLayout, Turn
+
+
+def data_parallel(ranks, over):
+    """Return the turns of all ranks: of each chunk of the events the first ranks get one more where it is uneven."""
+    events, size, table = list(range(over.num_events)), over.batch_size * ranks, [[] for _ in range(ranks)]
+    for number, start in enumerate(range(0, len(events), size)):
+        whole = events[start : start + size]
+        remaining = list(whole)
+        for rank in range(ranks):
+            own = [remaining.pop(0) for _ in range(len(whole) // ranks + (rank < len(whole) % ranks))]
+            resets = number == 0 and over.epoch is not None
+            table[rank].append({"events": own, "of": whole, "draw": over.epoch, "ranks": ranks, "resets": resets})
+    return table
+
+
+def whole_graph(ranks, over):
+    return [[{"events": [], "of": [], "draw": over.epoch, "ranks": ranks, "resets": False}] for _ in range(ranks)]
+
+
+# A new schedule is added here in a line: its turns as plain lists, and how often an epoch trains each event.
+SCHEDULES = {DataParallel(): (data_parallel, 1), WholeGraph(): (whole_graph, 0)}
+OF_EVENTS = [schedule for schedule, (_, times) in SCHEDULES.items() if times]
+
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+of_events = pytest.mark.parametrize("schedule", OF_EVENTS, ids=lambda schedule: type(schedule).__name__)
+
+
+@st.composite
+def runs(draw):
+    """Ranks, as a layout, and a pass over at least as many events."""
+    ranks = draw(st.integers(1, 6))
+    over = Pass(draw(st.integers(ranks, 60)), draw(st.integers(1, 9)), draw(st.none() | st.integers(0, 3)))
+    return RankLayout.of(ranks, per_host=draw(st.integers(1, ranks))), over
+
+
+def all_turns(schedule, layout, over):
+    return [indexed(schedule.turns(layout, rank, over)) for rank in range(layout.ranks)]
+
+
+def indexed(turns):
+    return [turns[index] for index in range(len(turns))]
+
+
+def check(function):
+    """Hold a property in random runs, the same each time."""
+    return seed(13)(settings(max_examples=60, deadline=None)(given(run=runs())(function)))
+
+
+@every_schedule
+@check
+def test_turns_are_those_of_plain_lists(schedule, run):
+    layout, over = run
+    schedule.check(layout, over.num_events)
+    assert isinstance(schedule, PlannedPart)
+    found = [[as_lists(turn) for turn in turns] for turns in all_turns(schedule, layout, over)]
+    assert found == SCHEDULES[schedule][0](layout.ranks, over)
+
+
+def as_lists(turn):
+    shown = {name: getattr(turn, name) for name in ("draw", "ranks", "resets")}
+    return {"events": list(turn.events), "of": list(turn.of), **shown}
+
+
+@every_schedule
+@check
+def test_all_ranks_have_as_many_turns(schedule, run):
+    assert len({len(turns) for turns in all_turns(schedule, *run)}) == 1
+
+
+@of_events
+@check
+def test_every_event_is_trained_as_often_as_it_says_and_written_once_a_copy(schedule, run):
+    layout, over = run
+    table, trained, written = all_turns(schedule, layout, over), defaultdict(int), defaultdict(list)
+    for index in range(len(table[0])):
+        for turns in table:
+            for event in turns[index].events:
+                trained[event] += 1
+            if turns[index].writes:
+                written[turns[index].copy] += turns[index].events
+    assert trained == dict.fromkeys(range(over.num_events), SCHEDULES[schedule][1])
+    assert all(events == list(range(over.num_events)) for events in written.values())
+
+
+@of_events
+@check
+def test_global_batches_follow_each_other(schedule, run):
+    layout, over = run
+    for turns in all_turns(schedule, layout, over):
+        assert [event for turn in turns for event in turn.of] == list(range(over.num_events))
+        assert all(len(turn.of) <= schedule.global_batch_size(layout, over.batch_size) for turn in turns)
+        assert all(set(turn.events) <= set(turn.of) for turn in turns)
+
+
+@of_events
+@check
+def test_shares_make_the_mean_of_the_global_batch(schedule, run):
+    layout, over = run
+    values = [float((7 * event) % 11) for event in range(over.num_events)]
+
+    def mean(events):
+        return sum(values[event] for event in events) / len(events) if events else 0.0
+
+    for turns in zip(*all_turns(schedule, layout, over), strict=True):
+        of, ranks = turns[0].of, turns[0].ranks
+        assert all(turn.of == of and turn.ranks == ranks for turn in turns)
+        shares = [len(turn.events) * turn.ranks / len(of) for turn in turns]
+        assert sum(shares) / ranks == pytest.approx(1)
+        found = sum(mean(turn.events) * share for turn, share in zip(turns, shares, strict=True)) / ranks
+        assert found == pytest.approx(mean(of))
+
+
+@every_schedule
+@check
+def test_state_is_emptied_before_the_first_turn_of_training_only(schedule, run):
+    layout, over = run
+    for turns in all_turns(schedule, layout, over):
+        assert not any(turn.resets for turn in turns[1:])
+        assert not (turns[0].resets and over.epoch is None)
+        assert turns[0].resets or schedule not in OF_EVENTS or over.epoch is None
+        assert {turn.draw for turn in turns} == {over.epoch}
+
+
+@every_schedule
+@check
+def test_turns_are_a_sequence_from_which_a_run_goes_on_anywhere(schedule, run):
+    layout, over = run
+    for rank in range(layout.ranks):
+        turns = schedule.turns(layout, rank, over)
+        known, count = indexed(turns), len(turns)
+        assert list(islice(turns, count + 1)) == known
+        assert [turns[index] for index in range(-count, 0)] == known
+        for place in range(count + 1):
+            resumed = schedule.turns(layout, rank, over)
+            assert [resumed[index] for index in range(place, count)] == list(resumed[place:]) == known[place:]
+        for piece in (slice(None, None, -1), slice(1, None, 2), slice(-2, None), slice(3, 1), slice(count, count + 5)):
+            assert list(turns[piece]) == known[piece]
+        assert list(reversed(turns)) == known[::-1]
+        for outside in (count, -count - 1):
+            with pytest.raises(IndexError):
+                turns[outside]
+
+
+@of_events
+def test_turns_are_made_when_they_are_asked_for(schedule):
+    turns = schedule.turns(RankLayout.of(4), 3, Pass(10**12, 1, epoch=0))
+    assert isinstance(turns[10**11], Turn)
+    assert turns[-1].of[-1] == 10**12 - 1
+
+
+@of_events
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_more_ranks_than_events_are_refused(schedule, ranks):
+    schedule.check(RankLayout.of(ranks), ranks)
+    requirement = f"devices must be at most one rank per event, got '{ranks} ranks for {ranks - 1} events'; use fewer"
+    with pytest.raises(InvalidArgumentError, match=requirement):
+        schedule.check(RankLayout.of(ranks), ranks - 1)

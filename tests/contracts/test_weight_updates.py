@@ -1,0 +1,70 @@
+"""The contract of `WeightUpdates`: the formula of each kind, step by step, and the same bits on all ranks."""
+
+import pytest
+import torch
+
+from tests.contracts.updates import CASES, RANKS, TRAININGS, UPDATES, on_rank, reference
+from tests.multiprocess.ranks import run_ranks
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return run_ranks(on_rank, RANKS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_weights_follow_the_formula(case, trained):
+    name, ranks, training = case
+    expected = reference(UPDATES[name], TRAININGS[training], ranks)
+    for rank in range(ranks):
+        found = trained[rank][case]
+        assert found["made"] == expected.made
+        torch.testing.assert_close(found["losses"], [losses[rank] for losses in expected.losses], rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(found["weights"], expected.weights, rtol=1e-9, atol=1e-11)  # names the step
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_is_pending_is_saved(case, trained):
+    name, ranks, training = case
+    expected = reference(UPDATES[name], TRAININGS[training], ranks)
+    for rank in range(ranks):
+        for found, late in zip(trained[rank][case]["pending"], expected.pending, strict=True):
+            assert bool(found) == bool(late)
+            for means in late:
+                found = {key: value.view_as(means[key]) for key, value in found.items()}
+                torch.testing.assert_close(found, means, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_all_ranks_have_the_same_weights_bit_for_bit(case, trained):
+    first = trained[0][case]["weights"]
+    for rank in range(1, case[1]):
+        for ours, theirs in zip(trained[rank][case]["weights"], first, strict=True):
+            assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_members(name, trained):
+    assert trained[0]["members"][name] == []
+
+
+PAIRS = [("clipped", "resumed often"), ("unused", "resumed, unused"), ("plain", "two fits"), ("plain", "by hand"),
+         ("plain", "resumed at once"), ("unused", "three fits, unused"), ("plain", "not told to start")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("once", "other"), PAIRS)
+@pytest.mark.parametrize("ranks", [1, 2, RANKS])
+@pytest.mark.parametrize("name", UPDATES)
+def test_going_on_changes_no_bit(name, ranks, once, other, trained):
+    ours, theirs = (trained[0][name, ranks, training]["weights"][-1] for training in (once, other))
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_second_pass_by_hand_is_refused_where_it_would_be_lost(name, trained):
+    for rank in range(RANKS):
+        refused = trained[rank]["refused"][name]
+        if UPDATES[name].delay:
+            assert refused.startswith("staleness must be 0 where manual_backward is called more than once")
+        else:
+            assert refused is None
