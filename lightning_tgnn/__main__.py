@@ -12,25 +12,7 @@ from typing import Any
 import lightning_tgnn
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
 from lightning_tgnn.commands import COMMANDS
-
-DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
-
-  lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
-  lightning-tgnn fit --config RECIPE --data.source events.csv      the same on your own events
-  lightning-tgnn fit --config RECIPE --ckpt_path last              go on where its newest run stopped
-  lightning-tgnn test --config RECIPE --ckpt_path best             the figures of its best checkpoint, or of a path
-  lightning-tgnn fit --model.help LinkPrediction                   what --model.* takes
-  lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
-  lightning-tgnn fit --config RECIPE --print_config                every setting with its value
-
-Beside the subcommands below there are these, with a --help of their own:
-
-  lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv   scores of pairs; top K, embeddings
-  lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
-  lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
-  lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
-  lightning-tgnn report runs/NAME/version_0                        one HTML page of a run
-"""
+from lightning_tgnn.commands.shared.description import DESCRIPTION
 
 _SUBCOMMANDS = {
     "fit": "train",
@@ -59,7 +41,7 @@ def main(args: Any = None) -> None:
             _check_words(words)
             _train(args)
     except KeyboardInterrupt:
-        from lightning_tgnn.broken_off import leave
+        from lightning_tgnn.commands.fit.broken_off import leave
 
         leave()
     except FileNotFoundError as error:
@@ -109,7 +91,7 @@ def _refusal(error: BaseException | None) -> LightningTGNNError | None:
         cure = "give the file in it"
         return InvalidArgumentError(refusal("path", "a file", f"the folder {error.filename}", cure))
     if isinstance(error, OSError):  # of a logger, say
-        from lightning_tgnn.files import refusal_to_write
+        from lightning_tgnn.files.whole import refusal_to_write
 
         return refusal_to_write(Path(error.filename or "the folder of the run"), error)
     while error is not None and not isinstance(error, LightningTGNNError):

@@ -66,7 +66,7 @@ def test_libraries_that_are_heavy_or_not_everywhere_are_imported_late(path):
     assert not {module.split(".")[0] for module in imported_modules(top_level)} & (LATE | POSIX_ONLY)
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").rglob("*.py")), ids=lambda path: path.name)
 def test_algorithms_are_pure(path):
     for module in imported_modules(ast.parse(path.read_text())):
         assert not any(module == name or module.startswith(f"{name}.") for name in PURE), module

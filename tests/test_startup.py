@@ -115,7 +115,7 @@ def test_the_package_alone_imports_nothing_heavy_and_all_its_names_nothing_late(
     assert imported("from lightning_tgnn import *", tmp_path, WITH_LIGHTNING) == []
 
 
-@pytest.mark.parametrize("module", ["lightning_tgnn.tasks", "lightning_tgnn.checkpoint_io"])
+@pytest.mark.parametrize("module", ["lightning_tgnn.tasks", "lightning_tgnn.files.checkpoints"])
 def test_modules_that_import_lightning_register_on_the_way(module, tmp_path):
     assert imported(f"import {module}", tmp_path, ["dgl"]) == []
 

@@ -11,9 +11,9 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from typing_extensions import override
 
-from lightning_tgnn.algorithms.granularity import choose_granularity, fit_redundancy
-from lightning_tgnn.algorithms.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
-from lightning_tgnn.callbacks.step_traffic import StepTraffic
+from lightning_tgnn.algorithms.traffic.granularity import choose_granularity, fit_redundancy
+from lightning_tgnn.algorithms.traffic.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
+from lightning_tgnn.callbacks.figures.step_traffic import StepTraffic
 from lightning_tgnn.types import EventBatch
 
 

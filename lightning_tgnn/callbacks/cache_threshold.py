@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from typing_extensions import override
 
-from lightning_tgnn.algorithms.cache_policy import ThresholdController
+from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 
 
 class CacheThreshold(Callback):

@@ -8,8 +8,8 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.edge_bank import EdgeBank
-from lightning_tgnn.algorithms.past import past_end
+from lightning_tgnn.algorithms.streams.edge_bank import EdgeBank
+from lightning_tgnn.algorithms.streams.past import past_end
 from lightning_tgnn.checks import InvalidArgumentError, check_positive, refusal
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.types import EventBatch

@@ -11,9 +11,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.callbacks.exchange_figures import Counts, exchange_figures, residual_figure
-from lightning_tgnn.callbacks.step_traffic import StepTraffic
+from lightning_tgnn.callbacks.figures.exchange_figures import Counts, exchange_figures, residual_figure
+from lightning_tgnn.callbacks.figures.step_traffic import StepTraffic
 from lightning_tgnn.checks import check_int
+from lightning_tgnn.types import CachingStore
 
 
 class ExchangeMonitor(Callback):
@@ -122,7 +123,7 @@ class ExchangeMonitor(Callback):
 def _rows_asked_for(task: Any) -> tuple[int, int]:
     """Return how many rows of other ranks the store has been asked for so far, and how many its cache had."""
     store = task.state_store
-    return getattr(store, "asked", 0), getattr(store, "found", 0)
+    return (store.asked, store.found) if isinstance(store, CachingStore) else (0, 0)
 
 
 def _of_all_ranks(trainer: pl.Trainer, row: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from importlib import import_module
 
 def _run(name: str, arguments: Sequence[str]) -> None:
     # Imported when it runs: a command that only looks at data starts without what another one trains with.
-    getattr(import_module(f"lightning_tgnn.commands.{name}"), name)(arguments)
+    getattr(import_module(f"lightning_tgnn.commands.{name}.command"), name)(arguments)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -5,32 +5,32 @@ The DataModules need Lightning; the others do not, so that commands that only lo
 
 from typing import TYPE_CHECKING
 
-from lightning_tgnn.algorithms.counter_random import random_below
+from lightning_tgnn.algorithms.streams.counter_random import random_below
 from lightning_tgnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from lightning_tgnn.data.datamodule import TemporalDataModule
-    from lightning_tgnn.data.event_store import EventStore
-    from lightning_tgnn.data.graph import Graph
-    from lightning_tgnn.data.graph_datamodule import FullGraphDataModule
-    from lightning_tgnn.data.graph_folder import open_graph, save_graph
-    from lightning_tgnn.data.loader import EventLoader
+    from lightning_tgnn.data.batches.datamodule import TemporalDataModule
+    from lightning_tgnn.data.batches.loader import EventLoader
+    from lightning_tgnn.data.graphs.datamodule import FullGraphDataModule
+    from lightning_tgnn.data.graphs.graph import Graph
+    from lightning_tgnn.data.graphs.sources.folder import open_graph, save_graph
+    from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
     from lightning_tgnn.data.readers import read_events
-    from lightning_tgnn.data.synthetic import generate_stream
-    from lightning_tgnn.data.synthetic_graph import generate_graph
-    from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
+    from lightning_tgnn.data.sources.synthetic import generate_stream
+    from lightning_tgnn.data.streams.event_store import EventStore
+    from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 
 _HOMES = {
-    "datamodule": ("TemporalDataModule",),
-    "event_store": ("EventStore",),
-    "graph": ("Graph",),
-    "graph_datamodule": ("FullGraphDataModule",),
-    "graph_folder": ("open_graph", "save_graph"),
-    "loader": ("EventLoader",),
+    "batches.datamodule": ("TemporalDataModule",),
+    "streams.event_store": ("EventStore",),
+    "graphs.graph": ("Graph",),
+    "graphs.datamodule": ("FullGraphDataModule",),
+    "graphs.sources.folder": ("open_graph", "save_graph"),
+    "batches.loader": ("EventLoader",),
     "readers": ("read_events",),
-    "synthetic": ("generate_stream",),
-    "synthetic_graph": ("generate_graph",),
-    "temporal_adjacency": ("TemporalAdjacency",),
+    "sources.synthetic": ("generate_stream",),
+    "graphs.sources.synthetic": ("generate_graph",),
+    "streams.temporal_adjacency": ("TemporalAdjacency",),
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data import EventStore, TemporalDataModule
-from lightning_tgnn.data.recipe import data_of_recipe
+from lightning_tgnn.data.batches.recipe import data_of_recipe
 from lightning_tgnn.serving.clock import Clock
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.live_state import Events, LiveState

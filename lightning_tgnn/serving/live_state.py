@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.dedup import organize
-from lightning_tgnn.data.batches import deliver
+from lightning_tgnn.algorithms.streams.dedup import organize
+from lightning_tgnn.data.batches.organizer import deliver
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.fresh_memory import FreshMemory
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors

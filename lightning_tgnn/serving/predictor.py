@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data import TemporalDataModule
-from lightning_tgnn.data.columns import float_column
+from lightning_tgnn.data.streams.columns import float_column
 from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.build import Parts, catch_up, from_checkpoint, from_saved
 from lightning_tgnn.serving.device import usable_device

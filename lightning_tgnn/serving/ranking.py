@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.highest import highest
+from lightning_tgnn.algorithms.streams.highest import highest
 from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.live_state import LiveState
 

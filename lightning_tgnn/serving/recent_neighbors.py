@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.dedup import organize
-from lightning_tgnn.algorithms.past import past_end
+from lightning_tgnn.algorithms.streams.dedup import organize
+from lightning_tgnn.algorithms.streams.past import past_end
 from lightning_tgnn.data import EventStore, TemporalAdjacency
 
 EMPTY = -1
@@ -38,7 +38,7 @@ class RecentNeighbors:
     Args:
         tables: Rows per node. ``neighbor`` int64 [N, K], the event's other end, -1 in empty places; ``time`` float64
             [N, K], since the first event of the stream; ``row`` int64 [N, K], where its features are kept.
-        past: One of `lightning_tgnn.algorithms.past.PASTS`.
+        past: One of `lightning_tgnn.algorithms.streams.past.PASTS`.
         moment: The latest time; None is before the first event.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.algorithms.past import PASTS
+from lightning_tgnn.algorithms.streams.past import PASTS
 from lightning_tgnn.checks import CheckpointError, LightningTGNNError, refusal
 from lightning_tgnn.types import StreamInfo
 

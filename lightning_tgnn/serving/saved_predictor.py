@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.files import write_tensors
-from lightning_tgnn.tensor_file import load_tensors
+from lightning_tgnn.files.tensors import load_tensors
+from lightning_tgnn.files.whole import write_tensors
 
 FORMAT = "lightning_tgnn.Predictor"
 VERSION = 2

@@ -12,7 +12,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, che
 from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
 from lightning_tgnn.data.readers.parse import exact_numbers
 from lightning_tgnn.data.readers.table import iterate
-from lightning_tgnn.files import new_file
+from lightning_tgnn.files.whole import new_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,9 +22,9 @@ class CDFGNNStrategy(PlanRunner):
     With ``cache=False, bits=None``, or ``threshold=0, bits=None``, the result is that of one process.
 
     Args:
-        partition: A method of `lightning_tgnn.algorithms.vertex_cut.vertex_cut` (``"hierarchical"``, ``"ebv"``,
-            ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or integers [E], the
-            rank of every edge.
+        partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
+            ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
+            integers [E], the rank of every edge.
         cache: Send only rows that have changed by more than the threshold since they were last sent.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
             ``train_accuracy`` or logs as ``train/accuracy``, after every epoch.

@@ -12,7 +12,7 @@ from lightning_tgnn.comm import Exchange, ProcessGroups
 from lightning_tgnn.strategies.parts.orders import PipelinedOrder
 from lightning_tgnn.strategies.parts.run import OpenState, Run
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
-from lightning_tgnn.strategies.supervised import SupervisedStrategy
+from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
 from lightning_tgnn.types import Plan, RankLayout, WeightUpdates
 from lightning_tgnn.types.layout import everybody
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_tgnn.models import Mails, MemoryModel, build_with_layer
 from lightning_tgnn.models.class_paths import import_path
-from lightning_tgnn.models.layer_embedding import layer_of
+from lightning_tgnn.models.memory.layer_embedding import layer_of
 from lightning_tgnn.tasks.link_prediction import LinkPrediction
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.trust import LAYERS, WORDS

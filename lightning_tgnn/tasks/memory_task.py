@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.optimization import Optimization

@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from lightning_tgnn.checkpoint_io import save_whole_checkpoints
 from lightning_tgnn.checks import (
     CheckpointError,
     InvalidArgumentError,
@@ -23,6 +22,7 @@ from lightning_tgnn.checks import (
     check_positive,
     refusal,
 )
+from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.models import GAT, GCN
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,

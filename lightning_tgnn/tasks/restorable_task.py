@@ -14,8 +14,8 @@ from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from typing_extensions import Self, override
 
-from lightning_tgnn.checkpoint_io import WholeCheckpointIO, where_it_was
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.files.checkpoints import WholeCheckpointIO, where_it_was
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.trust import describes_a_class, saved_arguments
 

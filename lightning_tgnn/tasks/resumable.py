@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from lightning_tgnn.best_checkpoint import carry_best
 from lightning_tgnn.checks import CheckpointError, check_global_batch_size, refusal
+from lightning_tgnn.files.best_checkpoint import carry_best
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optimizer_settings, take_changed_options
 from lightning_tgnn.tasks.trained_task import TrainedTask

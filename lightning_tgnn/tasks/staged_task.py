@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, check_positive, refusal
 from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.class_paths import class_path
-from lightning_tgnn.models.memory_model import check_result
+from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.optimization import Optimization
 from lightning_tgnn.tasks.requirements import check_same_graph

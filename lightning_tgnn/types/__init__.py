@@ -3,6 +3,7 @@
 from lightning_tgnn.types.graphs import GraphInfo, GraphPart, ReplicaLinks, ReplicaSum, SparseRows
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.node_state import (
+    CachingStore,
     CommitHandle,
     FetchHandle,
     NodeStateTask,
@@ -23,6 +24,7 @@ from lightning_tgnn.types.temporal import EventBatch, SampledRoots, SharedBatch,
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [
+    "CachingStore",
     "CommitHandle",
     "EventBatch",
     "FetchHandle",

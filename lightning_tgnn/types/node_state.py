@@ -190,6 +190,19 @@ class PiecewiseStore(StateStore, Protocol):
         ...
 
 
+@runtime_checkable
+class CachingStore(Protocol):
+    """A store that keeps rows that it has fetched.
+
+    Attributes:
+        asked: Rows of other ranks asked for so far.
+        found: Rows of these that were kept.
+    """
+
+    asked: int
+    found: int
+
+
 class NodeStateTask(Protocol):
     """What a strategy that shares node state asks of a LightningModule: its stages, and where state and order go."""
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn import TemporalDataModule
-from lightning_tgnn.algorithms.demand import Demand
+from lightning_tgnn.algorithms.partitions.demand import Demand
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.data.demand import presample_demand
+from lightning_tgnn.data.batches.presampled_demand import presample_demand
 from lightning_tgnn.types import RankLayout
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 
 @settings(deadline=None)

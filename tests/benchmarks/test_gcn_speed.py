@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_tgnn.data import generate_graph
-from lightning_tgnn.data.graph_loader import GraphLoader, WholeGraph
+from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
 from lightning_tgnn.models import GCN
 from lightning_tgnn.tasks.node_classification import alone
 

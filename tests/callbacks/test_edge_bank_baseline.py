@@ -10,7 +10,7 @@ from lightning_tgnn import EdgeBankBaseline, LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.cli import main
 from lightning_tgnn.metrics import LinkMetrics
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4}
 

@@ -10,7 +10,7 @@ from lightning_tgnn import FullGraphDataModule, TemporalDataModule
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.types import RankLayout
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 GRAPH = {"num_nodes": 40, "num_edges": 160, "feature_dim": 3, "num_classes": 3}
 SPLITS = ("train", "val", "test")

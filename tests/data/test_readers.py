@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError
-from lightning_tgnn.data.convert import convert_text
-from lightning_tgnn.data.event_store import EventStore
 from lightning_tgnn.data.readers import parse as parse_module
 from lightning_tgnn.data.readers import read_events
 from lightning_tgnn.data.readers.frame import read_frame
+from lightning_tgnn.data.sources.convert import convert_text
+from lightning_tgnn.data.streams.event_store import EventStore
 
 DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="no real data: set LIGHTNING_TGNN_DATA to its folder")
@@ -524,7 +524,7 @@ def test_the_longest_id(write, letter):
 
 
 def test_ids_that_memory_does_not_hold_at_one_width(write, monkeypatch):
-    monkeypatch.setattr("lightning_tgnn.data.memory.available_memory", lambda: 100_000)
+    monkeypatch.setattr("lightning_tgnn.files.memory.available_memory", lambda: 100_000)
     path = write("".join(f"a{i} b{i} 1\n" for i in range(50)) + f"a {'x' * 400} 1\n")
     refused(path, "ids must be small enough for memory", "102 ids, the longest of 400 letters: 0.0 GB", "shorten")
 

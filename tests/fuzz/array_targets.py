@@ -10,16 +10,16 @@ import numpy as np
 import torch
 
 from lightning_tgnn.data import TemporalDataModule
-from lightning_tgnn.data.graph import Graph
-from lightning_tgnn.data.graph_folder import open_graph, save_graph
-from lightning_tgnn.data.graph_readers import read_graph
-from lightning_tgnn.data.kept_adjacency import adjacency_of, save_with_adjacency
-from lightning_tgnn.data.ogb_folder import CONVERTED, convert_ogb
+from lightning_tgnn.data.graphs.graph import Graph
+from lightning_tgnn.data.graphs.sources.folder import open_graph, save_graph
+from lightning_tgnn.data.graphs.sources.graph_objects import read_graph
+from lightning_tgnn.data.graphs.sources.ogb_folder import CONVERTED, convert_ogb
 from lightning_tgnn.data.readers import read_events
-from lightning_tgnn.data.temporal_adjacency import TemporalAdjacency
-from lightning_tgnn.data.unpack import unpack
-from tests.data.graphs import MASKS, parts, write_ogb
-from tests.data.streams import random_store
+from lightning_tgnn.data.streams.kept_adjacency import adjacency_of, save_with_adjacency
+from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
+from lightning_tgnn.files.unpack import unpack
+from tests.data.example_graphs import MASKS, parts, write_ogb
+from tests.data.example_streams import random_store
 from tests.fuzz.loop import Target
 from tests.fuzz.mutate import write_zip
 from tests.fuzz.right import check_graph, check_store

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from lightning_tgnn import LinkPrediction, Predictor
-from lightning_tgnn.partition_file import given_partition, save_partition
+from lightning_tgnn.files.partitions import given_partition, save_partition
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.serving.tables import read_pieces
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 from tests.fuzz.array_targets import _parquet, _seconds
 from tests.fuzz.loop import Target
 from tests.serving.runs import SMALL, data_module, trainer

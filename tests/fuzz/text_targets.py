@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from lightning_tgnn.checks import LightningTGNNError
-from lightning_tgnn.data.convert import convert_text
 from lightning_tgnn.data.readers import parse, read_events
+from lightning_tgnn.data.sources.convert import convert_text
 from tests.fuzz.loop import Target
 from tests.fuzz.right import check_store, same_stores
 from tests.fuzz.text_reference import check_events, is_date, rows_between, rows_between_blanks, text_of

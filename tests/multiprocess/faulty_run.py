@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy, cli
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.data import generate_graph
-from lightning_tgnn.strategies.parts.updates import GradientSync
+from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from tests.multiprocess.training import build
 
 RANKS = 3

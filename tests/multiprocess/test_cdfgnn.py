@@ -7,12 +7,12 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_tgnn import CacheThreshold, CDFGNNStrategy, ExchangeMonitor, FullGraphDataModule, NodeClassification
-from lightning_tgnn.algorithms.cache_policy import ThresholdController
-from lightning_tgnn.algorithms.replicas import Replicas
+from lightning_tgnn.algorithms.partitions.replicas import Replicas
+from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.data import Graph, generate_graph
-from lightning_tgnn.data.graph_part import graph_parts
+from lightning_tgnn.data.graphs.parts import graph_parts
 from lightning_tgnn.state import CachedReplicaSum
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun

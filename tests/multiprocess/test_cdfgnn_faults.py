@@ -20,8 +20,8 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data import Graph
-from lightning_tgnn.partition_file import save_partition
-from tests.data.streams import random_store
+from lightning_tgnn.files.partitions import save_partition
+from tests.data.example_streams import random_store
 from tests.multiprocess.faulty_run import RANKS, cdfgnn
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.test_cdfgnn import Recorder, fit, graph

@@ -79,7 +79,7 @@ def on_rank(rank, ranks, folder):
     import lightning.pytorch as pl
     from lightning.pytorch.demos.boring_classes import BoringModel
 
-    from lightning_tgnn.partition_file import save_partition
+    from lightning_tgnn.files.partitions import save_partition
 
     as_torchrun(rank, ranks)
     data, _ = build("tgn", 8)

@@ -4,7 +4,7 @@ import lightning.pytorch as pl
 
 from lightning_tgnn import FullGraphDataModule, NodeClassification
 from lightning_tgnn.data import generate_graph
-from tests.data.graphs import write_ogb
+from tests.data.example_graphs import write_ogb
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun
 

@@ -21,7 +21,7 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.cli import TGNNCommand, main
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.test_cdfgnn import Recorder, graph
 from tests.multiprocess.training import PlainDescent, as_torchrun, fit

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy
 from lightning_tgnn.data import generate_graph
-from lightning_tgnn.strategies import termination
+from lightning_tgnn.strategies.processes import termination
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 

@@ -10,7 +10,7 @@ import pytest
 
 from lightning_tgnn import LinkPrediction, SvenStrategy
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.strategies import launcher
+from lightning_tgnn.strategies.processes import launcher
 from tests.multiprocess.ranks import free_port
 
 

@@ -18,7 +18,7 @@ from lightning_tgnn import (
     SvenStrategy,
     SystemMonitor,
 )
-from lightning_tgnn.commands.run_log import read_run
+from lightning_tgnn.commands.report.run_log import read_run
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 

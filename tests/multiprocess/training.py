@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 
 class Record(Callback):

@@ -6,9 +6,9 @@ from threading import Barrier, Lock
 
 import torch
 
-from lightning_tgnn.algorithms.cache_policy import ThresholdController
-from lightning_tgnn.algorithms.replicas import Replicas
-from lightning_tgnn.strategies.edge_partition import choose_edge_partition
+from lightning_tgnn.algorithms.partitions.replicas import Replicas
+from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
+from lightning_tgnn.strategies.parts.edge_partition import choose_edge_partition
 from lightning_tgnn.types import Pass
 from tests.replay.slow_sums import SlowSums
 

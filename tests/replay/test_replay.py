@@ -17,8 +17,8 @@ from lightning_tgnn import (
     PlannedStrategy,
     SvenStrategy,
 )
+from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS
 from lightning_tgnn.algorithms.schedules import DataParallel, WholeGraph
-from lightning_tgnn.algorithms.vertex_cut import CUT_METHODS
 from lightning_tgnn.strategies.parts import (
     InOrder,
     MeanGradients,

@@ -6,7 +6,7 @@ import torch
 
 from lightning_tgnn import EventStore, Predictor
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 from tests.serving.runs import data_module, fitted
 
 

@@ -10,7 +10,7 @@ from lightning_tgnn import EventStore, LinkPrediction, Predictor, TemporalDataMo
 from lightning_tgnn.checks import CheckpointError, DataError, InvalidArgumentError
 from lightning_tgnn.data import generate_stream
 from lightning_tgnn.tasks import LayerLinkPrediction
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 from tests.serving.runs import SMALL, data_module, fitted, trainer
 
 MODELS = ["tgn", "jodie", "apan"]
@@ -272,7 +272,7 @@ def test_pieces_of_candidates_and_nodes_change_nothing(tmp_path, monkeypatch):
     predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store))
     whole = predictor.top_k([1, 2, 3], k=7), predictor.embed(np.arange(60))
     monkeypatch.setattr("lightning_tgnn.serving.ranking._CANDIDATES_PER_PIECE", 3)
-    monkeypatch.setattr("lightning_tgnn.models.link_predictor._PAIRS_PER_CHUNK", {"cpu": 2})
+    monkeypatch.setattr("lightning_tgnn.models.memory.link_predictor._PAIRS_PER_CHUNK", {"cpu": 2})
     pieces = predictor.top_k([1, 2, 3], k=7), predictor.embed(np.arange(60))
     np.testing.assert_allclose(whole[0].probabilities, pieces[0].probabilities, atol=1e-6)
     assert (whole[0].destinations == pieces[0].destinations).all()

@@ -9,7 +9,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.strategies.parts import updates
-from lightning_tgnn.strategies.parts.updates import GradientSync
+from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 
 SHAPES = {"a": (2,), "b": (3, 2), "c": (), "d": (4,)}
 RANKS = 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lightning_tgnn.best_checkpoint import deciding_callback
+from lightning_tgnn.files.best_checkpoint import deciding_callback
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "quickstart.yaml"

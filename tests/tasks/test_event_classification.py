@@ -18,7 +18,7 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data import generate_stream
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "hidden_dim": 8, "mailbox_size": 3}
 WIDER = {name: 32 for name in ("memory_dim", "embedding_dim", "time_dim", "hidden_dim")}

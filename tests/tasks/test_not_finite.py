@@ -19,7 +19,7 @@ from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.strategies import SvenStrategy
 from lightning_tgnn.tasks.finite import check_finite, check_step
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 BREAKS_AT = 3
 QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}

@@ -19,7 +19,7 @@ from lightning_tgnn.cli import TGNNCommand, main
 from lightning_tgnn.data import EventStore, random_below
 from lightning_tgnn.models import MemoryModel
 from lightning_tgnn.types import RankLayout
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 from tests.tasks import own_parts
 from tests.tasks.own_parts import GatedMessage, MeanModel, Near, OwnLinks, PushModel, SumModel, SwappedModel, near
 

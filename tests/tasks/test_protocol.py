@@ -12,7 +12,7 @@ from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.tasks import MemoryTask
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "mailbox_size": 3}
 

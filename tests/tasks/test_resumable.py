@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LinearLR, OneCycleLR, SequentialLR, StepLR
 from lightning_tgnn import FullGraphDataModule, LinkPrediction, NodeClassification, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.tasks import EdgeClassification, LayerLinkPrediction
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 STORE = random_store(60, 12, edge_dim=2, seed=5)
 SIZES = {"memory_dim": 6, "embedding_dim": 6, "time_dim": 4}

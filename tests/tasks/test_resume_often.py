@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from lightning_tgnn import FullGraphDataModule, LinkPrediction, NodeClassification, TemporalDataModule
 from lightning_tgnn.data import generate_graph
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 EPOCHS = 3
 BATCHES = 5  # of an epoch

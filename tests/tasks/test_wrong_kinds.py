@@ -19,7 +19,7 @@ from lightning_tgnn import (
 from lightning_tgnn.checks import DataError, InvalidArgumentError, LightningTGNNError
 from lightning_tgnn.data import Graph, generate_graph, save_graph
 from lightning_tgnn.tasks import LayerLinkPrediction
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 EVENTS = 100
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4}

@@ -5,7 +5,7 @@ import pytest
 
 from lightning_tgnn import FullGraphDataModule, LinkPrediction, Predictor, TemporalDataModule
 from lightning_tgnn.checks import LightningTGNNError
-from tests.data.streams import random_store
+from tests.data.example_streams import random_store
 
 LONGEST = 240
 

@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.node_ids import first_too_long
 from lightning_tgnn.data.readers.dates import is_date
 from lightning_tgnn.data.readers.table import Rows, Table, iterate, to_number
+from lightning_tgnn.data.streams.node_ids import first_too_long
 
 _WHOLE = re.compile(r"-?\d+(\.0)?")
 _CURES = {

@@ -10,12 +10,12 @@ import narwhals as nw
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.event_store import EventStore
-from lightning_tgnn.data.node_ids import LONGEST_ID, check_lengths, check_longest_id, number_nodes, of_one_type
 from lightning_tgnn.data.readers.csv_columns import check_columns, roles_of, usual_columns
 from lightning_tgnn.data.readers.frame_columns import Column
 from lightning_tgnn.data.readers.jodie import has_jodie_names, jodie_roles
 from lightning_tgnn.data.readers.table import Rows, Table
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_lengths, check_longest_id, number_nodes, of_one_type
 
 
 def read_frame(

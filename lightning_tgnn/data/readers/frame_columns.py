@@ -9,9 +9,9 @@ import narwhals as nw
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.columns import float_column
 from lightning_tgnn.data.readers.dates import seconds_of
 from lightning_tgnn.data.readers.parse import whole_numbers
+from lightning_tgnn.data.streams.columns import float_column
 
 
 def time_column(name: str, values: Any) -> np.ndarray:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
-from lightning_tgnn.data.event_store import EventStore
-from lightning_tgnn.data.node_ids import LONGEST_ID
 from lightning_tgnn.data.readers.frame import read_frame
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID
 
 _MAGIC = b"PAR1"
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from lightning_tgnn.checks import DataError, LightningTGNNError, refusal
-from lightning_tgnn.data.node_ids import OtherIdsError, common_type, first_too_long
 from lightning_tgnn.data.readers.culprit import find_culprit
 from lightning_tgnn.data.readers.dates import seconds_of_dates
 from lightning_tgnn.data.readers.table import Rows, Table, to_number
 from lightning_tgnn.data.readers.text_file import open_text
+from lightning_tgnn.data.streams.node_ids import OtherIdsError, common_type, first_too_long
 
 if TYPE_CHECKING:
     import pandas as pd

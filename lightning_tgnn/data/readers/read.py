@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
-from lightning_tgnn.data.event_store import EventStore, is_event_store
-from lightning_tgnn.data.node_ids import LONGEST_ID, check_longest_id, number_nodes
 from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, uses_names
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
@@ -19,6 +17,8 @@ from lightning_tgnn.data.readers.snap import snap_table
 from lightning_tgnn.data.readers.table import Table, find_delimiter, is_time, split
 from lightning_tgnn.data.readers.text_file import Head, check_regular, read_head
 from lightning_tgnn.data.readers.tgl import is_tgl_folder, read_tgl
+from lightning_tgnn.data.streams.event_store import EventStore, is_event_store
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id, number_nodes
 
 FORMATS = ("auto", "snap", "jodie", "csv")
 """Names that `read_events` takes as its ``format``."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.node_ids import LONGEST_ID
 from lightning_tgnn.data.readers.dates import is_date
 from lightning_tgnn.data.readers.text_file import Head, open_text
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID
 
 
 @dataclass(frozen=True)

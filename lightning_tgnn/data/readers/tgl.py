@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.columns import float_column, highest_count
-from lightning_tgnn.data.event_store import EventStore
-from lightning_tgnn.data.graph_checks import pieces
-from lightning_tgnn.data.new_folder import new_folder
-from lightning_tgnn.data.node_ids import texts
-from lightning_tgnn.data.npy_file import NpyWriter, map_npy, mapped_tensor
 from lightning_tgnn.data.readers.csv_columns import csv_table
 from lightning_tgnn.data.readers.parse import Columns, parse
 from lightning_tgnn.data.readers.text_file import read_head
-from lightning_tgnn.tensor_file import load_tensors
+from lightning_tgnn.data.streams.columns import float_column, highest_count
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.node_ids import texts
+from lightning_tgnn.files.new_folder import new_folder
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor
+from lightning_tgnn.files.pieces import pieces
+from lightning_tgnn.files.tensors import load_tensors
 
 EDGES, EDGE_FEATURES, NODE_FEATURES = "edges.csv", "edge_features.pt", "node_features.pt"
 _COLUMNS = {"src": "src", "dst": "dst", "time": "time"}

@@ -12,7 +12,7 @@ from typing_extensions import get_protocol_members
 
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, refusal
 from lightning_tgnn.state import ReplicatedStateStore, ShardedStateStore
-from lightning_tgnn.strategies.node_partition import choose_partition
+from lightning_tgnn.strategies.parts.node_partition import choose_partition
 from lightning_tgnn.strategies.parts.run import Run
 from lightning_tgnn.types import NodeStateTask, ScheduledLoader, StateStore, StorePart
 

@@ -11,11 +11,11 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from lightning_tgnn.algorithms.cache_policy import ThresholdController
-from lightning_tgnn.algorithms.quantize import check_bits
+from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
+from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.state import CachedReplicaSum
-from lightning_tgnn.strategies.edge_partition import choose_edge_partition
+from lightning_tgnn.strategies.parts.edge_partition import choose_edge_partition
 from lightning_tgnn.strategies.parts.run import Run
 from lightning_tgnn.types import StorePart
 
@@ -27,9 +27,9 @@ class VertexCut(StorePart):
     """The edges cut over the ranks; what replicas of a vertex have aggregated is added up, cached and quantised.
 
     Args:
-        partition: A method of `lightning_tgnn.algorithms.vertex_cut.vertex_cut` (``"hierarchical"``, ``"ebv"``,
-            ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or integers [E], the
-            rank of every edge.
+        partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
+            ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
+            integers [E], the rank of every edge.
         cache: Send only rows that have changed by more than the threshold since they were last sent.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
             ``train_accuracy`` or logs as ``train/accuracy``, after every epoch.

@@ -1,0 +1,1 @@
+"""Partitions of nodes and of edges, and what they cost."""

@@ -1,0 +1,60 @@
+"""What a partition of the nodes costs every rank (Sven, section 3.1.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.partitions.demand import Demand, check_ids
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+
+
+@dataclass(frozen=True)
+class BalanceReport:
+    """Traffic between ranks under a partition, in rows of node state.
+
+    Attributes:
+        matrix: int64 [M, M], C: rows that owner i (row) and requester j (column) exchange; the diagonal counts rows
+            that stay on their rank.
+        residual: int64 [M, M], J * C_max - C (Eq. 2) with C_max the largest entry off the diagonal: by how much each
+            pair of ranks stays under the busiest. The diagonal, no traffic, is 0.
+        cost: int64 [M], rows that each rank receives and sends, the off-diagonal column and row sums of ``matrix``.
+        maximum: The largest cost.
+        max_over_mean: The largest cost over the mean one; 1 is perfect balance, and what no traffic at all gives.
+        saved: int64 [M], the printed Eq. 5: demand of each rank inside its own part. That traffic is *saved*, so
+            minimising its maximum would minimise the wrong thing; it is here to compare with the paper's figures.
+    """
+
+    matrix: Tensor
+    residual: Tensor
+    cost: Tensor
+    maximum: int
+    max_over_mean: float
+    saved: Tensor
+
+
+def balance_report(demand: Demand, owner: Tensor) -> BalanceReport:
+    """Measure the partition ``owner`` on ``demand``.
+
+    Args:
+        demand: What every rank needs.
+        owner: Integers [N], the owner of every node.
+
+    Raises:
+        InvalidArgumentError: ``owner`` has another length or names a rank that there is not.
+    """
+    ranks = demand.num_ranks
+    check_ids("owner", owner, ranks)
+    if len(owner) != demand.num_nodes:
+        cure = "give the owner of every node"
+        raise InvalidArgumentError(refusal("owner", f"of length num_nodes, {demand.num_nodes}", len(owner), cure))
+    links = owner.to(torch.int64)[demand.node] * ranks + demand.rank
+    matrix = demand.count.new_zeros(ranks * ranks).scatter_add_(0, links, demand.count).view(ranks, ranks)
+    saved = matrix.diagonal().clone()
+    remote = matrix - torch.diag(saved)
+    cost = remote.sum(0) + remote.sum(1)
+    total, maximum = int(cost.sum()), int(cost.max())
+    residual = (remote.max() - remote).fill_diagonal_(0)
+    return BalanceReport(matrix, residual, cost, maximum, maximum * ranks / total if total else 1.0, saved)

@@ -1,0 +1,1 @@
+"""What is computed over events: distinct rows, neighbours, baselines, statistics."""

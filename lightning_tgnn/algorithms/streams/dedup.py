@@ -1,0 +1,102 @@
+"""The redundancy-free organisation of a batch's vertices (Sven, Algorithm 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_TABLE_SLOTS_PER_ENTRY = 64
+
+
+@dataclass(frozen=True)
+class Organization:
+    """Where every entry of a vertex series stands among its distinct vertices.
+
+    Attributes:
+        distinct: int64 [U], V_u, the distinct vertices in first-seen order.
+        last: int64 [U], the last position in the series at which each of them occurs.
+        position: int64 [L], Psi, such that ``distinct[position]`` is the series.
+        last_interaction: int64 [U], Phi, the interaction of the last occurrence; None where no interactions were given.
+    """
+
+    distinct: Tensor
+    last: Tensor
+    position: Tensor
+    last_interaction: Tensor | None = None
+
+    @property
+    def redundancy(self) -> float:
+        """Eta, the share of entries that repeat an earlier one; 0 for an empty series."""
+        total = self.position.numel()
+        return (total - self.distinct.numel()) / total if total else 0.0
+
+
+def organize(entries: Tensor, interaction: Tensor | None = None) -> Organization:
+    """Organise a vertex series without redundancy (Sven, Algorithm 2).
+
+    The printed algorithm compares every entry with every distinct vertex. This one is linear where the vertices are
+    dense enough for a table and costs one sort elsewhere; the result is the same, on every device.
+
+    Args:
+        entries: int64 [L], V_o.
+        interaction: int64 [L], the interaction j to which each entry belongs.
+
+    >>> organize(torch.tensor([7, 3, 7, 5])).distinct.tolist()
+    [7, 3, 5]
+    """
+    distinct, last, position = (by_loop if entries.device.type == "cpu" else by_tensors)(entries)
+    return Organization(distinct, last, position, None if interaction is None else interaction[last])
+
+
+def by_loop(entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return distinct, last and position of `organize`, for entries (int64 [L]) on the CPU."""
+    from lightning_tgnn.algorithms.streams import dedup_loops  # imports the compiler: only where it is used
+
+    if entries.numel() == 0:
+        return entries, entries, entries
+    slots, num_slots = _slots(entries)
+    arrays = dedup_loops.organize(entries.numpy(), slots.numpy(), num_slots)
+    distinct, last, position = map(torch.from_numpy, arrays)
+    return distinct, last, position
+
+
+def by_tensors(entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return distinct, last and position of `organize`, for entries (int64 [L]) on any device."""
+    first, last = _first_and_last(entries)
+    is_first = _opens_its_value(first)
+    seen = is_first.nonzero().squeeze(1)
+    return entries[seen], last[seen], (is_first.cumsum(0) - 1)[first]
+
+
+def first_positions(entries: Tensor) -> Tensor:
+    """Return the positions, ascending, at which a value of ``entries`` (int64 [L]) occurs for the first time."""
+    first, _ = _first_and_last(entries)
+    return _opens_its_value(first).nonzero().squeeze(1)
+
+
+def _opens_its_value(first: Tensor) -> Tensor:
+    return first == torch.arange(first.numel(), device=first.device)
+
+
+def _first_and_last(entries: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for every entry the first and the last position of its value, both int64 [L]."""
+    if entries.numel() == 0:
+        return entries, entries
+    slots, num_slots = _slots(entries)
+    positions = torch.arange(entries.numel(), device=entries.device)
+    # Uninitialised on purpose: only the slots that occur are read, and those are overwritten first.
+    table = positions.new_empty(num_slots)
+    first = table.scatter_reduce_(0, slots, positions, "amin", include_self=False)[slots]
+    last = table.scatter_reduce_(0, slots, positions, "amax", include_self=False)[slots]
+    return first, last
+
+
+def _slots(entries: Tensor) -> tuple[Tensor, int]:
+    """Return a number for every entry, equal for equal values, and a bound on the numbers."""
+    lowest, highest = torch.stack(entries.aminmax()).tolist()
+    if highest - lowest < _TABLE_SLOTS_PER_ENTRY * entries.numel():
+        return entries - lowest, highest - lowest + 1
+    values, slots = torch.unique(entries, return_inverse=True)
+    return slots, values.numel()

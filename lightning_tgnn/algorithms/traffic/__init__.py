@@ -1,0 +1,1 @@
+"""What need not travel, and in which pieces the rest does."""

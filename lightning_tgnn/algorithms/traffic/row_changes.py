@@ -1,0 +1,145 @@
+"""Rows that are worth sending again, what of them is sent, and what their receiver makes of it (CDFGNN, section 4.1).
+
+On the CPU each function is one compiled pass over memory, which is what they cost; elsewhere it is made of tensor
+operations.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.traffic.quantize import (
+    Blocks,
+    block_ends,
+    dequantize_by_tensors,
+    quantize_by_tensors,
+    quantized_width,
+)
+
+
+def changed_rows(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+    """Return which rows differ from what was last sent by more than the threshold (Algorithm 2, line 4).
+
+    A row goes where ``max |z - z~| > eps * max |z~|``; with a threshold of 0 every row that has changed at all. One
+    that has become NaN goes as well: nobody is to go on with what it was.
+
+    Args:
+        values: float32 [m, k].
+        places: int64 [n], the rows of ``values`` that are z.
+        sent: float32 [n, k], z~.
+        threshold: eps.
+
+    Returns:
+        int64 [g], positions in ``places``, ascending.
+    """
+    if not values.shape[1]:
+        return places[:0]
+    if values.device.type == "cpu":
+        from lightning_tgnn.algorithms.traffic import row_change_loops  # late: the compiler takes a second to import
+
+        going = row_change_loops.changed(values.numpy(), places.numpy(), sent.numpy(), threshold)
+        return torch.from_numpy(going).nonzero().squeeze(1)
+    return changed_rows_by_tensors(values, places, sent, threshold)
+
+
+def changed_rows_by_tensors(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+    """Return what `changed_rows` does, on any device."""
+    going = (values[places] - sent).abs_().amax(1) <= threshold * sent.abs().amax(1)  # amax of NaN is NaN
+    return going.logical_not_().nonzero().squeeze(1)
+
+
+def quantize_rows(values: Tensor, places: Tensor, bits: int, blocks: Blocks = ()) -> tuple[Tensor, float]:
+    """Return rows of ``values`` (float32 [m, k]) as `quantize` makes them, uint8 [n, bytes], and the greatest error."""
+    if values.device.type == "cpu" and values.shape[1]:
+        from lightning_tgnn.algorithms.traffic import row_change_loops
+
+        data, ends = _room(len(places), values.shape[1], bits, blocks), block_ends(values.shape[1], blocks)
+        error = row_change_loops.quantize_rows(values.numpy(), places.numpy(), ends, bits, data.numpy())
+        return data, float(error)
+    return quantize_rows_by_tensors(values, places, bits, blocks)
+
+
+def quantize_rows_by_tensors(values: Tensor, places: Tensor, bits: int, blocks: Blocks = ()) -> tuple[Tensor, float]:
+    """Return what `quantize_rows` does, on any device."""
+    rows = values[places]
+    data = quantize_by_tensors(rows, bits, blocks)
+    return data, _greatest(rows - dequantize_by_tensors(data, rows.shape[1], bits, blocks))
+
+
+def quantize_changes(
+    values: Tensor, places: Tensor, table: Tensor, entries: Tensor, bits: int, blocks: Blocks = ()
+) -> tuple[Tensor, float]:
+    """Return quantised by how much rows differ from those of a table, and add to the table what a receiver will.
+
+    So both sides go on from the same row, and the errors of quantisation do not add up.
+
+    Args:
+        values: float32 [m, k].
+        places: int64 [n], the rows of ``values`` to take.
+        table: float32 [t, k]; written.
+        entries: int64 [n], distinct, the rows of the table that they are compared with.
+        bits: 2, 4, 8 or 16.
+        blocks: As in `quantize`.
+
+    Returns:
+        uint8 [n, bytes], and the greatest error.
+    """
+    if values.device.type == "cpu" and values.shape[1]:
+        from lightning_tgnn.algorithms.traffic import row_change_loops as loops
+
+        data, ends = _room(len(places), values.shape[1], bits, blocks), block_ends(values.shape[1], blocks)
+        error = loops.quantize_changes(
+            values.numpy(), places.numpy(), table.numpy(), entries.numpy(), ends, bits, data.numpy()
+        )
+        return data, float(error)
+    return quantize_changes_by_tensors(values, places, table, entries, bits, blocks)
+
+
+def quantize_changes_by_tensors(
+    values: Tensor, places: Tensor, table: Tensor, entries: Tensor, bits: int, blocks: Blocks = ()
+) -> tuple[Tensor, float]:
+    """Return and write what `quantize_changes` does, on any device."""
+    rows = values[places] - table[entries]
+    data = quantize_by_tensors(rows, bits, blocks)
+    decoded = dequantize_by_tensors(data, rows.shape[1], bits, blocks)
+    table.index_add_(0, entries, decoded)
+    return data, _greatest(rows - decoded)
+
+
+def add_quantized(table: Tensor, entries: Tensor, data: Tensor, bits: int, blocks: Blocks = ()) -> None:
+    """Add to rows of a table what quantised rows stand for.
+
+    Args:
+        table: float32 [t, k]; written.
+        entries: int64 [n], may repeat.
+        data: uint8 [n, bytes].
+        bits: 2, 4, 8 or 16.
+        blocks: As in `quantize`.
+    """
+    if table.device.type == "cpu" and table.shape[1]:
+        from lightning_tgnn.algorithms.traffic import row_change_loops
+
+        ends = block_ends(table.shape[1], blocks)
+        row_change_loops.add_quantized(table.numpy(), entries.numpy(), data.numpy(), ends, bits)
+    else:
+        table.index_add_(0, entries, dequantize_by_tensors(data, table.shape[1], bits, blocks))
+
+
+def add_rows(table: Tensor, entries: Tensor, rows: Tensor) -> None:
+    """Add rows (float32 [n, k]) to those of a table; entries may repeat, and negative ones are left out."""
+    if table.device.type == "cpu":
+        from lightning_tgnn.algorithms.traffic import row_change_loops
+
+        row_change_loops.add_rows(table.numpy(), entries.numpy(), rows.numpy())
+    else:
+        taken = entries >= 0
+        table.index_add_(0, entries[taken], rows[taken])
+
+
+def _room(rows: int, columns: int, bits: int, blocks: Blocks) -> Tensor:
+    return torch.empty(rows, quantized_width(columns, bits, blocks), dtype=torch.uint8)
+
+
+def _greatest(differences: Tensor) -> float:
+    return float(differences.abs().max()) if differences.numel() else 0.0

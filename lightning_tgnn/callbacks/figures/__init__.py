@@ -1,0 +1,1 @@
+"""What monitors measure, and how it is written."""

@@ -1,0 +1,76 @@
+"""Histograms, curves and points for the loggers that can show them: TensorBoard's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.streams.score_bins import precision_recall
+
+
+def writers_of(trainer: pl.Trainer) -> list[Any]:
+    """Return the TensorBoard writers of the first rank; the other ranks have none."""
+    if not trainer.is_global_zero:
+        return []
+    writers = [getattr(logger, "experiment", None) for logger in trainer.loggers]
+    return [writer for writer in writers if hasattr(writer, "add_histogram_raw")]
+
+
+def write_histogram(writer: Any, tag: str, counts: Tensor, lowest: float, highest: float, step: int) -> None:
+    """Write values counted in equal bins; the sums that TensorBoard wants as well are those of the bins' centres.
+
+    Args:
+        writer: A SummaryWriter.
+        tag: Its name.
+        counts: float64 [bins], see `bin_counts`.
+        lowest: Where the first bin begins.
+        highest: Where the last one ends.
+        step: Of the trainer.
+    """
+    edges = torch.linspace(lowest, highest, len(counts) + 1, dtype=torch.float64)
+    centres = (edges[1:] + edges[:-1]) / 2
+    writer.add_histogram_raw(
+        tag,
+        min=lowest,
+        max=highest,
+        num=int(counts.sum()),
+        sum=float(counts @ centres),
+        sum_squares=float(counts @ centres.square()),
+        bucket_limits=edges[1:].tolist(),
+        bucket_counts=counts.tolist(),
+        global_step=step,
+    )
+
+
+def write_curve(writer: Any, tag: str, positives: Tensor, negatives: Tensor, step: int) -> None:
+    """Write the precision-recall curve of scores in [0, 1], counted as in `precision_recall`."""
+    curve = {name: values.numpy() for name, values in precision_recall(positives, negatives).items()}
+    writer.add_pr_curve_raw(
+        tag,
+        curve["true_positives"],
+        curve["false_positives"],
+        curve["true_negatives"],
+        curve["false_negatives"],
+        curve["precision"],
+        curve["recall"],
+        global_step=step,
+        num_thresholds=len(positives),
+    )
+
+
+def write_points(writer: Any, points: Tensor, labels: Sequence[Sequence[Any]], header: list[str], step: int) -> None:
+    """Write points for the projector.
+
+    Args:
+        writer: A SummaryWriter.
+        points: float32 [n, d].
+        labels: For each point what is known of it.
+        header: Names of that.
+        step: Of the trainer.
+    """
+    rows = [[str(value) for value in row] for row in labels]
+    writer.add_embedding(points, metadata=rows, metadata_header=header, global_step=step, tag="embeddings")

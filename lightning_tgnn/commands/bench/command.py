@@ -1,0 +1,19 @@
+"""``lightning-tgnn bench``: trains with several strategies in turn and compares speed, traffic and what was learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_tgnn.commands.bench.events import bench_events, event_options
+from lightning_tgnn.commands.bench.graph import bench_graph, graph_options
+from lightning_tgnn.commands.shared.kinds import EVENTS, GRAPH, Side, run_for_kind
+
+
+def bench(arguments: Sequence[str]) -> None:
+    """Run the command; every process runs all of it, the first one reports.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+    sides = {EVENTS: Side(event_options(), bench_events), GRAPH: Side(graph_options(), bench_graph)}
+    run_for_kind("bench", arguments, sides)

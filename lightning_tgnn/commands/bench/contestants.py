@@ -1,0 +1,63 @@
+"""What `bench` compares: registered strategies, each with options of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lightning.pytorch.strategies import StrategyRegistry
+
+from lightning_tgnn.commands.shared.named_options import name_and_options
+from lightning_tgnn.commands.shared.options import names_of
+from lightning_tgnn.strategies.runner import PlanRunner
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A strategy to compare.
+
+    Attributes:
+        build: Makes a new one.
+        options: What it is made with.
+    """
+
+    build: Callable[..., PlanRunner]
+    options: dict[str, Any]
+
+    def strategy(self) -> PlanRunner:
+        """Return a new strategy."""
+        return self.build(**self.options)
+
+
+def contestants_of(text: str, *, share_node_state: bool) -> dict[str, Contestant]:
+    """Return the strategies of a list with commas, each by what is written of it.
+
+    Options follow a name after colons, see `name_and_options`.
+
+    Args:
+        text: The list.
+        share_node_state: Whether their ranks share a node state: those of event streams do, those of graphs do not.
+
+    Raises:
+        InvalidArgumentError: There is no such strategy of this kind, or it takes no such option.
+
+    >>> found = contestants_of("depcache, sven:staleness=0:row_cache_mb=0", share_node_state=True)
+    >>> {name: contestant.options for name, contestant in found.items()}
+    {'depcache': {}, 'sven:staleness=0:row_cache_mb=0': {'staleness': 0, 'row_cache_mb': 0}}
+    """
+    registered = {name: entry["strategy"] for name, entry in StrategyRegistry.items()}
+    fitting: dict[str, Callable[..., PlanRunner]] = {
+        name: found
+        for name, found in registered.items()
+        if isinstance(found, type) and issubclass(found, PlanRunner) and found.shares_node_state == share_node_state
+    }
+    entries = names_of("strategies", text, fitting, lambda entry: entry.partition(":")[0])
+    return {written: _contestant(written, fitting) for written in entries}
+
+
+def _contestant(written: str, classes: dict[str, Callable[..., PlanRunner]]) -> Contestant:
+    name, options = name_and_options("strategies", written)
+    contestant = Contestant(classes[name], options)
+    contestant.strategy()  # before processes are started: a mistake is said once
+    return contestant

@@ -1,0 +1,120 @@
+"""``lightning-tgnn bench`` on a stream: strategies that share node state, by events/s, bytes per event and AP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as pl
+
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.commands.bench.contestants import contestants_of
+from lightning_tgnn.commands.bench.processes import Processes
+from lightning_tgnn.commands.bench.step_meter import StepMeter
+from lightning_tgnn.commands.bench.tables import print_bench
+from lightning_tgnn.commands.bench.turns import RunOptions, median_round, take_turns
+from lightning_tgnn.commands.shared.kinds import EVENTS, KindOption
+from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.data import TemporalDataModule
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.tasks import LinkPrediction
+from lightning_tgnn.types import RankLayout
+
+_DESCRIPTION = """Train with several strategies in turn and compare them: events/s, bytes sent, exchange hidden, AP.
+
+  lightning-tgnn bench --source wikipedia.txt.gz --strategies sven,depcomm,depcache --devices 2
+  torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+    --no-python lightning-tgnn bench --source wikipedia.txt.gz      the same on each of two hosts
+  lightning-tgnn bench --kind graph --help                          strategies for static graphs
+
+Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all figures.
+"""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What to measure.
+
+    Args:
+        strategies: Names, separated by commas. Options of a strategy follow its name after colons, with values as in
+            YAML: sven,sven:staleness=0:partition=range,depcache.
+        warmup: Steps before measuring, at least 1.
+        steps: Steps to measure, as far as the first epoch goes.
+        epochs: Epochs to train in the last round, with the validation AP at the end; 0 ends with the steps to measure.
+    """
+
+    strategies: str = "sven,depcomm,depcache"
+    warmup: int = 10
+    steps: int = 50
+    epochs: int = 0
+
+    def __post_init__(self) -> None:
+        contestants_of(self.strategies, share_node_state=True)
+        check_int("warmup", self.warmup, minimum=1, cure="10 is usual: loops are compiled in the first steps")
+        check_int("steps", self.steps, minimum=1, cure="50 is usual")
+        check_int("epochs", self.epochs, minimum=0, cure="0 measures speed alone, 1 adds the AP after an epoch")
+
+
+def event_options() -> Options:
+    """Return what the command takes for a stream."""
+    classes = (KindOption, BenchOptions, RunOptions, TemporalDataModule, LinkPrediction)
+    return Options("bench", _DESCRIPTION, {kind: set() for kind in classes})
+
+
+def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]) -> None:
+    """Train, compare and keep the figures.
+
+    Args:
+        own: Arguments of `BenchOptions`.
+        of_run: Arguments of `RunOptions`.
+        of_data: Arguments of `TemporalDataModule`.
+        of_task: Arguments of `LinkPrediction`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+    options, run, data = BenchOptions(**own), RunOptions(**of_run), TemporalDataModule(**of_data)
+    LinkPrediction(**of_task)  # before processes are started: a mistake is said once
+    processes = Processes.of(run.devices, run.num_nodes)
+    steps = _steps(options, data, processes.ranks)
+    about = {"kind": EVENTS, "source": str(data.source), "ranks": processes.ranks, "hosts": processes.num_nodes}
+    about |= {"batch_size": data.batch_size, "warmup": options.warmup, "steps": steps, "rounds": run.rounds}
+
+    def train(strategy: PlanRunner, is_last: bool) -> dict[str, Any]:
+        limits = _limits(options.epochs if is_last else 0, options.warmup + steps)
+        meter = StepMeter(options.warmup, steps)
+        trainer = run.trainer(strategy, processes, callbacks=[meter], **limits)
+        return _trained(trainer, meter, LinkPrediction(**of_task), data)
+
+    contestants = contestants_of(options.strategies, share_node_state=True)
+    summary = partial(median_round, measure="events_per_second", last=["val_ap"], higher_is_faster=True)
+    results = take_turns(contestants, run, about | {"task": of_task}, train, summary)
+    print_bench(results, about, run.output)
+
+
+def _steps(options: BenchOptions, data: TemporalDataModule, ranks: int) -> int:
+    """Return how many steps there are to measure."""
+    loader = data.train_dataloader().follow(DataParallel(), RankLayout.of(ranks), 0)
+    if len(loader) <= options.warmup:
+        cure = "give a smaller --warmup, a longer stream, or a smaller --batch_size"
+        received = f"{options.warmup} of {len(loader)}"
+        raise InvalidArgumentError(refusal("warmup", "less than the steps of an epoch", received, cure))
+    return min(options.steps, len(loader) - options.warmup)
+
+
+def _limits(epochs: int, steps: int) -> dict[str, Any]:
+    """Return how long a Trainer trains: for some epochs, or if there are none, for some steps."""
+    if epochs:
+        return {"max_epochs": epochs}
+    return {"max_epochs": 1, "limit_train_batches": steps, "limit_val_batches": 0}
+
+
+def _trained(trainer: pl.Trainer, meter: StepMeter, task: LinkPrediction, data: TemporalDataModule) -> dict[str, Any]:
+    """Train and return what was measured."""
+    pl.seed_everything(data.seed, verbose=False)
+    trainer.fit(task, datamodule=data)
+    assert meter.measurement is not None
+    ap = trainer.callback_metrics.get("val/ap")
+    return {**meter.measurement.figures(), "val_ap": None if ap is None else float(ap)}

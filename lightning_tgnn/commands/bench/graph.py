@@ -1,0 +1,109 @@
+"""``lightning-tgnn bench`` on a static graph: full-batch strategies, by seconds and bytes per epoch and accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as pl
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.commands.bench.contestants import contestants_of
+from lightning_tgnn.commands.bench.epoch_meter import EpochMeter
+from lightning_tgnn.commands.bench.processes import Processes
+from lightning_tgnn.commands.bench.tables import print_graph_bench
+from lightning_tgnn.commands.bench.turns import RunOptions, median_round, take_turns
+from lightning_tgnn.commands.shared.kinds import GRAPH, KindOption
+from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.data import FullGraphDataModule
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.tasks import NodeClassification
+
+_DESCRIPTION = """Train with several strategies in turn and compare them: seconds and bytes per epoch, accuracy.
+
+  lightning-tgnn bench --source cora.npz --strategies cdfgnn:cache=false:bits=none,cdfgnn --devices 4 --epochs 200
+  torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+    --no-python lightning-tgnn bench --source cora.npz              the same on each of two hosts
+  lightning-tgnn bench --kind graph                                 on a generated graph
+  lightning-tgnn bench --kind events --help                         strategies for streams
+
+Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all figures.
+There is no dropout unless it is given: it changes every row in every epoch, which leaves a cache little to save.
+"""
+
+_DEFAULTS = {"dropout": 0.0}
+
+
+@dataclass(frozen=True)
+class GraphBenchOptions:
+    """What to measure.
+
+    Args:
+        strategies: Names, separated by commas. Options of a strategy follow its name after colons, with values as in
+            YAML: cdfgnn,cdfgnn:cache=false:bits=none,cdfgnn:partition=ebv.
+        warmup: Epochs before the time is taken, at least 1; bytes and rows are those of all epochs.
+        epochs: Epochs to train in every round.
+    """
+
+    strategies: str = "cdfgnn:cache=false:bits=none,cdfgnn:bits=none,cdfgnn:cache=false,cdfgnn"
+    warmup: int = 5
+    epochs: int = 50
+
+    def __post_init__(self) -> None:
+        contestants_of(self.strategies, share_node_state=False)
+        check_int("warmup", self.warmup, minimum=1, cure="5 is usual: loops are compiled in the first epochs")
+        check_int("epochs", self.epochs, minimum=1, cure="50 is usual")
+        if self.warmup >= self.epochs:
+            cure = "give a smaller --warmup, or more --epochs"
+            raise InvalidArgumentError(refusal("warmup", f"less than epochs={self.epochs}", self.warmup, cure))
+
+
+def graph_options() -> Options:
+    """Return what the command takes for a graph."""
+    classes = (KindOption, GraphBenchOptions, RunOptions, FullGraphDataModule, NodeClassification)
+    return Options("bench", _DESCRIPTION, {kind: set() for kind in classes}, _DEFAULTS)
+
+
+def bench_graph(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]) -> None:
+    """Train, compare and keep the figures.
+
+    Args:
+        own: Arguments of `GraphBenchOptions`.
+        of_run: Arguments of `RunOptions`.
+        of_data: Arguments of `FullGraphDataModule`.
+        of_task: Arguments of `NodeClassification`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+    options, run, data = GraphBenchOptions(**own), RunOptions(**of_run), FullGraphDataModule(**of_data)
+    NodeClassification(**of_task)  # before processes are started: a mistake is said once
+    processes, info = Processes.of(run.devices, run.num_nodes), data.info
+    about = {"kind": GRAPH, "source": str(data.source), "ranks": processes.ranks, "hosts": processes.num_nodes}
+    about |= {"vertices": info.num_nodes, "edges": info.num_edges}
+    about |= {"warmup": options.warmup, "epochs": options.epochs, "rounds": run.rounds}
+
+    def train(strategy: PlanRunner, is_last: bool) -> dict[str, Any]:
+        meter = EpochMeter(options.warmup, options.epochs)
+        limits = {"max_epochs": options.epochs, "limit_val_batches": 0}
+        trainer = run.trainer(strategy, processes, callbacks=[meter], **limits)
+        return _trained(trainer, meter, NodeClassification(**of_task), data, with_test=is_last)
+
+    contestants = contestants_of(options.strategies, share_node_state=False)
+    of_last = ["train_accuracy", "test_accuracy"]
+    summary = partial(median_round, measure="seconds_per_epoch", last=of_last, higher_is_faster=False)
+    results = take_turns(contestants, run, about | {"task": of_task}, train, summary)
+    print_graph_bench(results, about, run.output)
+
+
+def _trained(
+    trainer: pl.Trainer, meter: EpochMeter, task: NodeClassification, data: FullGraphDataModule, *, with_test: bool
+) -> dict[str, Any]:
+    """Train and return what was measured."""
+    pl.seed_everything(data.seed, verbose=False)
+    trainer.fit(task, datamodule=data)
+    assert meter.measurement is not None
+    figures = {**meter.measurement.figures(), "train_accuracy": float(trainer.callback_metrics["train/accuracy"])}
+    (tested,) = trainer.test(task, datamodule=data, verbose=False) if with_test else [{}]
+    return {**figures, "test_accuracy": tested.get("test/accuracy")}

@@ -1,0 +1,84 @@
+"""What `bench` tells its user, on the first rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from rich.console import Console
+from rich.table import Table
+
+from lightning_tgnn.commands.shared.printed import print_table
+
+
+@rank_zero_only
+def say(line: str) -> None:
+    """Print a line."""
+    Console().print(line, soft_wrap=True, highlight=False)
+
+
+@rank_zero_only
+def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
+    """Print what was measured.
+
+    Args:
+        results: Figures of every strategy.
+        about: How they were measured.
+        output: Folder of the JSON file.
+    """
+    print_table(_table(results))
+    steps = f"{about['steps']} steps after {about['warmup']} others, median of {about['rounds']} rounds"
+    say(f"ranks: {about['ranks']}; {steps}")
+    say("B: bytes sent, node state only, without the all-reduce of gradients")
+    say(f"results: {Path(output) / 'bench.json'}")
+
+
+@rank_zero_only
+def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
+    """Print what was measured on a static graph; arguments as those of `print_bench`."""
+    print_table(_graph_table(results))
+    epochs = f"{about['epochs']} epochs, time without the first {about['warmup']}, median of {about['rounds']} rounds"
+    say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['edges']:,} edges; {epochs}")
+    say("B: bytes sent between replicas, mean of all epochs, without the all-reduce of gradients")
+    say(f"results: {Path(output) / 'bench.json'}")
+
+
+def _table(results: dict[str, dict[str, Any]]) -> Table:
+    table = Table("strategy", "events/s", "B/event", "of which", "hidden", "val AP")
+    _align(table)
+    for name, figures in results.items():
+        parts = [f"{part} {sent:,.0f}" for part, sent in figures["sent_per_event_by_operation"].items()]
+        table.add_row(
+            name,
+            f"{figures['events_per_second']:,.0f}",
+            f"{figures['sent_per_event']:,.0f}",
+            "\n".join(parts),
+            _or_blank(figures["hidden_share"], ".1%"),
+            _or_blank(figures["val_ap"], ".4f"),
+        )
+    return table
+
+
+def _graph_table(results: dict[str, dict[str, Any]]) -> Table:
+    table = Table("strategy", "s/epoch", "B/epoch", "rows sent", "training", "test")
+    _align(table)
+    for name, figures in results.items():
+        table.add_row(
+            name,
+            f"{figures['seconds_per_epoch']:.4f}",
+            f"{figures['bytes_per_epoch']:,.0f}",
+            _or_blank(figures["rows_share"], ".1%"),
+            f"{figures['train_accuracy']:.4f}",
+            _or_blank(figures["test_accuracy"], ".4f"),
+        )
+    return table
+
+
+def _align(table: Table) -> None:
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+
+
+def _or_blank(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

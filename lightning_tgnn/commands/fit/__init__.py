@@ -1,0 +1,1 @@
+"""``lightning-tgnn fit``, ``validate`` and ``test``: what LightningCLI leaves open."""

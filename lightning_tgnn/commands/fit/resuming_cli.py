@@ -1,0 +1,122 @@
+"""LightningCLI that finds the checkpoint of a run, refuses what contradicts it, and says how to go on after Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import yaml
+from jsonargparse import Namespace
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
+from lightning_tgnn.commands.fit.saved_task import saved_task
+from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+from lightning_tgnn.files.runs import WORDS, RunFolders, class_at
+from lightning_tgnn.tasks.resumable import CURE, check_same
+
+
+class ResumingCLI(LightningCLI):
+    """Takes ``last`` and ``best`` for a checkpoint, and settings beside it that it does not fix."""
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse the arguments, and keep them: a checkpoint will put its own in their place."""
+        super().parse_arguments(parser, args)
+        self._words = sys.argv[1:] if args is None else args
+
+    def _parse_ckpt_path(self) -> None:
+        chosen = self.config[self.config["subcommand"]]
+        word = chosen.get("ckpt_path")
+        if word in WORDS:
+            chosen["ckpt_path"] = str(RunFolders.of_trainer(chosen["trainer"]).find(word))
+            rank_zero_info(f"ckpt_path: {chosen['ckpt_path']} is the {word} checkpoint")
+        path = chosen.get("ckpt_path")
+        if path and Path(path).is_file():
+            self._take_saved_task(path)
+            self._keep_given_settings(self.config[self.config["subcommand"]]["model"])
+
+    def _take_saved_task(self, path: str) -> None:
+        """Take the task's arguments from a checkpoint, as LightningCLI does, but only what it may name."""
+        options = self.config[self.config["subcommand"]]
+        dumped = self.parser.dump(self.config, skip_link_targets=False, skip_none=False, format="yaml")
+        chosen = yaml.safe_load(dumped)[self.config["subcommand"]]["model"] or {}
+        model = saved_task(WholeCheckpointIO().load_checkpoint(path), chosen, file=path, trust=options["trust"])
+        if model is None:
+            return
+        if model["class_path"] != chosen.get("class_path"):
+            options.pop("model")  # arguments of another class
+        try:
+            self.config = self.parser.parse_object({self.config["subcommand"]: {"model": model}}, self.config)
+        except SystemExit:
+            sys.stderr.write(f"The hyperparameters in {path} do not fit the task.\n")
+            raise
+
+    def _keep_given_settings(self, saved: Namespace) -> None:
+        """Put those settings of the model back that were given, not only by default.
+
+        Args:
+            saved: The class and settings in the checkpoint.
+
+        Raises:
+            CheckpointError: They contradict it.
+        """
+        parse: Any = self.parser.parse_args if isinstance(self._words, list) else self.parser.parse_object
+        given = parse(self._words, defaults=False)[self.config["subcommand"]].get("model")
+        if given is None:
+            return
+        if given["class_path"] != saved["class_path"]:
+            requirement = f"{saved['class_path']}, as in the checkpoint"
+            raise CheckpointError(refusal("--model", requirement, given["class_path"], CURE))
+        arguments = _plain(given.get("init_args"))
+        may_change = getattr(class_at(saved["class_path"]), "may_change", frozenset(arguments))
+        for place in ("init_args", "dict_kwargs"):
+            held = saved.get(place)
+            check_same(_plain(held), arguments, "--model.{}", may_change)
+            for name in arguments.keys() & _plain(held).keys():
+                held[name] = given["init_args"][name]
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Return the trainer, watched."""
+        trainer = super().instantiate_trainer(**kwargs)
+        path = self._get(self.config, "ckpt_path")
+        self._watch = RunWatch(trainer, path)
+        trainer.callbacks[:0] = [self._watch, SameCheckpoint(path)]  # type: ignore[attr-defined]
+        return trainer
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except BaseException as error:
+            self._watch.remove_unused_folder(self.trainer)
+            if not was_interrupted(error):
+                raise
+            words = self._words if isinstance(self._words, list) else None
+            said = [self._watch.how_to_go_on(words, self.trainer)] if subcommand == "fit" else []
+            leave(*said, ranks=self.trainer.world_size)
+
+
+class SameCheckpoint(Callback):
+    """Refuses ranks that go on with different checkpoints.
+
+    Args:
+        path: What this rank has found; None for none.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Compare with the first rank."""
+        path = trainer.strategy.broadcast(self._path)
+        if path != self._path:
+            cure = "give its path, and keep runs in a folder that all machines see"
+            raise CheckpointError(refusal("ckpt_path", f"{path} as on the first rank", self._path, cure))
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    return settings.as_dict() if isinstance(settings, Namespace) else dict(settings or {})

@@ -1,0 +1,108 @@
+"""What `partition` finds and how it tells its user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from lightning_tgnn.algorithms.partitions.partition_cost import BalanceReport
+from lightning_tgnn.algorithms.partitions.reflexbicut import maximum_bound
+from lightning_tgnn.commands.shared.printed import print_table
+from lightning_tgnn.data.batches.presampled_demand import Presampled
+
+_FITTED_ON = {"metis": "other events", "reflexbicut": "fitted batches"}
+
+
+@dataclass(frozen=True)
+class PartitionResult:
+    """A partition, what it costs, and how long it took.
+
+    Attributes:
+        owner: int64 [N], the rank of every node.
+        seconds: To make it.
+        report: What it costs in the batches that it is judged on.
+        fitted: The same in those that it was fitted on, where it looks at any.
+    """
+
+    owner: Tensor
+    seconds: float
+    report: BalanceReport
+    fitted: BalanceReport
+
+    @property
+    def off_rank_share(self) -> float:
+        """Share of the rows needed that live on another rank."""
+        total = int(self.report.matrix.sum())
+        return 1 - int(self.report.saved.sum()) / total if total else 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """Return all but the owners as plain values."""
+        report = self.report
+        return {
+            "maximum": report.maximum,
+            "maximum_where_fitted": self.fitted.maximum,
+            "max_over_mean": report.max_over_mean,
+            "off_rank_share": self.off_rank_share,
+            "seconds": self.seconds,
+            "cost": report.cost.tolist(),
+            "saved": report.saved.tolist(),
+            "matrix": report.matrix.tolist(),
+            "residual": report.residual.tolist(),
+        }
+
+
+def print_partitions(
+    console: Console,
+    results: dict[str, PartitionResult],
+    fitted: Presampled,
+    judged: Presampled,
+    total: int,
+    folder: Path,
+) -> None:
+    """Print what partitions cost, what could be reached at best, and how to go on.
+
+    Args:
+        console: Where to.
+        results: By method.
+        fitted: What they could be fitted on.
+        judged: What they were measured on.
+        total: Global batches of the training part.
+        folder: Where their files are.
+    """
+    best = min(results, key=lambda name: results[name].report.maximum)
+    lines = (
+        f"judged on {len(judged.numbers)} of the {total} global batches of the training part, fitted on"
+        f" {len(fitted.numbers)} others (numbers in partition.json)"
+        + ("; metis takes all events but those judged on" if "metis" in results else ""),
+        f"cost: rows of node state that a rank sends and receives, {int(judged.demand.count.sum()):,} needed in all;"
+        f" no partition has a maximum below {maximum_bound(judged.demand):,.0f}",
+        f"results: {folder}",
+        f"to train with one: partition: {folder / best}.pt in the strategy's init_args",
+    )
+    print_table(_table(results), console)
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _table(results: dict[str, PartitionResult]) -> Table:
+    table = Table("method", "fitted on", "max cost", "max / mean", "off-rank rows", "saved, Eq. 5 (max)", "seconds")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for name, result in results.items():
+        report = result.report
+        saved, balance = f"{int(report.saved.max()):,}", f"{report.max_over_mean:.3f}"
+        table.add_row(
+            name,
+            _FITTED_ON.get(name, "nothing"),
+            f"{report.maximum:,}",
+            balance,
+            f"{result.off_rank_share:.1%}",
+            saved,
+            f"{result.seconds:.3f}",
+        )
+    return table

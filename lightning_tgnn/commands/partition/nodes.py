@@ -1,0 +1,158 @@
+"""``lightning-tgnn partition`` on a stream: compares partitions of the nodes and keeps them for training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from lightning_tgnn.algorithms.partitions.demand import Demand
+from lightning_tgnn.algorithms.partitions.partition_cost import balance_report
+from lightning_tgnn.algorithms.partitions.reflexbicut import maximum_bound, reflexbicut
+from lightning_tgnn.algorithms.partitions.simple import interval_partition, metis_partition, range_partition
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
+from lightning_tgnn.commands.partition.comparison import make_each
+from lightning_tgnn.commands.partition.heat_map import save_heat_map
+from lightning_tgnn.commands.partition.node_table import PartitionResult, print_partitions
+from lightning_tgnn.commands.shared.kinds import EVENTS, KindOption
+from lightning_tgnn.commands.shared.options import Options, names_of
+from lightning_tgnn.data.batches.event_pipeline import EventPipeline
+from lightning_tgnn.data.batches.presampled_demand import Presampled, presample_apart
+from lightning_tgnn.files.partitions import save_partition
+from lightning_tgnn.files.whole import write_text
+from lightning_tgnn.models import MODEL_NAMES, ModelConfig, build_model
+from lightning_tgnn.types import RankLayout
+
+_DESCRIPTION = """Compare partitions of the nodes of a stream: which rank owns the node state of which node.
+
+  lightning-tgnn partition --source wikipedia.txt.gz --ranks 8 --output runs/partition
+  lightning-tgnn fit ... --trainer.strategy.init_args.partition runs/partition/reflexbicut.pt
+  lightning-tgnn partition --kind graph --help                     the same of the edges of a static graph
+
+Rows of node state that training would move between ranks are counted over batches drawn ahead. A partition is fitted
+on some global batches of the training part and judged on as many others. DIR gets partition.json with all figures,
+METHOD.png with the imbalance between ranks, and METHOD.pt, which the strategies take.
+"""
+
+_DEFAULTS = {"batch_size": 600}
+Maker = Callable[[Demand, Tensor, Tensor], Tensor]
+MAKERS: dict[str, Maker] = {
+    "range": lambda demand, src, dst: range_partition(demand.num_nodes, demand.num_ranks),
+    "interval": lambda demand, src, dst: interval_partition(demand.num_nodes, demand.num_ranks),
+    "metis": lambda demand, src, dst: metis_partition(src, dst, demand.num_nodes, demand.num_ranks),
+    "reflexbicut": lambda demand, src, dst: reflexbicut(demand),
+}
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """What to compare.
+
+    Args:
+        ranks: Ranks that will train, over all hosts.
+        methods: Names, separated by commas: range, interval, metis, reflexbicut. metis needs dgl.
+        batches: Global batches to fit on, and as many others to judge on, spread evenly over the training part; half of
+            the training part each where it has fewer than twice as many.
+        model: "tgn", "jodie" or "apan": decides whose neighbours are sampled.
+        output: Folder of the results; files of an earlier comparison are overwritten.
+    """
+
+    ranks: int
+    methods: str = "range,interval,metis,reflexbicut"
+    batches: int = 32
+    model: str = "tgn"
+    output: str = "runs/partition"
+
+    def __post_init__(self) -> None:
+        names_of("methods", self.methods, MAKERS)
+        check_choice("model", self.model, MODEL_NAMES)
+        check_int("ranks", self.ranks, minimum=1, cure="give the number of ranks that will train, for example 8")
+        check_int("batches", self.batches, minimum=1, cure="32 is usual")
+
+
+def node_options() -> Options:
+    """Return what the command takes for a stream."""
+    groups: dict[Callable[..., Any], set[str]] = {
+        KindOption: set(),
+        PartitionOptions: set(),
+        EventPipeline: {"presample"},
+    }
+    return Options("partition", _DESCRIPTION, groups, _DEFAULTS)
+
+
+def partition_nodes(own: dict[str, Any], of_data: dict[str, Any]) -> None:
+    """Compare and keep.
+
+    Args:
+        own: Arguments of `PartitionOptions`.
+        of_data: Arguments of `EventPipeline`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+    options, data, console = PartitionOptions(**own), EventPipeline(**of_data), Console()
+    data.sampled_roots = build_model(options.model, ModelConfig(), data.info).sampled_roots
+    loader = data.train_dataloader()
+    fitted, judged = presample_apart(loader, options.ranks, options.batches)
+    known = torch.ones(len(data.store.src), dtype=torch.bool)
+    known[judged.events] = False
+    src, dst = data.store.src[known], data.store.dst[known]
+    names = names_of("methods", options.methods, MAKERS)
+    results = make_each({name: partial(_measured, MAKERS[name], fitted, judged, src, dst) for name in names}, console)
+    _write(Path(options.output), results, fitted, judged, data, options)
+    total = len(loader.follow(DataParallel(), RankLayout.of(options.ranks), 0))
+    print_partitions(console, results, fitted, judged, total, Path(options.output))
+
+
+def _measured(make: Maker, fitted: Presampled, judged: Presampled, src: Tensor, dst: Tensor) -> PartitionResult:
+    _load(make)
+    begin = perf_counter()
+    owner = make(fitted.demand, src, dst)
+    seconds = perf_counter() - begin
+    return PartitionResult(owner, seconds, balance_report(judged.demand, owner), balance_report(fitted.demand, owner))
+
+
+def _load(make: Maker) -> None:
+    """Have libraries imported and loops compiled, which is not the method's time."""
+    nodes = torch.arange(4)
+    ranks = torch.arange(3).repeat(4)
+    demand = Demand.of(ranks, nodes.repeat_interleave(3), num_ranks=3, num_nodes=4)
+    with suppress(InvalidArgumentError):  # what is wrong is said when it is asked for
+        make(demand, nodes, nodes)
+
+
+def _write(
+    folder: Path,
+    results: dict[str, PartitionResult],
+    fitted: Presampled,
+    judged: Presampled,
+    data: EventPipeline,
+    options: PartitionOptions,
+) -> None:
+    highest = max(int(result.report.residual.max()) for result in results.values())
+    for name, result in results.items():
+        save_partition(folder / f"{name}.pt", result.owner, options.ranks, name, data.info.fingerprint)
+        save_heat_map(folder / f"{name}.png", result.report.residual, f"{name}: rows below the busiest pair", highest)
+    figures = {
+        "kind": EVENTS,
+        "source": str(data.source),
+        "ranks": options.ranks,
+        "batch_size": data.batch_size,
+        "model": options.model,
+        "fitted_batches": fitted.numbers,
+        "judged_batches": judged.numbers,
+        "fingerprint": data.info.fingerprint,
+        "maximum_bound": maximum_bound(judged.demand),
+        "methods": {name: result.figures() for name, result in results.items()},
+    }
+    write_text(folder / "partition.json", json.dumps(figures, indent=1))

@@ -1,0 +1,186 @@
+"""``lightning-tgnn predict``: answers of a trained model to the questions of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from lightning_tgnn.checks import InvalidArgumentError, RowError, check_import, refusal
+from lightning_tgnn.commands.predict.options import DESCRIPTION, QUESTIONS, PredictOptions
+from lightning_tgnn.commands.predict.place import check_place
+from lightning_tgnn.commands.predict.question_status import OK, plain, with_status, with_unknown
+from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.data.readers.frame_columns import time_column
+from lightning_tgnn.serving.saved_predictor import is_saved_predictor
+from lightning_tgnn.serving.tables import answer_table, check_table, read_pieces
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lightning_tgnn.serving import Predictor
+
+Answer = Callable[["pd.DataFrame"], "pd.DataFrame"]
+
+
+def predict(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+        DataError: A table does not hold what it has to.
+    """
+    (chosen,) = Options("predict", DESCRIPTION, {PredictOptions: set()}).parse(arguments)
+    options = PredictOptions(**chosen)
+    for argument in (*QUESTIONS, "candidates", "events"):
+        if getattr(options, argument) is not None:
+            check_table(argument, getattr(options, argument))
+    for argument in ("output", "save"):
+        if getattr(options, argument) is not None:
+            check_place(argument, getattr(options, argument))
+    predictor = _predictor(options)
+    if options.events is not None:
+        for piece in _pieces(predictor, options, "events", ("src", "dst")):
+            with _rows_of_file(options, "events", piece):
+                _observe(predictor, piece)
+    columns = QUESTIONS[options.question]
+    answer = _ANSWERS[options.question](predictor, options)
+    count = not_ok = 0
+    with answer_table(options.output) as add:
+        for piece in _pieces(predictor, options, options.question, columns):
+            questions, status = with_status(predictor, piece, columns, options.side)
+            known = questions[status == OK].apply(plain)
+            with _rows_of_file(options, options.question, known):
+                answers = answer(known)
+            unknown = _asked(predictor, questions[status != OK], list(columns))
+            unknown = unknown.assign(status=status[status != OK])
+            answered = with_unknown(answers, unknown)
+            add(answered)
+            count += len(piece)
+            not_ok += int((answered["status"] != OK).sum())  # such a question has one row
+    if options.save is not None:
+        predictor.save(options.save)
+    failed = f" ({not_ok:,} not ok, see column status)" if not_ok else ""
+    said = f"{count:,} answer{'' if count == 1 else 's'}{failed}: {options.output}"
+    Console().print(said, soft_wrap=True, highlight=False, markup=False)
+
+
+def _predictor(options: PredictOptions) -> Predictor:
+    path = Path(options.ckpt_path)
+    if not path.is_file():
+        raise InvalidArgumentError(refusal("ckpt_path", "a file", str(path), "give a checkpoint of a run"))
+    from lightning_tgnn.serving import Predictor  # late: with Lightning, which refusals do not wait for
+
+    paths = {name: getattr(options, name) for name in ("task", "model", "message")}
+    own: dict[str, Any] = {name: check_import(name, given) for name, given in paths.items() if given is not None}
+    if is_saved_predictor(path):
+        for name in ("source", "root"):
+            if getattr(options, name) is not None:
+                cure = "leave it out: the file needs no stream"
+                raise InvalidArgumentError(refusal(name, "of a checkpoint's stream", getattr(options, name), cure))
+        return Predictor.load(path, device=options.device, trust=options.trust, **own)
+    door: dict[str, Any] = {"device": options.device, "root": options.root, "trust": options.trust}
+    return Predictor.from_checkpoint(path, options.source, **door, **own)
+
+
+def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple[str, ...]) -> Iterator[pd.DataFrame]:
+    path = getattr(options, name)
+    names = predictor.edge_feature_names
+    read = None if name == "events" and names is None else {*ids, "time", *((names or ()) if name == "events" else ())}
+    pieces = read_pieces(name, path, ids, text_ids=not predictor.ids_are_integers, rows=options.batch_size)
+    for number, piece in enumerate(pieces):
+        unread = [] if read is None else [repr(column) for column in piece.columns if column not in read]
+        if unread and number == 0:
+            notice = f"{path}: nothing reads the column(s) {', '.join(unread)}"
+            Console(stderr=True).print(notice, soft_wrap=True, highlight=False, markup=False)
+        yield piece
+
+
+@contextmanager
+def _rows_of_file(options: PredictOptions, name: str, piece: pd.DataFrame) -> Iterator[None]:
+    """Say of a row that is refused where it is in its file, not in the piece."""
+    try:
+        yield
+    except RowError as error:
+        if error.column == "candidates":  # asked about with every piece, as a whole
+            raise error.in_file(options.candidates, 0) from None
+        raise error.in_file(getattr(options, name), int(piece.index[error.row]) - error.row) from None
+
+
+def _time(piece: pd.DataFrame) -> Any:
+    return piece["time"] if "time" in piece.columns else None
+
+
+def _observe(predictor: Predictor, piece: pd.DataFrame) -> None:
+    features = piece.drop(columns=["src", "dst", "time"], errors="ignore")
+    if "time" not in piece.columns:
+        cure = "give every event its time"
+        raise InvalidArgumentError(refusal("events", "a table with time", list(piece.columns), cure))
+    given = None if features.shape[1] == 0 else features
+    predictor.observe(piece["src"].to_numpy(), piece["dst"].to_numpy(), piece["time"], given)
+
+
+def _score(predictor: Predictor, options: PredictOptions) -> Answer:
+    def answer(piece: pd.DataFrame) -> pd.DataFrame:
+        probability = predictor.score(piece["src"].to_numpy(), piece["dst"].to_numpy(), _time(piece))
+        return _asked(predictor, piece, ["src", "dst"]).assign(probability=probability)
+
+    return answer
+
+
+def _top_k(predictor: Predictor, options: PredictOptions) -> Answer:
+    candidates = None
+    if options.candidates is not None:
+        pieces = [piece["dst"].to_numpy() for piece in _pieces(predictor, options, "candidates", ("dst",))]
+        candidates = np.concatenate(pieces)
+
+    def answer(piece: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        best = predictor.top_k(
+            piece["src"].to_numpy(),
+            _time(piece),
+            k=options.k,
+            candidates=candidates,
+            exclude_seen=options.exclude_seen,
+        )
+        asked = _asked(predictor, piece, ["src"])
+        asked = asked.loc[asked.index.repeat(options.k)]
+        is_found = ~np.ma.getmaskarray(best.destinations).ravel()
+        rank = np.tile(np.arange(1, options.k + 1), len(piece))
+        found = pd.Series(best.destinations.data.ravel(), asked.index)
+        nullable: Any = {"i": "Int64", "u": "UInt64"}.get(found.dtype.kind, "string")
+        found = found.astype(nullable).where(is_found)
+        ranks = pd.Series(rank, asked.index, dtype="Int64").where(is_found)
+        asked = asked.assign(rank=ranks, dst=found, probability=best.probabilities.ravel())
+        return asked.assign(status=np.where(is_found, OK, "no candidate is left"))[is_found | (rank == 1)]
+
+    return answer
+
+
+def _embed(predictor: Predictor, options: PredictOptions) -> Answer:
+    def answer(piece: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        vectors = predictor.embed(piece["node"].to_numpy(), _time(piece), side=options.side)
+        named = pd.DataFrame(vectors, piece.index, columns=[f"e{i}" for i in range(vectors.shape[1])])
+        return pd.concat([_asked(predictor, piece, ["node"]), named], axis=1)
+
+    return answer
+
+
+def _asked(predictor: Predictor, piece: pd.DataFrame, ids: list[str]) -> pd.DataFrame:
+    """Return the question as it stands ahead of its answer."""
+    times = predictor.latest_time if "time" not in piece.columns else time_column("time", piece["time"])
+    return piece[ids].assign(time=times)
+
+
+_ANSWERS: dict[str, Callable[[Predictor, PredictOptions], Answer]] = {
+    "score": _score,
+    "top_k": _top_k,
+    "embed": _embed,
+}

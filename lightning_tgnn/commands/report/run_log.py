@@ -1,0 +1,214 @@
+"""What the logs in the folder of a run hold: TensorBoard's event files, or the table of a CSVLogger."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.commands.report.csv_log import CSV_FILE, read_csv
+
+_EVENT_FILES = "events.out.tfevents.*"
+_LOG_FILES = (_EVENT_FILES, CSV_FILE)
+_OF_EVALUATION = ("val", "test", "scores/", "memory/", "epoch", "hp_metric")  # beginnings of tags
+_PICTURE = 2  # after width and height
+_CURE = "give the folder that a run prints at its end, such as runs/quickstart/version_0"
+
+
+@dataclass
+class Series:
+    """The values of one tag, in the order of their steps.
+
+    Attributes:
+        kind: TensorBoard's name of what they are: ``scalars``, ``histograms``, ``pr_curves``, ``images``.
+        steps: Of each value.
+        values: Scalars [], histograms [bins, 3] (left, right, count), curves [6, thresholds], images as bytes.
+    """
+
+    kind: str
+    steps: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+    def numbers(self) -> np.ndarray:
+        """Return the values of scalars, float64 [n]."""
+        return np.array(self.values, dtype=np.float64)
+
+
+@dataclass
+class RunLog:
+    """The logs of a run.
+
+    Attributes:
+        folder: Where they are.
+        series: By tag.
+        began: Seconds since 1970 of the first value.
+        ended: Of the last one.
+        notices: What could not be read, one line each.
+        broken: Values that are left out, for they are not of the form of their kind.
+    """
+
+    folder: Path
+    series: dict[str, Series] = field(default_factory=dict)
+    began: float = float("inf")
+    ended: float = float("-inf")
+    notices: list[str] = field(default_factory=list)
+    broken: int = 0
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether there is a value that validation and test do not log."""
+        return any(not tag.startswith(_OF_EVALUATION) for tag in self.series)
+
+    def of_kind(self, kind: str) -> dict[str, Series]:
+        """Return the series of a kind, by tag in alphabetical order."""
+        return {tag: self.series[tag] for tag in sorted(self.series) if self.series[tag].kind == kind}
+
+
+def find_run(given: str | Path) -> Path:
+    """Return the folder of a run: the one given, or the latest of the versions in it that has trained.
+
+    Where none has, it is the latest that has logged something.
+
+    Raises:
+        DataError: It is no folder, or no run or more than one could be meant.
+    """
+    folder = Path(given)
+    if not folder.is_dir():
+        raise DataError(refusal("RUN_DIR", "the folder of a run", str(given), _CURE))
+    if any(_log_files(folder)):
+        return folder
+    runs = sorted({path.parent for pattern in _LOG_FILES for path in folder.rglob(pattern)})
+    versions = [run for run in runs if run.parent == folder and re.fullmatch(r"version_\d+", run.name)]
+    if not runs or len(versions) < len(runs):
+        found = f"{given}, which has none" if not runs else f"{given} with {', '.join(map(str, runs[:5]))}"
+        requirement = f"a folder with TensorBoard's event files or a {CSV_FILE}, or with versions"
+        raise DataError(refusal("RUN_DIR", requirement, found, _CURE))
+    versions.sort(key=lambda run: int(run.name.removeprefix("version_")), reverse=True)
+    with_values = []
+    for run in versions:
+        with suppress(DataError):  # a run that was refused leaves an empty one
+            if read_run(run).has_trained:
+                return run
+            with_values.append(run)
+    return (with_values or versions)[0]
+
+
+def _log_files(folder: Path) -> Iterator[Path]:
+    for pattern in _LOG_FILES:
+        yield from sorted(folder.glob(pattern))
+
+
+def read_run(folder: Path) -> RunLog:
+    """Return what the logs of a folder hold; of damaged ones what can be read, with a notice.
+
+    Of a tag that event files and the table both have, the event files count.
+
+    Raises:
+        DataError: There is no value in any of them.
+    """
+    log = RunLog(folder)
+    for path in sorted(folder.glob(_EVENT_FILES)):
+        _read_file(path, log)
+    _read_table(folder / CSV_FILE, log)
+    if not log.series:
+        found = "; ".join([str(folder), *log.notices])
+        raise DataError(refusal("RUN_DIR", "a run that has logged something", found, _CURE))
+    if log.broken:
+        log.notices.append(f"{log.broken} value(s) are damaged and left out")
+    for series in log.series.values():  # a resumed run may have gone over steps once more
+        order = sorted(range(len(series.steps)), key=series.steps.__getitem__)
+        series.steps = [series.steps[place] for place in order]
+        series.values = [series.values[place] for place in order]
+    return log
+
+
+def _read_table(path: Path, log: RunLog) -> None:
+    if not path.exists():
+        return
+    try:
+        columns, broken = read_csv(path)
+    except (ValueError, OSError) as error:
+        log.notices.append(f"{path.name} cannot be read: {' '.join(str(error).split())}")
+        return
+    log.broken += broken
+    for tag in columns.keys() - log.series.keys():
+        steps, values = map(list, zip(*columns[tag], strict=True))
+        log.series[tag] = Series("scalars", steps, values)
+
+
+def _read_file(path: Path, log: RunLog) -> None:
+    from google.protobuf.message import DecodeError
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+
+    read, metadata = 0, {}  # type: ignore[var-annotated]
+    try:
+        for record in RawEventFileLoader(str(path)).Load():
+            _take(record, metadata, log)
+            read += len(record) + 16  # length, two checksums
+    except DecodeError:
+        pass  # as where a checksum is wrong: what follows is not read
+    if read < path.stat().st_size:
+        log.notices.append(f"{path.name} is damaged or still being written: {read} of {path.stat().st_size} bytes read")
+
+
+def _take(record: bytes, metadata: dict[str, Any], log: RunLog) -> None:
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto import event_pb2
+
+    given = event_pb2.Event.FromString(record)
+    try:
+        events = list(_migrated(given, metadata))
+    except DecodeError:
+        raise
+    except Exception:  # what TensorBoard raises on another form is anything
+        log.broken += len(given.summary.value)
+        return
+    for event in events:
+        for value in event.summary.value:
+            kind = metadata[value.tag].plugin_data.plugin_name if value.tag in metadata else ""
+            series = log.series.get(value.tag) or Series(kind)
+            array = _array(value.tensor, series.kind)
+            if array is None:
+                log.broken += 1
+                continue
+            log.series[value.tag] = series
+            series.steps.append(event.step)
+            series.values.append(array)
+            if math.isfinite(event.wall_time):
+                log.began, log.ended = min(log.began, event.wall_time), max(log.ended, event.wall_time)
+
+
+def _array(tensor: Any, kind: str) -> np.ndarray | None:
+    """Return a value, or None where it is not of the form of its kind."""
+    from tensorboard.util import tensor_util
+
+    try:
+        with np.errstate(over="ignore"):
+            array = tensor_util.make_ndarray(tensor)
+    except Exception:  # as above
+        return None
+    if kind == "images":
+        fits = array.ndim == 1 and len(array) > _PICTURE and isinstance(array[_PICTURE], bytes)
+    else:
+        shape = {
+            "scalars": (),
+            "histograms": (len(array), 3) if array.ndim else (),
+            "pr_curves": (6, *array.shape[1:2]),
+        }
+        fits = kind not in shape or (array.dtype.kind in "biuf" and array.shape == shape[kind])
+        fits = fits and (kind != "histograms" or bool(np.isfinite(array).all()))
+    return array if fits else None
+
+
+def _migrated(event: Any, metadata: dict[str, Any]) -> Iterator[Any]:
+    """Yield an event in today's form, whoever has written it; ``metadata`` of the tags is kept up."""
+    from tensorboard import data_compat, dataclass_compat
+
+    yield from dataclass_compat.migrate_event(data_compat.migrate_event(event), metadata)

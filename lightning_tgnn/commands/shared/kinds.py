@@ -1,0 +1,123 @@
+"""What a command's source is, a stream of events or a static graph: each has options of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.commands.fit.parse_errors import OneLineErrors
+from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
+from lightning_tgnn.data.readers.tgl import is_tgl_folder
+from lightning_tgnn.data.streams.event_store import is_event_store
+
+AUTO, EVENTS, GRAPH = "auto", "events", "graph"
+
+
+@dataclass(frozen=True)
+class KindOption:
+    """What the source is.
+
+    Args:
+        kind: "events" for a stream, "graph" for a static graph; each has a --help of its own. "auto" takes the name of
+            a static graph, an .npz file and a folder, except a TGL folder and one that `EventStore.save` wrote, for a
+            graph and everything else for a stream.
+    """
+
+    kind: str = AUTO
+
+
+@dataclass(frozen=True)
+class Side:
+    """A command on one kind of source.
+
+    Attributes:
+        options: What it takes, `KindOption` first.
+        run: Runs it on the arguments of the other classes of the options.
+    """
+
+    options: Options
+    run: Callable[..., None]
+
+
+def run_for_kind(command: str, arguments: Sequence[str], sides: dict[str, Side]) -> None:
+    """Run a command on the kind of source that its arguments name.
+
+    Args:
+        command: Its name.
+        arguments: Without its name.
+        sides: By kind.
+
+    Raises:
+        InvalidArgumentError: There is no such kind, or an option is one of another kind alone.
+    """
+    given = _given(command, arguments)
+    kind = kind_of(given.get("source", "synthetic"), given.get("kind", AUTO))
+    options = sides[kind].options
+    for other in sides.keys() - {kind}:
+        for name in given.keys() & (sides[other].options.names - options.names):
+            cure = f"give --kind {other}, or what `lightning-tgnn {command} --kind {kind} --help` lists"
+            received = f"an option of --kind {other}"
+            raise InvalidArgumentError(refusal(name, f"left out with --kind {kind}", received, cure))
+    _kind, *values = options.parse(arguments)
+    sides[kind].run(*values)
+
+
+def kind_of(source: Any, kind: str = AUTO) -> str:
+    """Return what a source is.
+
+    Args:
+        source: As it is written.
+        kind: What it has been said to be.
+
+    Raises:
+        InvalidArgumentError: There is no such kind.
+
+    >>> kind_of("cora"), kind_of("cora.npz"), kind_of("wikipedia.txt.gz")
+    ('graph', 'graph', 'events')
+    >>> kind_of("synthetic"), kind_of("synthetic", "graph")
+    ('events', 'graph')
+    """
+    check_choice("kind", kind, (AUTO, EVENTS, GRAPH))
+    if kind != AUTO:
+        return kind
+    path = Path(str(source))
+    named = str(source).lower() in GRAPH_NAMES
+    is_graph_folder = path.is_dir() and not is_event_store(path) and not is_tgl_folder(path)
+    return GRAPH if named or path.suffix == ".npz" or is_graph_folder else EVENTS
+
+
+def _given(command: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options that are given, on the line and in files; later ones count.
+
+    Only those of ``source`` and ``kind`` have their values: what the others may be depends on the kind.
+    """
+    name = f"lightning-tgnn {command}"
+    parser = OneLineErrors(name, usage=f"{name} [options]", add_help=False, allow_abbrev=False)
+    for name in ("kind", "source"):
+        parser.add_argument(f"--{name}", dest="given", action="append", type=partial(_named, name))
+    parser.add_argument("--config", dest="given", action="append", type=_of_file)
+    known, others = parser.parse_known_args(list(arguments))
+    words = [word[2:].partition("=")[0] for word in others if word.startswith("--")]
+    given: dict[str, Any] = {name: None for name in words}
+    for some in known.given or []:
+        given |= some
+    return {name.partition(".")[0]: value for name, value in given.items()}
+
+
+def _named(name: str, value: str) -> dict[str, Any]:
+    return {name: value}
+
+
+def _of_file(path: str) -> dict[str, Any]:
+    with suppress(OSError, yaml.YAMLError, ValueError, RecursionError):  # the parser of the options says what is wrong
+        held = yaml.safe_load(Path(path).read_text())
+        return held if isinstance(held, dict) else {}
+    return {}

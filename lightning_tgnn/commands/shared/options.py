@@ -1,0 +1,94 @@
+"""Options of the commands: the arguments of our classes, so that help and types are written once."""
+
+from __future__ import annotations
+
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.commands.fit.parse_errors import OneLineErrors
+
+
+class _Parser(OneLineErrors, ArgumentParser):
+    """Says in one line what is wrong."""
+
+
+class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Keeps the lines of the description."""
+
+
+class Options:
+    """A parser whose options are the arguments of some classes and functions, side by side.
+
+    Args:
+        command: Its name.
+        description: What it does, with an example.
+        groups: The classes or functions, and which of their arguments are no options here.
+        defaults: Where a default is not that of the class.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        description: str,
+        groups: Mapping[Callable[..., Any], set[str]],
+        defaults: dict[str, Any] | None = None,
+    ) -> None:
+        name = f"lightning-tgnn {command}"
+        self._parser = _Parser(
+            prog=name,
+            usage=f"{name} [options]",
+            description=description,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+        )
+        self._parser.add_argument("--config", action="config", help="A YAML file of these options.")
+        self._names = {
+            group: self._add(group)(group, as_group=True, skip=set(skipped)) for group, skipped in groups.items()
+        }
+        self._parser.set_defaults(defaults or {})
+
+    def _add(self, group: Callable[..., Any]) -> Callable[..., list[str]]:
+        parser = self._parser
+        return parser.add_class_arguments if isinstance(group, type) else parser.add_function_arguments
+
+    @property
+    def names(self) -> set[str]:
+        """The options of all classes."""
+        return {name for names in self._names.values() for name in names}
+
+    def parse(self, arguments: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the arguments of each class."""
+        config = self._parser.parse_args(list(arguments))
+        return [_chosen(config, names) for names in self._names.values()]
+
+
+def _chosen(config: Namespace, names: Iterable[str]) -> dict[str, Any]:
+    return {name: config[name] for name in names}
+
+
+def names_of(argument: str, text: str, valid: Collection[str], name_in: Callable[[str], str] = str) -> list[str]:
+    """Return the entries of a list with commas, each once.
+
+    Args:
+        argument: What the list is called.
+        text: The list.
+        valid: Names that may stand in it.
+        name_in: Returns the name in an entry.
+
+    Raises:
+        InvalidArgumentError: One is not ``valid``, or there is none.
+
+    >>> names_of("methods", "range, interval,range", ["interval", "metis", "range"])
+    ['range', 'interval']
+    """
+    entries = list(dict.fromkeys(entry.strip() for entry in text.split(",") if entry.strip()))
+    if not entries:
+        listed = ", ".join(sorted(valid))
+        raise InvalidArgumentError(refusal(argument, f"names out of {listed}", text, "separate them by commas"))
+    for entry in entries:
+        check_choice(argument, name_in(entry), valid)
+    return entries

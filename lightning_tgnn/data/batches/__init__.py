@@ -1,0 +1,1 @@
+"""Batches of events: sampled, organised, made ahead and handed out."""

@@ -1,0 +1,270 @@
+"""From a source of events to the batches of training, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lightning_tgnn.algorithms.partitions.demand import Demand
+from lightning_tgnn.algorithms.streams.past import PASTS
+from lightning_tgnn.checks import check_choice, check_import, check_int
+from lightning_tgnn.data.batches.loader import EventLoader
+from lightning_tgnn.data.batches.memory_needed import check_batch_fits
+from lightning_tgnn.data.batches.organizer import BatchOrganizer
+from lightning_tgnn.data.batches.prefetch import default_workers
+from lightning_tgnn.data.batches.presample import PresampledEpochs
+from lightning_tgnn.data.batches.presampled_demand import presample_demand
+from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler
+from lightning_tgnn.data.batches.split_source import SplitSource, shown_name
+from lightning_tgnn.data.pipeline import plain_values
+from lightning_tgnn.data.readers import FORMATS
+from lightning_tgnn.data.sources.open_events import SYNTHETIC, ReadOptions
+from lightning_tgnn.data.streams.given_negatives import GivenNegatives
+from lightning_tgnn.data.streams.negative_function import FunctionNegatives
+from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, NegativeSampler
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
+from lightning_tgnn.data.streams.split_stream import tie_notice
+from lightning_tgnn.data.streams.splits import SPLIT_BY
+from lightning_tgnn.types import SampledRoots
+
+PRESAMPLE = ("off", "epoch")
+_SHOWN = ("num_neighbors", "neighbor_sampler", "past")
+_DRAWN = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
+
+
+class EventPipeline(SplitSource):
+    """Chronological batches of an event stream, with negatives and past neighbours.
+
+    Args:
+        source: A file of events (SNAP text, JODIE CSV, any CSV, ``.gz`` too; Parquet), a folder that `EventStore.save`
+            wrote, a TGL folder, an `EventStore`, a pandas or polars DataFrame, a PyG ``TemporalData``, a
+            `dgl.DGLGraph` with a time per edge, a ``LinkPropPredDataset`` of ``py-tgb``, whose splits and negatives
+            of validation and test take the place of those given here, ``"synthetic"``, or a name: ``"wikipedia"``,
+            ``"reddit"``, ``"mooc"``, ``"lastfm"``, ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``, ``"tgbl-wiki"``
+            and the others of TGB. A name goes before a file of the same name; write ``./reddit`` for that.
+        batch_size: Events per rank and step.
+        num_neighbors: Past neighbours per root.
+        val_ratio: Share of the validation part, which follows the training part in time.
+        test_ratio: Share of the test part, the last one.
+        split_by: Whether these shares count ``"events"`` or ``"time"``.
+        held_out_nodes: Share of the nodes of validation and test whose events leave the training part, so that
+            ``test/ap_inductive`` has events to look at.
+        negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
+            ``"inductive"``, or a function of your own or its import path: see
+            `lightning_tgnn.data.streams.negative_function.NegativeFunction`.
+        eval_negatives: The same for validation and test; as ``negatives`` if None.
+        num_train_negatives: Negatives per training event.
+        num_eval_negatives: Negatives per validation and test event. AP and AUC use the first, MRR and Hits@K all.
+        neighbor_sampler: ``"most_recent"`` or ``"uniform"``.
+        past: Which events may make neighbours, and may be known to EdgeBank: ``"time"`` those of a strictly earlier
+            time, so that simultaneous events do not give each other away (as in TGN's and TGL's code), ``"batch"``
+            those before the batch (as in PyG, TGB and TGM), ``"event"`` all that come earlier in the stream.
+        seed: Of negatives, uniform neighbours and held-out nodes.
+        num_workers: Background threads that make batches; None takes one where there are more than two cores, else 0.
+        prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
+        presample: ``"epoch"`` draws a whole epoch ahead, into memory-mapped files; ``"off"`` does not.
+        presample_dir: Where those files are put; the system's temporary folder if None.
+        format: Format of the file: ``"auto"``, ``"snap"``, ``"jodie"`` or ``"csv"``.
+        columns: For a CSV, Parquet or a DataFrame: which column is ``src``, ``dst``, ``time``, and optionally ``label``
+            and ``edge_features``; for a DGLGraph the same of its ``edata``, without the ends.
+        bipartite: Number sources and destinations apart; None asks the format.
+        longest_id: Bytes of UTF-8 that a string id in a file may have: all are stored as wide as the longest.
+        synthetic: Settings of the synthetic stream, used where that is the source; see
+            `lightning_tgnn.data.sources.synthetic.generate_stream`.
+        root: Folder of the named streams, which are downloaded into it and converted once.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work; when loaders are made, batches that memory
+            does not hold.
+        DataError: In `prepare_data` and `setup`: something cannot be downloaded, or the source holds something that
+            must not be trained on.
+    """
+
+    def __init__(
+        self,
+        source: Any = SYNTHETIC,
+        batch_size: int = 200,
+        num_neighbors: int = 10,
+        val_ratio: float = 0.15,
+        test_ratio: float = 0.15,
+        split_by: str = "events",
+        held_out_nodes: float = 0.0,
+        negatives: str | Callable[..., Any] = "destination",
+        eval_negatives: str | Callable[..., Any] | None = None,
+        num_train_negatives: int = 1,
+        num_eval_negatives: int = 49,
+        neighbor_sampler: str = "most_recent",
+        past: str = "time",
+        seed: int = 0,
+        num_workers: int | None = None,
+        prefetch_batches: int = 2,
+        presample: str = "off",
+        presample_dir: str | Path | None = None,
+        format: str = "auto",
+        columns: Mapping[str, Any] | None = None,
+        bipartite: bool | None = None,
+        longest_id: int = LONGEST_ID,
+        synthetic: Mapping[str, Any] | None = None,
+        root: str = "data",
+    ) -> None:
+        super().__init__(
+            source,
+            ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser(), longest_id),
+            val_ratio=val_ratio,
+            test_ratio=test_ratio,
+            split_by=split_by,
+            held_out_nodes=held_out_nodes,
+            seed=seed,
+        )
+        self._log_settings(locals())
+        check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
+        check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
+        check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")
+        check_int("num_eval_negatives", num_eval_negatives, minimum=1, cure="1 gives AP and AUC, 49 a useful MRR")
+        num_workers = default_workers() if num_workers is None else num_workers
+        check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
+        check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
+        check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
+        negatives = _checked_negatives("negatives", negatives)
+        eval_negatives = _checked_negatives("eval_negatives", eval_negatives or negatives)
+        check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
+        check_choice("past", past, PASTS)
+        check_choice("split_by", split_by, SPLIT_BY)
+        check_choice("presample", presample, PRESAMPLE)
+        check_choice("format", format, FORMATS)
+        check_longest_id(longest_id)
+        self.batch_size = batch_size
+        self.num_neighbors = num_neighbors
+        self.negatives = negatives
+        self.eval_negatives = eval_negatives
+        self.num_train_negatives = num_train_negatives
+        self.num_eval_negatives = num_eval_negatives
+        self.neighbor_sampler = neighbor_sampler
+        self.past = past
+        self.num_workers = num_workers
+        self.prefetch_batches = prefetch_batches
+        self.presample = presample
+        self.presample_dir = presample_dir
+        # Whose neighbours to sample; None asks the model that is trained, if there is one.
+        self.sampled_roots: SampledRoots | None = None
+
+    def __repr__(self) -> str:
+        stream = "not read yet" if self._stream is None else str(self._stream)
+        return f"{type(self).__name__}(source={shown_name(self.source)!r}, batch_size={self.batch_size}: {stream})"
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the source, split it and build the adjacency; once."""
+        if self._stream is not None:
+            return
+        super().setup(stage)
+        stream, name = self._stream, shown_name(self.source)
+        assert stream is not None
+        if stream.protocol is not None:
+            self.num_eval_negatives = stream.protocol.negatives.table.shape[1]
+        self._tell(f"{name}: {stream}")
+        if notice := tie_notice(stream.tied, self.past):
+            self._tell(f"{name}: {notice}")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
+        return super().recipe | {name: getattr(self, name) for name in ("batch_size", *_SHOWN)}
+
+    def fixed_settings(self, *, training: bool) -> dict[str, Any]:
+        """Return the settings, by argument, that a checkpoint fixes.
+
+        Args:
+            training: Of a run that goes on with it: what decides what is trained, and by which measure it is the best.
+                Otherwise of its evaluation: what decides which events a model has not seen, and what it is shown.
+        """
+        drawn = _DRAWN if training else ("seed",) if self._split_options["held_out_nodes"] else ()
+        return plain_values(self._split_options) | self._settings((*_SHOWN, *drawn))
+
+    def train_dataloader(self) -> EventLoader:
+        """Return the loader of the training part."""
+        return self._loader(self.split.train, training=True, negatives=self._draws_negatives)
+
+    def val_dataloader(self) -> EventLoader:
+        """Return the loader of the validation part."""
+        history = (self._replayed(self.split.train, training=True),)
+        return self._loader(self.split.val, history=history, negatives=self._draws_negatives)
+
+    def test_dataloader(self) -> EventLoader:
+        """Return the loader of the test part."""
+        return self._loader(self.split.test, history=self._before_test(), negatives=self._draws_negatives)
+
+    def predict_dataloader(self) -> EventLoader:
+        """Return the loader of the test part, without negatives."""
+        return self._loader(self.split.test, history=self._before_test(), negatives=False)
+
+    def demand(self, ranks: int) -> Demand:
+        """Return how often each of ``ranks`` needs the row of each node in training, from batches drawn ahead."""
+        return presample_demand(self._loader(self.split.train, training=True), ranks)
+
+    def _roots_to_sample(self) -> SampledRoots:
+        return self.sampled_roots or "all"
+
+    @property
+    def _draws_negatives(self) -> bool:
+        return True
+
+    def _before_test(self) -> tuple[EventLoader, ...]:
+        return (self._replayed(self.split.train, training=True), self._replayed(self.split.val))
+
+    def _replayed(self, events: Tensor, training: bool = False) -> EventLoader:
+        return self._loader(events, training=training, negatives=False, replayed=True)
+
+    @cached_property
+    def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives | FunctionNegatives]:
+        """The samplers of training and of evaluation."""
+        kinds = {True: self.negatives, False: self.eval_negatives}
+        return {training: self.stream.negatives(kind, self.seed, training=training) for training, kind in kinds.items()}
+
+    def _loader(
+        self,
+        events: Tensor,
+        *,
+        training: bool = False,
+        negatives: bool = True,
+        replayed: bool = False,
+        history: tuple[EventLoader, ...] = (),
+    ) -> EventLoader:
+        roots, stream = self._roots_to_sample(), self.stream
+        num_negatives = self.num_train_negatives if training else self.num_eval_negatives
+        sampler = EventSampler(
+            store=stream.store,
+            adjacency=stream.train_adjacency if training else stream.adjacency,
+            negatives=self._negative_samplers[training] if negatives else None,
+            num_negatives=num_negatives if negatives else 0,
+            num_neighbors=self.num_neighbors,
+            neighbor_sampler=self.neighbor_sampler,
+            past=self.past,
+            sampled_roots=roots,
+            seed=self.seed,
+        )
+        if not replayed:  # nobody looks at neighbours then
+            check_batch_fits(sampler, min(self.batch_size, len(events)))
+        presampled = self.presample == "epoch" and negatives == self._draws_negatives
+        return EventLoader(
+            events,
+            self.batch_size,
+            sampler,
+            BatchOrganizer(stream.store, stream.split.unseen, roots),
+            training=training,
+            prefetch_batches=self.prefetch_batches,
+            num_workers=self.num_workers,
+            presampled=PresampledEpochs(sampler, events, self.presample_dir) if presampled else None,
+            history=history,
+        )
+
+
+def _checked_negatives(argument: str, given: Any) -> Any:
+    """Return the name of a sampler, or the function of a user's own, which may be given by its path."""
+    if isinstance(given, str) and "." in given:
+        found = check_import(argument, given)
+        given = found() if isinstance(found, type) else found
+    return given if callable(given) else check_choice(argument, given, NEGATIVE_SAMPLERS)

@@ -1,0 +1,217 @@
+"""The loader of event batches: iterable, sized, resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.checks import check_global_batch_size
+from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
+from lightning_tgnn.data.batches.prefetch import prefetched
+from lightning_tgnn.data.batches.presample import PresampledEpochs
+from lightning_tgnn.data.batches.sampling import EventSampler, Sample
+from lightning_tgnn.types import EventBatch, Pass, RankLayout, SampledRoots, Schedule, Turn
+
+_In = TypeVar("_In")
+
+
+class EventLoader:
+    """Yields the events of one part of a stream in time order, in batches.
+
+    Not a map-style DataLoader, so that Lightning never reshuffles it. `state_dict` holds the exact position, counted
+    in batches that were handed out, not in those under way.
+
+    Which of them a rank gets, and in which batches, a schedule says; see `follow`. Without one a lone rank gets all.
+
+    Args:
+        events: int64 [E], ascending event ids.
+        batch_size: Events per rank and turn.
+        sampler: Draws negatives and neighbours.
+        organizer: Makes batches.
+        training: Draws anew each epoch, and marks the first batch as the start of the stream.
+        prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
+        num_workers: Threads that make them; 0 as well.
+        presampled: Where a whole epoch is drawn ahead, or None.
+        history: Loaders of the parts before this one, in time order, for `catch_up`.
+
+    Attributes:
+        waited: Seconds for which whoever iterates has stood until there was a batch, made then or ahead.
+    """
+
+    batch_sampler = None  # Lightning looks here before it looks at `sampler`.
+
+    def __init__(
+        self,
+        events: Tensor,
+        batch_size: int,
+        sampler: EventSampler,
+        organizer: BatchOrganizer,
+        *,
+        training: bool,
+        prefetch_batches: int = 0,
+        num_workers: int = 0,
+        presampled: PresampledEpochs | None = None,
+        history: tuple[EventLoader, ...] = (),
+    ) -> None:
+        self.events = events
+        self.batch_size = batch_size
+        self.prefetch_batches = prefetch_batches
+        self.num_workers = num_workers
+        self.history = history
+        self._sampler = sampler
+        self._organizer = organizer
+        self._training = training
+        self._presampled = presampled
+        self.schedule: Schedule = DataParallel()
+        self.layout, self.rank = RankLayout.of(1), 0
+        self._epoch = 0
+        self._position = 0
+        self._resume: dict[str, int] | None = None
+        self.waited = 0.0
+
+    def __repr__(self) -> str:
+        place = "" if self.layout.ranks == 1 else f", rank {self.rank} of {self.layout.ranks}"
+        return f"EventLoader({len(self.events):,} events, {len(self)} batches of {self.global_batch_size}{place})"
+
+    def __len__(self) -> int:
+        return len(self.turns(None))
+
+    @property
+    def global_batch_size(self) -> int:
+        """Events of a global batch."""
+        return self.schedule.global_batch_size(self.layout, self.batch_size)
+
+    def follow(self, schedule: Schedule, layout: RankLayout, rank: int) -> EventLoader:
+        """Return a loader of what a rank has to do by a schedule. All ranks have as many batches.
+
+        Raises:
+            InvalidArgumentError: The ranks or the number of events do not fit.
+        """
+        schedule.check(layout, len(self.events))
+        own = copy(self)
+        own.schedule, own.layout, own.rank = schedule, layout, rank
+        own.history = tuple(earlier.follow(schedule, layout, rank) for earlier in self.history)
+        return own
+
+    def turns(self, epoch: int | None) -> Sequence[Turn]:
+        """Return this rank's turns in an epoch; None asks for those of an evaluation."""
+        return self._turns(self.events, epoch)
+
+    def _turns(self, events: Tensor, epoch: int | None) -> Sequence[Turn]:
+        return self.schedule.turns(self.layout, self.rank, Pass(len(events), self.batch_size, epoch))
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch, and at times
+        # the position. A saved position counts only within its own epoch; a later epoch starts at its beginning.
+        resume, self._resume = self._resume, None
+        self._position = 0
+        if resume is not None and resume["epoch"] == self._epoch:
+            sharing = self.global_batch_size // self.batch_size
+            check_global_batch_size(resume["batch_size"], self.batch_size, sharing)
+            self._position = resume["position"]
+        epoch = self._epoch if self._training else None
+        if self._presampled is not None:
+            begin = perf_counter()
+            self._presampled.draw(epoch, self.global_batch_size)
+            self.waited += perf_counter() - begin
+        turns = self.turns(epoch)
+        numbers = range(self._position, len(turns))
+        batches = self._prefetched(lambda number: self.batch(turns[number]), numbers)
+        batches = batches if self.layout.ranks == 1 else _with_upcoming(batches)
+        while True:
+            begin = perf_counter()
+            batch = next(batches, None)
+            self.waited += perf_counter() - begin
+            if batch is None:
+                return
+            self._position += 1
+            yield batch
+
+    @property
+    def start(self) -> int:
+        """The id of the first event."""
+        return int(self.events[0])
+
+    @property
+    def sampler(self) -> EventLoader:
+        """Itself: Lightning tells the epoch to a loader's sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the negatives of ``epoch`` from the next iteration on."""
+        if epoch != self._epoch:
+            self._epoch, self._position = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch, the number of its batches that have been handed out, and their size."""
+        return {"epoch": self._epoch, "position": self._position, "batch_size": self.global_batch_size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict` in the next iteration."""
+        self._resume = {name: state[name] for name in ("epoch", "position", "batch_size")}
+        self._epoch, self._position = state["epoch"], state["position"]
+
+    def catch_up(self, position: int) -> Iterator[EventBatch]:
+        """Yield batches, without negatives, of the events from ``position`` up to where this loader begins."""
+        for earlier in self.history:
+            yield from earlier.replay(position)
+
+    def replay(self, position: int) -> Iterator[EventBatch]:
+        """Yield this loader's events from ``position`` on in batches that only change node state."""
+        remaining = self.events[int((self.events < position).sum()) :]
+        organizer = replace(self._organizer, sampled_roots=_written(self._organizer.sampled_roots))
+
+        def make(turn: Turn) -> EventBatch:
+            own, together = _at(remaining, turn.events), _at(remaining, turn.of)
+            return organizer.organize(own, self._written_of(own, turn, together), self._whole(turn, together))
+
+        return self._prefetched(make, self._turns(remaining, None) if len(remaining) else ())
+
+    def _prefetched(self, make: Callable[[_In], EventBatch], inputs: Iterable[_In]) -> Iterator[EventBatch]:
+        return prefetched(make, inputs, ahead=self.prefetch_batches, workers=self.num_workers)
+
+    def batch(self, turn: Turn) -> EventBatch:
+        """Return the batch of a turn."""
+        own, together = _at(self.events, turn.events), _at(self.events, turn.of)
+        sample = (
+            self._sampler.sample(own, turn.draw, int(together[0]))
+            if self._presampled is None
+            else self._presampled.batch(slice(turn.events.start, turn.events.stop))
+        )
+        return self._organizer.organize(own, sample, self._whole(turn, together))
+
+    def _whole(self, turn: Turn, events: Tensor) -> Whole:
+        # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
+        return Whole(turn, events, None if turn.ranks == 1 else self._written_of(events, turn, events))
+
+    def _written_of(self, events: Tensor, turn: Turn, together: Tensor) -> Sample:
+        """Draw only what decides who is written."""
+        roots = _written(self._sampler.sampled_roots)
+        sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
+        return sampler.sample(events, turn.draw, int(together[0]))
+
+
+def _at(events: Tensor, places: range) -> Tensor:
+    return events[places.start : places.stop]
+
+
+def _written(sampled_roots: SampledRoots) -> SampledRoots:
+    """Return whose neighbours decide who is written."""
+    return "events" if sampled_roots == "events" else "none"
+
+
+def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
+    """Tell each batch the nodes of the next."""
+    batch = next(batches, None)
+    while batch is not None:
+        following = next(batches, None)
+        if following is not None:
+            batch = replace(batch, shared=replace(batch.shared, upcoming=following.nodes))
+        yield batch
+        batch = following

@@ -1,0 +1,168 @@
+"""From drawn negatives and neighbours to an `EventBatch` with its redundancy-free organisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.streams.dedup import organize
+from lightning_tgnn.data.batches.sampling import Sample, candidates
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, Turn
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The global batch that a rank's batch is a part of.
+
+    Attributes:
+        turn: What the schedule says.
+        events: int64 [G], its events.
+        sample: What was drawn for them: who is mailed; None where this rank has all of them.
+    """
+
+    turn: Turn
+    events: Tensor
+    sample: Sample | None = None
+
+
+@dataclass(frozen=True)
+class BatchOrganizer:
+    """Makes batches (Sven, Algorithm 2): each distinct node and event once, and where every entry finds its own.
+
+    Attributes:
+        store: The stream.
+        unseen: bool [N], nodes that no training event has.
+        sampled_roots: Whose neighbours a sample carries. Those of ``all`` roots are read by the model; those of
+            ``events`` only receive mails.
+    """
+
+    store: EventStore
+    unseen: Tensor
+    sampled_roots: SampledRoots
+
+    def organize(self, events: Tensor, sample: Sample, whole: Whole) -> EventBatch:
+        """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
+        store, count = self.store, len(events)
+        src, dst = store.src[events], store.dst[events]
+        negatives, missing = candidates(src, sample.negatives), sample.negatives < 0
+        roots = torch.cat([src, dst, negatives.flatten()])
+        reads_neighbors = self.sampled_roots == "all"
+        neighbor_events = _by_root(sample.neighbor_events, count) if reads_neighbors else events.new_empty(0, 0)
+        mask = neighbor_events >= 0
+        rooted = roots[: len(neighbor_events)].unsqueeze(1)
+        neighbors = _other_end(store, rooted, neighbor_events, mask)
+
+        nodes = organize(torch.cat([roots, neighbors.flatten()]))
+        root_index = nodes.position[: len(roots)]
+        edges = self._edges(events, neighbor_events, mask)
+        mail_nodes, mail_source = self._deliver(src, dst, sample.neighbor_events)
+        return EventBatch(
+            events=events,
+            src=src,
+            dst=dst,
+            time=store.time[events] - store.time[0],
+            negatives=negatives,
+            missing=missing if missing.any() else missing.new_empty(0, 0),
+            nodes=nodes.distinct,
+            root_index=root_index,
+            neighbor_index=nodes.position[len(roots) :].view(neighbors.shape),
+            neighbor_time=store.time[neighbor_events.clamp(min=0)] - store.time[0],
+            neighbor_mask=mask,
+            **edges,
+            node_features=_rows(store.node_features, nodes.distinct),
+            mail_nodes=mail_nodes,
+            mail_source=mail_source,
+            unseen=self.unseen[src] | self.unseen[dst],
+            labels=self._labels(events),
+            num_written=_distinct_in(root_index[: 2 * count]),
+            num_roots=_distinct_in(root_index),
+            shared=self._shared(count, whole),
+        )
+
+    def _shared(self, count: int, whole: Whole) -> SharedBatch:
+        turn, events = whole.turn, whole.events
+        return SharedBatch(
+            first=int(events[0]),
+            position=int(events[-1]) + 1,
+            resets=turn.resets,
+            share=count * turn.ranks / len(events),
+            labelled=max(int((self._labels(events) >= 0).sum()), 1) / turn.ranks,
+            changed=self._changed(whole),
+        )
+
+    def _labels(self, events: Tensor) -> Tensor:
+        return events.new_empty(0) if self.store.labels is None else self.store.labels[events]
+
+    def _changed(self, whole: Whole) -> Tensor:
+        if whole.sample is None:
+            return torch.empty(0, dtype=torch.int64)
+        src, dst = self.store.src[whole.events], self.store.dst[whole.events]
+        return self._deliver(src, dst, whole.sample.neighbor_events)[0]
+
+    def _edges(self, events: Tensor, neighbor_events: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        if self.store.edge_features is None:
+            return {
+                "event_edge": events.new_empty(0),
+                "neighbor_edge": events.new_empty(0, 0),
+                "edge_features": torch.empty(0, 0),
+            }
+        # Empty places take an event that is there anyway.
+        known = torch.where(mask, neighbor_events, events[:1]) if len(events) else neighbor_events
+        edges = organize(torch.cat([events, known.flatten()]))
+        return {
+            "event_edge": edges.position[: len(events)],
+            "neighbor_edge": edges.position[len(events) :].view(neighbor_events.shape),
+            "edge_features": _rows(self.store.edge_features, edges.distinct),
+        }
+
+    def _deliver(self, src: Tensor, dst: Tensor, neighbor_events: Tensor) -> tuple[Tensor, Tensor]:
+        ends = torch.stack([src, dst], dim=1)
+        if self.sampled_roots != "events":
+            return deliver(ends)
+        return deliver(ends, _other_end(self.store, ends.unsqueeze(2), neighbor_events, neighbor_events >= 0))
+
+
+def deliver(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the distinct receivers of mails and the side of the latest event that mails each.
+
+    Within an event a node's own mail comes after what its partner's neighbours are sent.
+
+    Args:
+        ends: int64 [B, 2], source and destination of every event.
+        neighbors: int64 [B, 2, K], who else is mailed by either side, the side itself in empty places; None for nobody.
+
+    Returns:
+        ``mail_nodes`` and ``mail_source`` of `EventBatch`, both int64 [P].
+    """
+    entries = ends if neighbors is None else torch.cat([neighbors.flatten(1), ends], dim=1)
+    width = entries.shape[1]
+    receivers = organize(entries.flatten())
+    event, column = receivers.last // width, receivers.last % width
+    per_side = (width - 2) // 2
+    side = torch.where(column < 2 * per_side, column // max(per_side, 1), column - 2 * per_side)
+    return receivers.distinct, event + side * len(ends)
+
+
+def _by_root(neighbor_events: Tensor, count: int) -> Tensor:
+    """Reorder [B, 2 + Q, K] to [R, K]: sources, destinations, then negatives event by event."""
+    groups, width = neighbor_events.shape[1:]
+    negatives = neighbor_events[:, 2:].reshape(count * max(groups - 2, 0), width)
+    return torch.cat([neighbor_events[:, 0], neighbor_events[:, 1], negatives]) if groups else negatives
+
+
+def _other_end(store: EventStore, roots: Tensor, events: Tensor, mask: Tensor) -> Tensor:
+    """Return the neighbour that each event gives its root; the root itself in empty places."""
+    known = events.clamp(min=0)
+    return torch.where(mask, store.src[known] + store.dst[known] - roots, roots)
+
+
+def _rows(table: Tensor | None, index: Tensor) -> Tensor:
+    return torch.empty(len(index), 0) if table is None else table.index_select(0, index)
+
+
+def _distinct_in(first_seen_positions: Tensor) -> int:
+    """Return how many distinct entries a prefix of a first-seen organisation has."""
+    return int(first_seen_positions.max()) + 1 if len(first_seen_positions) else 0

@@ -1,0 +1,119 @@
+"""What the ranks will need, counted over real batches before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.partitions.demand import Demand
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.data.batches.loader import EventLoader
+from lightning_tgnn.types import EventBatch, RankLayout, Turn
+
+
+@dataclass(frozen=True)
+class Presampled:
+    """Global batches of the training part that were made ahead.
+
+    Attributes:
+        numbers: Of the batches in an epoch, ascending.
+        events: int64 [E], the ids of their events.
+        demand: The rows that travel in them.
+    """
+
+    numbers: list[int]
+    events: Tensor
+    demand: Demand
+
+
+def presample_demand(loader: EventLoader, ranks: int, batches: int = 32) -> Demand:
+    """Make some batches of ``loader`` as ``ranks`` ranks would, and count the rows that travel (Sven, section 3.1.2).
+
+    A rank needs the row of a node twice in a batch if it reads the node and mails it: once fetched, once sent back.
+    Batches are spread evenly over the loader's events and drawn as in epoch 0; all of them are taken if there are no
+    more.
+
+    Args:
+        loader: Of the training part, with the batch size of one rank.
+        ranks: M, at least 1.
+        batches: Global batches to look at, at least 1.
+
+    Raises:
+        InvalidArgumentError: A number is below 1, or there are fewer events than ranks.
+    """
+    parts = _parts(loader, ranks, batches)
+    return _presample(parts, _spread(range(len(parts[0])), batches)).demand
+
+
+def presample_apart(loader: EventLoader, ranks: int, batches: int = 32) -> tuple[Presampled, Presampled]:
+    """Do the same on two samples that share no batch: one to fit a partition on, the other to judge it on.
+
+    Both are spread evenly over the loader's events. Where there are fewer than twice ``batches``, half of them are
+    fitted and the others judged.
+
+    Args:
+        loader: Of the training part, with the batch size of one rank.
+        ranks: M, at least 1.
+        batches: Global batches of each sample, at least 1.
+
+    Returns:
+        The sample to fit on, and the sample to judge on.
+
+    Raises:
+        InvalidArgumentError: A number is below 1, there are fewer events than ranks, or only one batch.
+    """
+    parts = _parts(loader, ranks, batches)
+    total = len(parts[0])
+    if total == 1:
+        requirement = (
+            f"below the {len(loader.events):,} events of the training part, so that there is a batch to judge on"
+        )
+        cure = "give a smaller batch_size or fewer ranks"
+        raise InvalidArgumentError(refusal("batch_size times ranks", requirement, parts[0].global_batch_size, cure))
+    fitted = _spread(range(total), min(batches, total // 2))
+    judged = _spread(sorted(set(range(total)) - set(fitted)), batches)
+    return _presample(parts, fitted), _presample(parts, judged)
+
+
+def _parts(loader: EventLoader, ranks: int, batches: int) -> list[EventLoader]:
+    """Return the loader of every rank."""
+    check_int("ranks", ranks, minimum=1, cure="give the number of ranks, M")
+    check_int("batches", batches, minimum=1, cure="32 is usual")
+    layout = RankLayout.of(ranks)
+    return [_without_files(loader).follow(DataParallel(), layout, rank) for rank in range(ranks)]
+
+
+def _spread(numbers: Sequence[int], count: int) -> list[int]:
+    """Return ``count`` of the numbers, evenly spread; all of them if there are no more."""
+    places = torch.linspace(0, len(numbers) - 1, min(count, len(numbers))).round().long()
+    return [numbers[place] for place in places.tolist()]
+
+
+def _presample(parts: list[EventLoader], numbers: list[int]) -> Presampled:
+    nodes = [torch.cat([_rows(part.batch(turns[number])) for number in numbers]) for part, turns in _first_epoch(parts)]
+    rank = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(rows) for rows in nodes]))
+    events = parts[0].events.split(parts[0].global_batch_size)
+    demand = Demand.of(rank, torch.cat(nodes), len(parts), parts[0]._organizer.store.num_nodes)
+    return Presampled(numbers, torch.cat([events[number] for number in numbers]), demand)
+
+
+def _first_epoch(parts: list[EventLoader]) -> list[tuple[EventLoader, Sequence[Turn]]]:
+    """Return every rank's loader with its turns in epoch 0."""
+    return [(part, part.turns(0)) for part in parts]
+
+
+def _without_files(loader: EventLoader) -> EventLoader:
+    """Return a loader that draws each batch anew: a few batches do not need an epoch drawn ahead."""
+    plain = copy(loader)
+    plain._presampled = None
+    return plain
+
+
+def _rows(batch: EventBatch) -> Tensor:
+    """Return the nodes whose rows ``batch`` fetches, and those whose rows it sends back."""
+    return torch.cat([batch.nodes, batch.mail_nodes])

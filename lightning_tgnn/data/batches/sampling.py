@@ -1,0 +1,98 @@
+"""What is drawn for a batch: the negatives of its events and the past neighbours of its roots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.streams.past import past_end
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.given_negatives import GivenNegatives
+from lightning_tgnn.data.streams.negative_function import FunctionNegatives
+from lightning_tgnn.data.streams.negatives import NegativeSampler
+from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
+from lightning_tgnn.types import SampledRoots
+
+NEIGHBOR_SAMPLERS = ("most_recent", "uniform")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Negatives and neighbours of B events. Neighbours are given by the events that made them so.
+
+    Attributes:
+        negatives: int64 [B, Q], -1 where an event has fewer than others.
+        neighbor_events: int64 [B, G, K], G roots per event (source, destination, negatives; or fewer, see
+            `EventSampler`), -1 where there is no neighbour.
+    """
+
+    negatives: Tensor
+    neighbor_events: Tensor
+
+
+def candidates(src: Tensor, negatives: Tensor) -> Tensor:
+    """Return the negatives, [B, Q], with an event's source (``src``, [B]) where there is none."""
+    return torch.where(negatives < 0, src.unsqueeze(1), negatives)
+
+
+@dataclass(frozen=True)
+class EventSampler:
+    """Draws negatives and neighbours as a function of seed, draw and event, so any process can draw any batch.
+
+    Attributes:
+        store: The stream.
+        adjacency: Past neighbours.
+        negatives: Negative destinations; None draws none.
+        num_negatives: Q.
+        num_neighbors: K.
+        neighbor_sampler: ``most_recent`` or ``uniform``.
+        past: Which events may make neighbours, one of `lightning_tgnn.algorithms.streams.past.PASTS`.
+        sampled_roots: Whose neighbours are drawn: G = 0 for ``none``, 2 for ``events``, 2 + Q for ``all``.
+        seed: Of uniform neighbours.
+    """
+
+    store: EventStore
+    adjacency: TemporalAdjacency
+    negatives: NegativeSampler | GivenNegatives | FunctionNegatives | None
+    num_negatives: int
+    num_neighbors: int
+    neighbor_sampler: str
+    past: str
+    sampled_roots: SampledRoots
+    seed: int
+
+    @property
+    def roots_per_event(self) -> int:
+        """G, the roots of an event whose neighbours are drawn."""
+        return {"none": 0, "events": 2, "all": 2 + self.num_negatives}[self.sampled_roots]
+
+    def sample(self, events: Tensor, draw: int | None, first: Tensor | int) -> Sample:
+        """Draw for events.
+
+        Args:
+            events: int64 [B].
+            draw: Which set of negatives and uniform neighbours to draw, the epoch in data-parallel training; None for
+                the one of evaluation.
+            first: The first event of their global batch; int64 [B] where they are of several.
+        """
+        if self.negatives is None:
+            negatives = torch.empty(len(events), 0, dtype=torch.int64)
+        else:
+            negatives = self.negatives.sample(events, self.num_negatives, epoch=draw)
+        return Sample(negatives, self._sample_neighbors(events, negatives, draw, first))
+
+    def _sample_neighbors(self, events: Tensor, negatives: Tensor, draw: int | None, first: Tensor | int) -> Tensor:
+        groups = self.roots_per_event
+        if groups * self.num_neighbors == 0:
+            return torch.empty(len(events), groups, self.num_neighbors, dtype=torch.int64)
+        ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
+        roots = torch.cat([ends, candidates(ends[:, 0], negatives)], dim=1)[:, :groups].flatten()
+        before = past_end(self.store.time, events, first, self.past).repeat_interleave(groups)
+        if self.neighbor_sampler == "uniform":
+            counter = 0 if draw is None else draw + 1
+            found = self.adjacency.uniform(roots, before, self.num_neighbors, self.seed, counter)
+        else:
+            found = self.adjacency.most_recent(roots, before, self.num_neighbors)
+        return found.events.masked_fill_(~found.mask, -1).view(len(events), groups, self.num_neighbors)

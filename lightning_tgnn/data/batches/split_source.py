@@ -1,0 +1,135 @@
+"""A source of events, read and split once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lightning_tgnn.data.pipeline import Pipeline
+from lightning_tgnn.data.sources.open_events import ReadOptions, fixed_protocol, open_events, opened, prepare_events
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.split_stream import SplitStream
+from lightning_tgnn.data.streams.splits import Split
+from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
+from lightning_tgnn.types import StreamInfo
+
+
+class SplitSource(Pipeline):
+    """A source of events that is read when somebody asks for what is in it, and split by time.
+
+    Args:
+        source: See `lightning_tgnn.TemporalDataModule`, and so the rest.
+        read: How it is read.
+        val_ratio: Share of the validation part.
+        test_ratio: Share of the test part.
+        split_by: What these shares count.
+        held_out_nodes: Share of the nodes of validation and test whose events leave the training part.
+        seed: Of held-out nodes.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        read: ReadOptions,
+        *,
+        val_ratio: float,
+        test_ratio: float,
+        split_by: str,
+        held_out_nodes: float,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.seed = seed
+        self._split_options: dict[str, Any] = {
+            "val_ratio": val_ratio,
+            "test_ratio": test_ratio,
+            "split_by": split_by,
+            "held_out_nodes": held_out_nodes,
+        }
+        self._read_options = read
+        self._stream: SplitStream | None = None
+        # Whether the adjacency of a store may be kept in its folder.
+        self.writes = True
+
+    def prepare_data(self) -> None:
+        """Download and convert a named stream; Lightning calls it on one process of a machine."""
+        prepare_events(self.source, self._read_options.root)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the source, split it and build the adjacency; once."""
+        if self._stream is not None:
+            return
+        source, split = self._opened(), self._split_options
+        store = open_events(source, self._read_options)
+        self._stream = SplitStream.of(
+            store,
+            fixed_protocol(source, store),
+            writes=self.writes,
+            val_ratio=split["val_ratio"],
+            test_ratio=split["test_ratio"],
+            by=split["split_by"],
+            held_out=split["held_out_nodes"],
+            seed=self.seed,
+        )
+
+    @property
+    def stream(self) -> SplitStream:
+        """The stream in its parts; reads it if need be."""
+        if self._stream is None:
+            self.setup(None)  # of a subclass, which may ask for the stage
+        assert self._stream is not None
+        return self._stream
+
+    @property
+    def store(self) -> EventStore:
+        """The stream."""
+        return self.stream.store
+
+    @property
+    def split(self) -> Split:
+        """Training, validation and test events."""
+        return self.stream.split
+
+    @property
+    def info(self) -> StreamInfo:
+        """Widths, counts and time scale of the stream."""
+        return self.stream.info
+
+    @property
+    def adjacency(self) -> TemporalAdjacency:
+        """Past neighbours over all parts of the stream."""
+        return self.stream.adjacency
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
+        by_name, read = isinstance(self.source, (str, Path)), self._read_options
+        return {
+            "source": _lasting_name(self.source) if by_name else None,
+            **self._split_options,
+            "seed": self.seed,
+            **{name: getattr(read, name) for name in ("format", "columns", "bipartite", "longest_id")},
+            "synthetic": dict(read.synthetic),
+            "root": str(read.root.resolve()),
+        }
+
+    def read(self) -> EventStore:
+        """Return the events of the source, without what `setup` makes of them."""
+        if self._stream is not None:
+            return self._stream.store
+        return open_events(self._opened(), self._read_options)
+
+    def _opened(self) -> Any:
+        self._make_ready()
+        return opened(self.source, self._read_options.root)
+
+
+def shown_name(source: Any) -> str:
+    """Return the name of a source as it was written, or its class."""
+    return str(source) if isinstance(source, (str, Path)) else type(source).__name__
+
+
+def _lasting_name(source: str | Path) -> str:
+    """Return the name of a source as it reads from any folder."""
+    return str(Path(source).resolve()) if Path(source).exists() else str(source)

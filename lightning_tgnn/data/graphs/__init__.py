@@ -1,0 +1,1 @@
+"""Static graphs: in memory, in folders, cut over ranks."""

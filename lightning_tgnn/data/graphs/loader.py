@@ -1,0 +1,118 @@
+"""The loader of full-batch training: each epoch is one step on the whole graph, cut over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.partitions.replicas import Replicas
+from lightning_tgnn.algorithms.streams.counter_random import counter_hash
+from lightning_tgnn.data.graphs.graph import Graph
+from lightning_tgnn.data.graphs.parts import graph_parts
+from lightning_tgnn.types import GraphPart
+
+
+class WholeGraph:
+    """A graph with the weights of its edges, and the part of it that was asked for last.
+
+    Args:
+        graph: The graph.
+        weights: float32 [E].
+    """
+
+    def __init__(self, graph: Graph, weights: Tensor) -> None:
+        self.graph, self.weights = graph, weights
+        self._cut: tuple[Tensor, tuple[Any, ...], dict[str, GraphPart]] | None = None
+
+    @cached_property
+    def uncut(self) -> Tensor:
+        """Rank 0 for every edge, int32 [E]: the same tensor for all splits, which so share a part."""
+        return torch.zeros(len(self.graph.src), dtype=torch.int32)
+
+    def parts(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> dict[str, GraphPart]:
+        """Return a rank's part for each split, made once.
+
+        Args:
+            part: Integers [E], the rank of every edge.
+            hosts: int64 [P], the host of every rank.
+            rank: Whose part.
+            relay: Let the replicas of a host reach other hosts by one of them.
+        """
+        asked = hosts.tolist(), rank, relay
+        if self._cut is None or self._cut[0] is not part or self._cut[1] != asked:
+            replicas = Replicas.of(self.graph.src, self.graph.dst, part, self.graph.num_nodes, hosts)
+            self._cut = part, asked, graph_parts(self.graph, self.weights, part, replicas, rank, relay=relay)
+        return self._cut[2]
+
+
+class GraphLoader:
+    """Yields this rank's part once per epoch.
+
+    Args:
+        whole: The graph.
+        split: ``"train"``, ``"val"`` or ``"test"``.
+        seed: Of dropout, with the epoch.
+    """
+
+    batch_sampler = None  # Lightning looks here before it looks at `sampler`.
+
+    def __init__(self, whole: WholeGraph, split: str, seed: int) -> None:
+        self.whole, self.split, self.seed = whole, split, seed
+        self._part: GraphPart | None = None
+        self._epoch = 0
+        self._position = 0
+        self._resume: int | None = None
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def edges(self) -> tuple[Tensor, Tensor, int]:
+        """Sources and destinations of all edges, int32 or int64 [E] each, and the number of vertices."""
+        graph = self.whole.graph
+        return graph.src, graph.dst, graph.num_nodes
+
+    @property
+    def part(self) -> GraphPart:
+        """This rank's part; the whole graph where it has not been cut."""
+        if self._part is None:
+            self._part = self.whole.parts(self.whole.uncut, torch.zeros(1, dtype=torch.int64), 0)[self.split]
+        return self._part
+
+    def shard(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> GraphLoader:
+        """Return a loader of a rank's part; arguments as in `WholeGraph.parts`."""
+        loader = copy(self)
+        loader._part = self.whole.parts(part, hosts, rank, relay=relay)[self.split]
+        return loader
+
+    @property
+    def sampler(self) -> GraphLoader:
+        """Itself: Lightning tells the epoch to a loader's sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Drop other values from the next iteration on."""
+        if epoch != self._epoch:
+            self._epoch, self._position = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch and whether its step has been handed out."""
+        return {"epoch": self._epoch, "position": self._position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict` in the next iteration."""
+        self._epoch, self._position = state["epoch"], state["position"]
+        self._resume = state["epoch"] if state["position"] else None
+
+    def __iter__(self) -> Iterator[GraphPart]:
+        # Runs when the step is asked for: Lightning makes the iterator before it tells the epoch.
+        resume, self._resume = self._resume, None
+        self._position = 1
+        if resume != self._epoch:
+            yield replace(self.part, seed=int(counter_hash(self.seed, self._epoch)))

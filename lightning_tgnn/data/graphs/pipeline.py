@@ -1,0 +1,117 @@
+"""From a source of a static graph to what training, validation and test take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lightning_tgnn.checks import check_choice, check_int
+from lightning_tgnn.data.graphs.graph import NORMALIZATIONS, Graph
+from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
+from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, open_source, prepare_graph
+from lightning_tgnn.data.pipeline import Pipeline
+from lightning_tgnn.types import GraphInfo
+
+
+class GraphPipeline(Pipeline):
+    """A static graph with features, labels and splits; each epoch is one step on all of it.
+
+    Args:
+        source: An ``.npz`` file, a folder that `save_graph` wrote, a node-property folder of OGB, a `dgl.DGLGraph`, a
+            PyG ``Data``, a `Graph`, ``"synthetic"``, or a name: ``"cora"``, ``"citeseer"``, ``"pubmed"``,
+            ``"reddit"`` (from DGL), ``"ogbn-products"``, ``"ogbn-papers100m"`` (from OGB). A name goes before a file
+            of the same name; write ``./cora`` for that.
+        undirected: Take every edge in both directions, each once.
+        self_loops: Give every vertex one loop.
+        normalization: Weights of the edges in a GCN: ``"symmetric"``, ``"row"`` or ``"none"``; see `Graph.weights`.
+        seed: Of dropout.
+        synthetic: Settings of the synthetic graph, used where that is the source; see
+            `lightning_tgnn.data.graphs.sources.synthetic.generate_graph`. With ``folder`` it is written there once.
+        root: Folder of the named graphs, which are downloaded into it and converted once.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work; also in `prepare_data` and `setup`.
+        DataError: In `prepare_data` and `setup`: something cannot be downloaded, or the source holds something that
+            must not be trained on.
+    """
+
+    def __init__(
+        self,
+        source: Any = SYNTHETIC,
+        undirected: bool = True,
+        self_loops: bool = True,
+        normalization: str = "symmetric",
+        seed: int = 0,
+        synthetic: Mapping[str, Any] | None = None,
+        root: str = "data",
+    ) -> None:
+        super().__init__()
+        self._log_settings(locals())
+        check_choice("normalization", normalization, NORMALIZATIONS)
+        check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
+        self.source = source
+        self.undirected, self.self_loops, self.normalization = undirected, self_loops, normalization
+        self.seed = seed
+        self.synthetic = dict(synthetic or {})
+        self.root = Path(root).expanduser()
+
+    def fixed_settings(self, *, training: bool) -> dict[str, Any]:
+        """Return the settings, by argument, that a checkpoint fixes.
+
+        Args:
+            training: Of a run that goes on with it; otherwise of its evaluation, where the seed of dropout is free.
+        """
+        return self._settings(("undirected", "self_loops", "normalization", *(("seed",) if training else ())))
+
+    def __repr__(self) -> str:
+        source = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
+        read = vars(self).get("graph", "not read yet")
+        return f"{type(self).__name__}(source={str(source)!r}, normalization={self.normalization!r}: {read})"
+
+    def prepare_data(self) -> None:
+        """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""
+        prepare_graph(self.source, self.root, self.synthetic)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph, with what the options add."""
+        self._make_ready()
+        graph = open_source(self.source, self.root, self.synthetic)
+        return graph.with_options(undirected=self.undirected, self_loops=self.self_loops)
+
+    @cached_property
+    def info(self) -> GraphInfo:
+        """What a model has to know of the graph."""
+        return self.graph.info()
+
+    @cached_property
+    def whole(self) -> WholeGraph:
+        """The graph with the weights of its edges."""
+        return WholeGraph(self.graph, self.graph.weights(self.normalization))
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the graph and say what it is."""
+        graph, info = self.graph, self.info
+        splits = " / ".join(f"{int(getattr(graph, name).sum()):,}" for name in ("train", "val", "test"))
+        self._tell(
+            f"{info.num_nodes:,} vertices ({splits} for training, validation, test), {info.num_edges:,} edges, "
+            f"{info.feature_dim} features, {info.num_classes} classes"
+        )
+
+    def train_dataloader(self) -> GraphLoader:
+        """Return the training part."""
+        return GraphLoader(self.whole, "train", self.seed)
+
+    def val_dataloader(self) -> GraphLoader:
+        """Return the validation part."""
+        return GraphLoader(self.whole, "val", self.seed)
+
+    def test_dataloader(self) -> GraphLoader:
+        """Return the test part."""
+        return GraphLoader(self.whole, "test", self.seed)
+
+    def predict_dataloader(self) -> GraphLoader:
+        """Return the test part."""
+        return self.test_dataloader()

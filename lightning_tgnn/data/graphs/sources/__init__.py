@@ -1,0 +1,1 @@
+"""Where static graphs come from."""

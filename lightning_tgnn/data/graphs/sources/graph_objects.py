@@ -1,0 +1,99 @@
+"""Graphs from NumPy archives, DGL and PyG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.graphs.graph import SPLITS, Graph
+from lightning_tgnn.data.graphs.sources.archive import edges_of, features_of, missing, numbers_of
+from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
+from lightning_tgnn.files.npz_stream import read_npz
+
+FORMS = (
+    "an .npz file, a graph folder, an OGB folder, a dgl.DGLGraph, a PyG Data, a Graph, or one of "
+    f"{', '.join((*GRAPH_NAMES, 'synthetic'))}"
+)
+
+
+def read_graph(source: Any) -> Graph:
+    """Return the graph that a source holds.
+
+    An ``.npz`` file has ``edge_index`` [2, E], or an adjacency in compressed rows (``adj_indices``,
+    ``adj_indptr``); features dense (``features``) or in compressed rows (``feat_*`` or ``attr_*``);
+    ``label`` or ``labels``; and ``train_mask``, ``val_mask``, ``test_mask``. A `dgl.DGLGraph` has ``feat``, ``label``
+    and the masks as vertex data, a PyG ``Data`` has ``x``, ``y`` and the masks.
+
+    Raises:
+        DataError: The source lacks something, or holds something that must not be trained on.
+        InvalidArgumentError: There is no such file, or the source is of another kind.
+    """
+    if isinstance(source, (str, Path)):
+        return _from_npz(Path(source))
+    if hasattr(source, "ndata") and hasattr(source, "edges"):
+        src, dst = source.edges()
+        return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata)
+    if hasattr(source, "edge_index"):
+        held = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
+        held = {name: value for name, value in held.items() if value is not None}
+        return _graph(source.edge_index[0], source.edge_index[1], _of(held, "x"), _of(held, "y"), held)
+    raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
+
+
+def _from_npz(path: Path) -> Graph:
+    if not path.is_file():
+        raise InvalidArgumentError(refusal("source", FORMS, str(path), "correct the path or the name"))
+    held = read_npz(path)
+    src, dst = edges_of(held)
+    features = features_of(held)
+    return _graph(src, dst, features, numbers_of(held, "labels" if "labels" in held else "label"), held)
+
+
+def _of(held: Any, name: str) -> Any:
+    if name not in held:
+        raise missing(held, name)
+    return held[name]
+
+
+def _graph(src: Any, dst: Any, features: Any, labels: Any, held: Any) -> Graph:
+    return Graph(
+        src=_whole("src", src),
+        dst=_whole("dst", dst),
+        features=_tensor("features", features).float(),
+        labels=_whole("labels", labels).flatten(),
+        **{name: _mask(f"{name}_mask", _of(held, f"{name}_mask")) for name in SPLITS},
+    )
+
+
+def _tensor(name: str, values: Any) -> Tensor:
+    is_number = not isinstance(values, np.ndarray) or values.dtype.kind in "biuf"
+    given = torch.as_tensor(values) if is_number else None
+    if given is None or given.is_complex():
+        raise DataError(refusal(name, "of numbers", str(values.dtype), "convert them"))
+    return given
+
+
+def _whole(name: str, values: Any) -> Tensor:
+    given = _tensor(name, values)
+    whole = given.long()
+    kept = whole.to(given.dtype) == given
+    if given.dtype == torch.uint64:
+        kept &= whole >= 0  # the largest are no int64
+    if not kept.all():
+        wrong = given[~kept][0].item()
+        raise DataError(refusal(name, "of whole numbers", wrong, "give integers, and -1 for no label"))
+    return whole
+
+
+def _mask(name: str, values: Any) -> Tensor:
+    given = _tensor(name, values)
+    mask = given.bool()
+    if not torch.equal(mask.to(given.dtype), given):
+        wrong = given[mask.to(given.dtype) != given][0].item()
+        raise DataError(refusal(name, "of truth values, or of 0 and 1", wrong, "compare with a number first"))
+    return mask

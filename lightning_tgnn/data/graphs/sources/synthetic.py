@@ -1,0 +1,129 @@
+"""A generator of graphs with communities, a heavy-tailed degree, and features that tell the community."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_not_negative, refusal
+from lightning_tgnn.data.graphs.graph import SPLITS, Graph
+from lightning_tgnn.data.graphs.sources.communities import Communities
+from lightning_tgnn.data.graphs.sources.folder import GraphWriter, open_graph
+from lightning_tgnn.files.new_folder import new_folder
+
+_SETTINGS = "synthetic.json"
+_VERSION = 1
+
+
+def generate_graph(
+    num_nodes: int = 1000,
+    num_edges: int = 10_000,
+    num_classes: int = 5,
+    feature_dim: int = 16,
+    *,
+    homophily: float = 0.8,
+    exponent: float = 2.5,
+    noise: float = 1.0,
+    seed: int = 0,
+    folder: str | Path | None = None,
+) -> Graph:
+    """Return a degree-corrected graph of communities (Karrer and Newman, Physical Review E 83, 2011).
+
+    Each edge draws its source by weight from all vertices, and its destination by weight from the source's community
+    or, with probability ``1 - homophily``, from all. The weights follow a power law, so do the degrees. A vertex's
+    features are its community's centre and Gaussian noise.
+
+    Args:
+        num_nodes: N, at least 10.
+        num_edges: E, directed, at least 1; may repeat.
+        num_classes: Communities, which are the labels, at least 2.
+        feature_dim: F, at least 1.
+        homophily: Share of the edges that stay in their community, in [0, 1).
+        exponent: Of the power law of degrees, above 2.
+        noise: Standard deviation of the noise; centres have that of 1.
+        seed: Of all of it.
+        folder: Where the same graph is written piece by piece, unless it is there, and mapped from: for graphs that do
+            not fit into memory, which has to hold some 60 bytes per vertex. In memory if None.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work, or the folder holds something else.
+    """
+    check_int("num_nodes", num_nodes, minimum=10, cure="1000 is the default")
+    check_int("num_edges", num_edges, minimum=1, cure="10000 is the default")
+    check_int("num_classes", num_classes, minimum=2, cure="5 is the default")
+    check_int("feature_dim", feature_dim, minimum=1, cure="16 is the default")
+    if num_classes > num_nodes:
+        cure = "ask for fewer communities"
+        raise InvalidArgumentError(refusal("num_classes", f"at most num_nodes={num_nodes}", num_classes, cure))
+    check_fraction("homophily", homophily, cure="0.8 is the default")
+    if not exponent > 2:
+        cure = "2.5 is usual for social networks; at 2 and below the mean degree has no bound"
+        raise InvalidArgumentError(refusal("exponent", "above 2", exponent, cure))
+    check_not_negative("noise", noise, cure="1 is the default")
+    check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
+    settings: dict[str, Any] = {
+        "num_nodes": num_nodes,
+        "num_edges": num_edges,
+        "num_classes": num_classes,
+        "feature_dim": feature_dim,
+        "homophily": float(homophily),
+        "exponent": float(exponent),
+        "noise": float(noise),
+        "seed": seed,
+    }
+    return _in_memory(settings) if folder is None else _in_folder(settings, Path(folder))
+
+
+def _in_memory(settings: dict[str, Any]) -> Graph:
+    made = Communities(**settings)
+    edges = np.empty((2, made.num_edges), np.int64)
+    features = np.empty((made.num_nodes, made.feature_dim), np.float32)
+    done = 0
+    for src, dst in made.edges():
+        edges[:, done : done + len(src)] = src, dst
+        done += len(src)
+    done = 0
+    for rows in made.features():
+        features[done : done + len(rows)] = rows
+        done += len(rows)
+    columns = {"src": edges[0], "dst": edges[1], "features": features, "labels": made.labels} | made.masks()
+    return Graph(**{name: torch.from_numpy(column) for name, column in columns.items()})
+
+
+def _in_folder(settings: dict[str, Any], folder: Path) -> Graph:
+    about = {"version": _VERSION, **settings}
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        _check_same(folder, about)
+        return open_graph(folder)
+    made = Communities(**settings)
+    with new_folder(folder) as partial:
+        with GraphWriter(partial, made.num_nodes) as writer:
+            for src, dst in made.edges():
+                writer.append("src", src)
+                writer.append("dst", dst)
+            for rows in made.features():
+                writer.append("features", rows)
+            writer.append("labels", made.labels)
+            masks = made.masks()
+            for name in SPLITS:
+                writer.append(name, masks[name])
+        (partial / _SETTINGS).write_text(json.dumps(about, indent=1))
+    return open_graph(folder)
+
+
+def _check_same(folder: Path, about: dict[str, Any]) -> None:
+    path = folder / _SETTINGS
+    try:
+        found = json.loads(path.read_text()) if path.is_file() else {}
+    except (ValueError, RecursionError):
+        found = {}
+    held = found if isinstance(found, dict) else {}
+    other = [f"{name}={held[name]}" for name in about if name in held and held[name] != about[name]]
+    if found != about:
+        received = f"{folder} with {', '.join(other)}" if other else f"{folder} with something else"
+        cure = "choose another folder, or remove this one"
+        raise InvalidArgumentError(refusal("folder", "new, empty, or of a graph of these settings", received, cure))

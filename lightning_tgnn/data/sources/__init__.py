@@ -1,0 +1,1 @@
+"""Where event streams come from."""

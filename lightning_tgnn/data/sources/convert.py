@@ -1,0 +1,156 @@
+"""From a text file to the folder of an event store, piece by piece: memory does not grow with the number of events."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
+from lightning_tgnn.data.readers.culprit import check_text_ids
+from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, read_chunks
+from lightning_tgnn.data.readers.read import check_arguments, open_table
+from lightning_tgnn.data.readers.table import Table
+from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes, read_block
+from lightning_tgnn.data.sources.column_files import ColumnFiles, rewrite, rows_of
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.kept_adjacency import write_adjacency
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, NodeNumbering
+from lightning_tgnn.data.streams.store_manifest import write_manifest
+from lightning_tgnn.files.new_folder import check_new, new_folder
+from lightning_tgnn.files.npy_file import map_npy
+
+_ORDERED_AT_ONCE = 1 << 22
+Report = Callable[[int], None]
+"""Takes the events read so far."""
+
+
+@dataclass
+class _Found:
+    """What is known of a file once it has been read.
+
+    Attributes:
+        numbering: From its ids to numbers.
+        events: Rows.
+        last_time: Of the latest row.
+        sorted: No time is below the one before.
+        whole_labels: int64 holds all labels.
+    """
+
+    numbering: NodeNumbering
+    events: int = 0
+    last_time: float = -np.inf
+    sorted: bool = True
+    whole_labels: bool = True
+
+    def add(self, chunk: Mapping[str, np.ndarray]) -> None:
+        """Look at the next rows."""
+        time = chunk["time"]
+        self.sorted &= bool(time[0] >= self.last_time) and not np.any(time[1:] < time[:-1])
+        self.last_time = time[-1]
+        self.events += len(time)
+        self.whole_labels &= "labels" not in chunk or are_whole(chunk["labels"])
+
+
+def convert_text(
+    path: str | Path,
+    folder: str | Path,
+    *,
+    format: str = "auto",
+    columns: Mapping[str, Any] | None = None,
+    bipartite: bool | None = None,
+    longest_id: int = LONGEST_ID,
+    report: Report = lambda events: None,
+) -> EventStore:
+    """Write the events of a text file to a new folder, with their adjacency, and open it.
+
+    The store is what `read_events` gives, but only a few million numbers of the file are in memory at a time, beside
+    the distinct ids. Rows that are not sorted by time are sorted on disk.
+
+    Args:
+        path: The file.
+        folder: New or empty; it appears only when it is complete.
+        format: As in `read_events`, and so are ``columns`` and ``bipartite``.
+        columns: As there.
+        bipartite: As there.
+        longest_id: As there.
+        report: Told the events read so far, now and then.
+
+    Raises:
+        InvalidArgumentError: An argument cannot work, or the folder is taken or cannot be written.
+        DataError: The file holds something that must not be trained on.
+    """
+    check_arguments(format, columns, bipartite, longest_id)
+    folder = Path(folder)
+    check_new(folder)
+    table = open_table(Path(path), format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
+    with new_folder(folder, keep_other=False) as partial:
+        found = read_by_ids(table, lambda kind: _write_columns(table, partial, kind, report))
+        node_ids = found.numbering.node_ids
+        if node_ids.dtype.kind == "U":
+            check_text_ids(table, node_ids)
+        np.save(partial / "node_ids.npy", node_ids)
+        _settle(partial, found)
+        write_manifest(partial, len(node_ids), edge_feature_names=table.feature_names)
+        table.notice_unused()
+        write_adjacency(partial)
+    return EventStore.open(folder)
+
+
+def _write_columns(table: Table, folder: Path, kind: IdKind, report: Report) -> _Found:
+    found = _Found(NodeNumbering(apart=table.apart))
+    with ColumnFiles(folder) as files:
+        for chunk in read_chunks(table, kind):
+            found.add(chunk)
+            src, dst = found.numbering.add(chunk["src"], chunk["dst"])
+            files.append({**chunk, "src": src, "dst": dst})
+            report(found.events)
+    found.numbering.close()
+    return found
+
+
+def _settle(folder: Path, found: _Found) -> None:
+    """Give the columns the numbers, the types and the order that only the end of the file has told."""
+    numbering = found.numbering
+    rewrite(folder / "src.npy", np.int64, numbering.src_numbers)
+    rewrite(folder / "dst.npy", np.int64, numbering.dst_numbers)
+    labels = folder / "labels.npy"
+    if labels.is_file() and found.whole_labels:
+        rewrite(labels, np.int64, rows_of)
+    if not found.sorted:
+        warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=3)
+        _sort(folder)
+
+
+def _sort(folder: Path) -> None:
+    order = folder / "order.npy"
+    with ColumnFiles(folder) as files:
+        for positions in ordered_pieces(map_npy(folder / "time.npy"), _ORDERED_AT_ONCE):
+            files.append({order.stem: positions})
+    in_order = map_npy(order)
+    for name in ("src", "dst", "time", "labels", "edge_features"):
+        path = folder / f"{name}.npy"
+        if path.is_file():
+            rewrite(path, map_npy(path).dtype, lambda column: _gathered(column, in_order))
+    order.unlink()
+
+
+def _gathered(column: np.ndarray, order: np.ndarray) -> Iterator[np.ndarray]:
+    for positions in rows_of(order):
+        yield column[positions]
+
+
+def is_text_file(path: Path) -> bool:
+    """Whether ``path`` is a file that, unpacked, does not begin as one of the binary forms.
+
+    Raises:
+        DataError: It may not be read, or is gzipped and damaged.
+    """
+    if not path.is_file():
+        return False
+    with open_bytes(path) as file:
+        return not read_block(file, path).startswith(tuple(KNOWN_BINARIES))

@@ -1,0 +1,194 @@
+"""Event streams from whatever names them: what one process of a machine prepares, and what every process reads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.data.readers import FORMATS, read_events
+from lightning_tgnn.data.readers.frame import read_frame
+from lightning_tgnn.data.readers.read import check_unread
+from lightning_tgnn.data.sources.graph_objects import from_dgl, from_temporal_data
+from lightning_tgnn.data.sources.named_streams import prepare_stream, stream_folder
+from lightning_tgnn.data.sources.stream_names import STREAMS
+from lightning_tgnn.data.sources.synthetic import generate_stream
+from lightning_tgnn.data.sources.tgb import FixedProtocol, from_tgb, protocol_of
+from lightning_tgnn.data.sources.tgb_names import TGB_NAMES, open_tgb, prepare_tgb
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID
+
+SYNTHETIC = "synthetic"
+_NAMES = (*STREAMS, *TGB_NAMES)
+_FORMS = (
+    "a file, a saved EventStore, a TGL folder, an EventStore, a pandas or polars DataFrame, a PyG TemporalData, "
+    f"a dgl.DGLGraph, a LinkPropPredDataset of TGB, or one of {', '.join((*_NAMES, SYNTHETIC))}"
+)
+_TGB = ("tgb.linkproppred.dataset", "LinkPropPredDataset")
+_FRAMES = {("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")}
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How a source is read; see `lightning_tgnn.TemporalDataModule`.
+
+    Attributes:
+        format: Of a file.
+        columns: Which column is what.
+        bipartite: Number sources and destinations apart.
+        synthetic: Settings of the synthetic stream.
+        root: Folder of the named streams.
+        longest_id: Bytes that a string id may have.
+    """
+
+    format: str
+    columns: Mapping[str, Any] | None
+    bipartite: bool | None
+    synthetic: Mapping[str, Any]
+    root: Path
+    longest_id: int = LONGEST_ID
+
+
+def read_source(
+    source: Any = SYNTHETIC,
+    format: str = "auto",
+    columns: Mapping[str, Any] | None = None,
+    bipartite: bool | None = None,
+    synthetic: Mapping[str, Any] | None = None,
+    root: str = "data",
+    longest_id: int = LONGEST_ID,
+) -> EventStore:
+    """Return the events of a source, in whatever form it is; a named one is fetched first, unless it is there.
+
+    Args:
+        source: See `lightning_tgnn.TemporalDataModule`, and so the rest: a file, a folder, a name, an object.
+        format: Format of the file: ``"auto"``, ``"snap"``, ``"jodie"`` or ``"csv"``.
+        columns: For a CSV, Parquet or a DataFrame: which column is ``src``, ``dst``, ``time``, and optionally ``label``
+            and ``edge_features``; for a DGLGraph the same of its ``edata``, without the ends.
+        bipartite: Number sources and destinations apart; None asks the format.
+        synthetic: Settings of the synthetic stream, used where that is the source; see
+            `lightning_tgnn.data.sources.synthetic.generate_stream`.
+        root: Folder of the named streams, which are downloaded into it and converted once.
+        longest_id: The most bytes that an id of a node may have in a text file.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+        DataError: It cannot be downloaded, or holds something that must not be trained on.
+    """
+    check_choice("format", format, FORMATS)
+    folder = Path(root).expanduser()
+    prepare_events(source, folder)
+    options = ReadOptions(format, columns, bipartite, dict(synthetic or {}), folder, longest_id)
+    return open_events(opened(source, folder), options)
+
+
+def prepare_events(source: Any, root: Path) -> None:
+    """Download and convert what `opened` and `open_events` read, unless it is there; only names have it to be done.
+
+    Raises:
+        DataError: Something cannot be reached, or is not what was published.
+        InvalidArgumentError: Nothing can be written under ``root``.
+    """
+    name = name_of(source)
+    if name in STREAMS:
+        prepare_stream(name, root)
+    if name in TGB_NAMES:
+        prepare_tgb(name, root)
+
+
+def opened(source: Any, root: Path) -> Any:
+    """Return the data set that a name of TGB stands for, which `prepare_events` has prepared; else ``source``.
+
+    Raises:
+        DataError: A file of it is missing or damaged.
+        InvalidArgumentError: It has not been prepared, or its library is missing.
+    """
+    name = name_of(source)
+    return open_tgb(name, root) if name in TGB_NAMES else source
+
+
+def open_events(source: Any, options: ReadOptions) -> EventStore:
+    """Return the events of a source that `prepare_events` has prepared and `opened` has opened.
+
+    Raises:
+        DataError: The source holds something that must not be trained on.
+        InvalidArgumentError: It is of no form that is read, or an option does not go with it.
+    """
+    store = _opened_events(source, options)
+    return store if store.folder is None else store.verify()
+
+
+def _opened_events(source: Any, options: ReadOptions) -> EventStore:
+    name = name_of(source)
+    if name == SYNTHETIC:
+        return generate_stream(**options.synthetic)
+    if name in STREAMS:
+        return _open_named(name, options)
+    if isinstance(source, (str, Path)):
+        return _read_path(source, options)
+    if isinstance(source, EventStore):
+        return source
+    return _from_object(source, options)
+
+
+def fixed_protocol(source: Any, store: EventStore) -> FixedProtocol | None:
+    """Return what a benchmark fixes for its data set; None for any other source.
+
+    Raises:
+        DataError: Something is missing.
+    """
+    return protocol_of(source, store.num_nodes) if _is_instance(source, *_TGB) else None
+
+
+def name_of(source: Any) -> str | None:
+    """Return the name that a source is, in lower case; None of a path or an object."""
+    name = str(source).lower() if isinstance(source, (str, Path)) else None
+    return name if name in (*_NAMES, SYNTHETIC) else None
+
+
+def _open_named(name: str, options: ReadOptions) -> EventStore:
+    check_unread(f"the stream {name!r}", format=options.format, columns=options.columns, bipartite=options.bipartite)
+    folder = stream_folder(name, options.root)
+    if not folder.is_dir():
+        cure = "call the DataModule's prepare_data on a process of every machine, or share the folder"
+        raise InvalidArgumentError(refusal("source", f"prepared in {folder}", name, cure))
+    return EventStore.open(folder)
+
+
+def _read_path(source: str | Path, options: ReadOptions) -> EventStore:
+    path = Path(source)
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        cure = "correct the path or the name"
+        raise DataError(refusal("source", f"an existing file or folder, or one of {', '.join(_NAMES)}", source, cure))
+    return read_events(
+        path,
+        format=options.format,
+        columns=options.columns,
+        bipartite=options.bipartite,
+        longest_id=options.longest_id,
+    )
+
+
+def _from_object(source: Any, options: ReadOptions) -> EventStore:
+    if any(_is_instance(source, *kind) for kind in _FRAMES):
+        check_unread("a DataFrame", format=options.format)
+        return read_frame(source, columns=options.columns, bipartite=options.bipartite, longest_id=options.longest_id)
+    if _is_instance(source, "torch_geometric.data", "TemporalData"):
+        check_unread("a TemporalData", format=options.format, columns=options.columns, bipartite=options.bipartite)
+        return from_temporal_data(source)
+    if _is_instance(source, "dgl", "DGLGraph"):
+        check_unread("a DGLGraph", format=options.format, bipartite=options.bipartite)
+        return from_dgl(source, options.columns)
+    if _is_instance(source, *_TGB):
+        check_unread("a TGB dataset", format=options.format, columns=options.columns, bipartite=options.bipartite)
+        return from_tgb(source)
+    raise InvalidArgumentError(refusal("source", _FORMS, type(source).__name__, "give one of these"))
+
+
+def _is_instance(source: Any, module: str, name: str) -> bool:
+    """Whether ``source`` is of a class of a library, which has been imported if it is."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(source, kind)

@@ -1,0 +1,1 @@
+"""Event streams and what is known of them."""

@@ -1,0 +1,270 @@
+"""The event stream: sorted columns in memory or memory-mapped from a folder."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.streams.columns import (
+    check_forms,
+    count_nodes,
+    feature_names,
+    float_column,
+    label_column,
+    node_column,
+    node_id_column,
+)
+from lightning_tgnn.data.streams.node_ids import number_given
+from lightning_tgnn.data.streams.store_manifest import COLUMNS, MANIFEST, fingerprint_of, read_manifest, write_manifest
+from lightning_tgnn.files.new_folder import check_new, new_folder
+from lightning_tgnn.files.npy_file import map_npy
+from lightning_tgnn.files.pieces import pieces
+
+
+@dataclass(frozen=True, eq=False)
+class EventStore:
+    """A stream of timed edges, sorted by time, equal times in input order.
+
+    Build one with `from_arrays` or `open`.
+
+    Attributes:
+        src: int64 [E], source nodes.
+        dst: int64 [E], destination nodes.
+        time: float64 [E], non-decreasing.
+        num_nodes: Nodes are ``0 .. num_nodes - 1``.
+        edge_features: float32 [E, d_edge] or None.
+        node_features: float32 [N, d_node] or None.
+        labels: [E] or [E, L], numeric, or None.
+        node_ids: [N], the user's own id of every node (integers or strings), or None where they are the node numbers.
+        fingerprint: Digest of ``src``, ``dst``, ``time`` and the number of nodes.
+        folder: Where the store was opened, or None.
+        edge_feature_names: [d_edge], what the edge features are called, each once; None where that is not known.
+    """
+
+    src: Tensor
+    dst: Tensor
+    time: Tensor
+    num_nodes: int
+    edge_features: Tensor | None
+    node_features: Tensor | None
+    labels: Tensor | None
+    node_ids: np.ndarray | None
+    fingerprint: str
+    folder: Path | None = None
+    edge_feature_names: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        src: Any,
+        dst: Any,
+        time: Any,
+        edge_features: Any = None,
+        node_features: Any = None,
+        labels: Any = None,
+        *,
+        num_nodes: int | None = None,
+        node_ids: Sequence[Any] | np.ndarray | None = None,
+        bipartite: bool = False,
+        edge_feature_names: Sequence[str] | None = None,
+    ) -> EventStore:
+        """Check, number the nodes, sort by time (stable, with a warning if it was not) and hold the columns in memory.
+
+        ``src`` and ``dst`` are ids, any integers or strings: nodes are numbered in ascending order of their ids, as
+        `read_events` does, and ``node_ids`` of the store leads back. Where ``num_nodes``, ``node_features`` or
+        ``node_ids`` is given, they are node numbers ``0 .. N-1`` already, and stay as they are.
+
+        Args:
+            src: Ids of the sources [E], or their numbers.
+            dst: The same of the destinations, [E].
+            time: Numbers [E], finite.
+            edge_features: Numbers [E, d_edge], finite.
+            node_features: Numbers [N, d_node], finite, the row of every node number.
+            labels: Finite numbers [E] or [E, L]; whole ones are classes from 0, negative ones are none.
+            num_nodes: N, where ``src`` and ``dst`` are node numbers.
+            node_ids: [N], the user's own id of every node number.
+            bipartite: Number the ids of sources and destinations apart, sources first.
+            edge_feature_names: [d_edge], what the edge features are called.
+
+        Raises:
+            InvalidArgumentError: ``bipartite`` is set for node numbers.
+            DataError: A column is empty, of the wrong length or type, negative, NaN or infinite.
+
+        >>> store = EventStore.from_arrays(["ann", "bob"], ["bob", "cid"], [0.0, 1.0])
+        >>> store.src.tolist(), store.dst.tolist(), store.node_ids.tolist()
+        ([0, 1], [1, 2], ['ann', 'bob', 'cid'])
+        """
+        time = float_column("time", time, np.float64, ndim=1)
+        if len(src) == 0:
+            raise DataError(refusal("src", "a column of at least one event", "0 events", "check what was read"))
+        columns = {"dst": np.asarray(dst), "time": time}
+        if edge_features is not None:
+            columns["edge_features"] = float_column("edge_features", edge_features, np.float32, ndim=2)
+        if labels is not None:
+            columns["labels"] = label_column(labels)
+        for name, column in columns.items():
+            if len(np.atleast_1d(column)) != len(src):
+                received = len(np.atleast_1d(column))
+                raise DataError(refusal(name, f"of the length of src, {len(src)}", received, "give a row per event"))
+        if node_features is not None:
+            node_features = float_column("node_features", node_features, np.float32, ndim=2)
+        names = feature_names(edge_feature_names, columns.get("edge_features"))
+        if num_nodes is None and node_features is None and node_ids is None:
+            src, columns["dst"], node_ids = number_given(src, dst, apart=bipartite)
+            num_nodes = int(max(src.max(), columns["dst"].max())) + 1
+        else:
+            if bipartite:
+                cure = "number the destinations after the sources yourself, or leave node numbers to be made"
+                raise InvalidArgumentError(refusal("bipartite", "left out for node numbers", True, cure))
+            src, columns["dst"], node_ids = node_column("src", src), node_column("dst", dst), node_id_column(node_ids)
+            given = {"num_nodes": num_nodes, "node_features": node_features, "node_ids": node_ids}
+            num_nodes = count_nodes(src, columns["dst"], **given)
+
+        if np.any(time[1:] < time[:-1]):
+            warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=2)
+            order = np.argsort(time, kind="stable")
+            src = src[order]
+            columns = {name: column[order] for name, column in columns.items()}
+        return cls(
+            src=_tensor(src),
+            dst=_tensor(columns["dst"]),
+            time=_tensor(columns["time"]),
+            num_nodes=num_nodes,
+            edge_features=_optional_tensor(columns.get("edge_features")),
+            node_features=_optional_tensor(node_features),
+            labels=_optional_tensor(columns.get("labels")),
+            node_ids=node_ids,
+            fingerprint=fingerprint_of(src, columns["dst"], columns["time"], num_nodes),
+            edge_feature_names=names,
+        )
+
+    @classmethod
+    def open(cls, folder: str | Path) -> EventStore:
+        """Open a saved store; the columns are mapped, not read, and so only their forms are looked at: see `verify`.
+
+        Raises:
+            DataError: The folder holds no store, or one that is damaged or of another version.
+        """
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        arrays: dict[str, np.ndarray | None] = dict.fromkeys(COLUMNS)
+        for name, expected in manifest["columns"].items():
+            arrays[name] = _map_column(folder / f"{name}.npy", expected)
+        src, dst, time = arrays["src"], arrays["dst"], arrays["time"]
+        if src is None or dst is None or time is None:
+            raise DataError(
+                refusal(str(folder), "a store with src, dst and time", sorted(manifest["columns"]), "save it again")
+            )
+        check_forms(folder, arrays, manifest["num_nodes"])
+        return cls(
+            src=_tensor(src),
+            dst=_tensor(dst),
+            time=_tensor(time),
+            num_nodes=manifest["num_nodes"],
+            edge_features=_optional_tensor(arrays["edge_features"]),
+            node_features=_optional_tensor(arrays["node_features"]),
+            labels=_optional_tensor(arrays["labels"]),
+            node_ids=arrays["node_ids"],
+            fingerprint=manifest["fingerprint"],
+            folder=folder,
+            edge_feature_names=feature_names(manifest.get("edge_feature_names"), arrays["edge_features"]),
+        )
+
+    def verify(self) -> EventStore:
+        """Return the store if its events are those that were saved; reads them, but not their features.
+
+        Raises:
+            DataError: They are not, or a node feature or a label is not finite.
+        """
+        where = "the store" if self.folder is None else str(self.folder)
+        found = fingerprint_of(self.src.numpy(), self.dst.numpy(), self.time.numpy(), self.num_nodes)
+        if found != self.fingerprint:
+            cure = "a file of it is damaged: save the store again"
+            raise DataError(refusal(where, f"a store of the events {self.fingerprint}", found, cure))
+        cures = {"node_features": "repair them and save the store again", "labels": "-1 stands for no label"}
+        for name, cure in cures.items():
+            column = getattr(self, name)
+            rows = () if column is None else pieces(len(column), column[:1].numel())
+            if not all(bool(torch.isfinite(column[some]).all()) for some in rows):
+                raise DataError(refusal(f"{name} of {where}", "finite", "NaN or infinity", cure))
+        return self
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the store to a new ``folder``, which appears only when it is complete.
+
+        Raises:
+            InvalidArgumentError: The folder exists and is not empty, or what is written does not fit there.
+        """
+        folder = Path(folder)
+        check_new(folder)
+        with new_folder(folder, keep_other=False) as partial:
+            self.write_to(partial)
+        return folder
+
+    def write_to(self, folder: Path, *, there: Collection[str] = ()) -> None:
+        """Write the store into a folder that exists, of a caller who sees to it that it is all there.
+
+        Args:
+            folder: Empty, or with the columns named in ``there``.
+            there: Columns that need not be written.
+        """
+        for name in COLUMNS:
+            column = getattr(self, name)
+            if column is not None and name not in there:
+                array = column.numpy() if isinstance(column, Tensor) else column
+                np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        write_manifest(folder, self.num_nodes, self.fingerprint, self.edge_feature_names)
+
+    @property
+    def num_events(self) -> int:
+        """Events of the stream."""
+        return self.src.numel()
+
+    @property
+    def edge_feature_dim(self) -> int:
+        """Width of the edge features, 0 without."""
+        return 0 if self.edge_features is None else self.edge_features.shape[1]
+
+    @property
+    def node_feature_dim(self) -> int:
+        """Width of the node features, 0 without."""
+        return 0 if self.node_features is None else self.node_features.shape[1]
+
+    def __len__(self) -> int:
+        return self.num_events
+
+    def __repr__(self) -> str:
+        return (
+            f"EventStore(num_events={self.num_events}, num_nodes={self.num_nodes}, "
+            f"edge_feature_dim={self.edge_feature_dim}, node_feature_dim={self.node_feature_dim})"
+        )
+
+
+def is_event_store(path: Path) -> bool:
+    """Whether ``path`` is a folder that `EventStore.open` would read."""
+    return path.is_dir() and (path / MANIFEST).is_file()
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _optional_tensor(array: np.ndarray | None) -> Tensor | None:
+    return None if array is None else _tensor(array)
+
+
+def _map_column(path: Path, expected: Any) -> np.ndarray:
+    # Copy-on-write: torch wants writable memory, and the file must never change.
+    array = map_npy(path, "c", cure="save the store again")
+    received = {"dtype": array.dtype.str, "shape": list(array.shape)}
+    if received != expected:
+        raise DataError(refusal(str(path), f"what the manifest says, {expected}", received, "save the store again"))
+    return array

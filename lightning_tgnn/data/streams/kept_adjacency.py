@@ -1,0 +1,144 @@
+"""The adjacency of a saved store: built once, kept in the store's folder and mapped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.data.graphs.checks import check_ends
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
+from lightning_tgnn.files.new_folder import check_new, new_folder
+from lightning_tgnn.files.npy_file import allocate_npy, map_npy, mapped_tensor
+from lightning_tgnn.files.one_at_a_time import one_at_a_time
+
+_FOLDER = "adjacency"
+_FITS = "fits.json"
+_VERSION = 2
+_COLUMNS = ("indptr", "keys", "neighbors")
+_BLOCK_BYTES = 1 << 22
+
+
+def adjacency_of(store: EventStore, *, writes: bool = True) -> TemporalAdjacency:
+    """Return the adjacency of all events of a store.
+
+    That of a store which was opened is mapped from its folder, and made there where it is missing, of another stream
+    or version, or damaged; processes that ask at once wait for the one that makes it. Where the folder cannot be
+    written, and for a store that is not in one, it is built in memory.
+
+    Args:
+        store: The store.
+        writes: Whether it may be made in the folder; otherwise one that is missing is built in memory.
+
+    Raises:
+        DataError: The store has a node outside of its range.
+    """
+    if store.folder is not None and not writes:
+        with suppress(DataError, FileNotFoundError):
+            return _open(store.folder / _FOLDER, store)
+    elif store.folder is not None:
+        try:
+            return keep_adjacency(store, store.folder)
+        except InvalidArgumentError as error:
+            warnings.warn(f"the adjacency is not kept, but built in memory: {error}", stacklevel=2)
+    return TemporalAdjacency.build(store.src, store.dst, store.num_nodes)
+
+
+def save_with_adjacency(store: EventStore, folder: Path) -> EventStore:
+    """Write a store and its adjacency to a new folder, which appears only when it is complete, and open it.
+
+    Raises:
+        DataError: The store has a node outside of its range.
+        InvalidArgumentError: The folder exists and is not empty, or what is written does not fit there.
+    """
+    check_new(folder)
+    with new_folder(folder, keep_other=False) as partial:
+        store.write_to(partial)
+        write_adjacency(partial)
+    return EventStore.open(folder)
+
+
+def write_adjacency(folder: Path) -> None:
+    """Write the adjacency of a store that is about to be complete into its ``folder``.
+
+    Raises:
+        DataError: The store has a node outside of its range.
+    """
+    place = folder / _FOLDER
+    place.mkdir()
+    _write(place, EventStore.open(folder))
+
+
+def keep_adjacency(store: EventStore, folder: Path) -> TemporalAdjacency:
+    """Return the adjacency that is kept in the folder of a store; it is made unless one that fits is there.
+
+    Raises:
+        DataError: The store has a node outside of its range.
+        InvalidArgumentError: The folder cannot be written.
+    """
+    place = folder / _FOLDER
+    with suppress(DataError, FileNotFoundError):  # not there, damaged, or just being replaced
+        return _open(place, store)  # without the lock, which takes a folder that can be written
+    with one_at_a_time(place):
+        with suppress(DataError):
+            return _open(place, store)
+        with new_folder(place) as partial:
+            _write(partial, store)
+            shutil.rmtree(place, ignore_errors=True)
+        return _open(place, store)
+
+
+def _write(folder: Path, store: EventStore) -> None:
+    """Write the adjacency to an existing folder: sorted by counting, in mapped files."""
+    from lightning_tgnn.algorithms.streams.adjacency_loops import count_entries, place_entries  # imports the compiler
+
+    check_ends("src", store.src, store.num_nodes)
+    check_ends("dst", store.dst, store.num_nodes)
+    src, dst = store.src.numpy(), store.dst.numpy()
+    indptr = np.zeros(store.num_nodes + 1, np.int64)
+    count_entries(src, dst, indptr[1:])
+    np.cumsum(indptr, out=indptr)
+    np.save(folder / "indptr.npy", indptr)
+    keys, neighbors = (allocate_npy(folder / f"{name}.npy", (int(indptr[-1]),)) for name in ("keys", "neighbors"))
+    place_entries(src, dst, indptr[:-1], keys, neighbors)
+    (folder / _FITS).write_bytes(_fits(store, folder))
+
+
+def _open(place: Path, store: EventStore) -> TemporalAdjacency:
+    """Return what is kept.
+
+    Raises:
+        DataError: It is missing, damaged, or that of another stream.
+    """
+    files = [place / name for name in (_FITS, *(f"{name}.npy" for name in _COLUMNS))]
+    kept = files[0].read_bytes() if all(file.is_file() for file in files) else b""
+    # The files are read only if it says that they are of this stream.
+    if not kept.startswith(_begins(store)) or kept != _fits(store, place):
+        raise DataError(f"{place} does not fit the store")
+    arrays = {name: map_npy(place / f"{name}.npy") for name in _COLUMNS}
+    return TemporalAdjacency(**{name: mapped_tensor(array) for name, array in arrays.items()}, span=len(store))
+
+
+def _fits(store: EventStore, folder: Path) -> bytes:
+    checksums = {name: _checksum(folder / f"{name}.npy") for name in _COLUMNS}
+    return _begins(store) + b', "checksums": ' + json.dumps(checksums).encode() + b"}"
+
+
+def _begins(store: EventStore) -> bytes:
+    return json.dumps({"version": _VERSION, "fingerprint": store.fingerprint}).encode()[:-1]
+
+
+def _checksum(path: Path) -> int:
+    """Return that of a file, read past the mapping: mapped pages would count as memory of this process."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            checksum = zlib.crc32(block, checksum)
+    return checksum

@@ -1,0 +1,173 @@
+"""Negative destinations as a function of seed, epoch and event, whatever the ranks, workers and batch size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.streams.counter_random import counter_hash, random_below
+from lightning_tgnn.algorithms.streams.dedup import first_positions
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
+
+NEGATIVE_SAMPLERS = ("all", "destination", "historical", "inductive")
+_MAX_TRIES = 8
+_EVALUATION_STREAM = 0
+_FIRST_EPOCH_STREAM = 1
+
+
+@dataclass(frozen=True)
+class NegativeSampler:
+    """Draws destinations that an event did not have. Build one with `build`.
+
+    `historical` and `inductive` are the samplers of Poursafaei et al., "Towards better evaluation for dynamic link
+    prediction" (NeurIPS 2022, Section 4), told event by event so that a draw needs no batch.
+
+    Attributes:
+        name: One of `NEGATIVE_SAMPLERS`.
+        seed: Of all draws.
+        train_events: Events before this one are the training part.
+        src: int64 [E].
+        dst: int64 [E].
+        candidates: int64 [C], ascending, where `destination` and every fallback draw from.
+        history: Past destinations of every source, for `historical`.
+        barred: bool [N], nodes that are never drawn, or None.
+        first_seen: int64 [P], ascending, the events whose pair (source, destination) is new, for `inductive`.
+    """
+
+    name: str
+    seed: int
+    train_events: int
+    src: Tensor
+    dst: Tensor
+    candidates: Tensor
+    history: TemporalAdjacency | None
+    first_seen: Tensor | None
+    barred: Tensor | None = None
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        src: Tensor,
+        dst: Tensor,
+        num_nodes: int,
+        *,
+        seed: int,
+        train_events: int,
+        barred: Tensor | None = None,
+    ) -> NegativeSampler:
+        """Prepare the tables of the sampler called ``name``.
+
+        Args:
+            name: Where a negative for event e comes from, each of them drawn uniformly. ``all``: the nodes.
+                ``destination``: the distinct destinations of the stream. ``historical``: the destinations of the
+                events before e with the same source, one chance per event. ``inductive``: the destinations of the
+                pairs that were first seen before e, in training from event 0 on, in evaluation from
+                ``train_events`` on. The last two fall back to ``destination`` where there is nothing to draw from
+                or where 8 draws all gave the true destination.
+            src: int64 [E].
+            dst: int64 [E].
+            num_nodes: Nodes are ``0 .. num_nodes - 1``.
+            seed: Of all draws.
+            train_events: Events before this one are the training part.
+            barred: bool [N], nodes that must not be drawn: those held out of training.
+
+        Raises:
+            InvalidArgumentError: The name is unknown, or the stream has a single destination to draw.
+        """
+        check_choice("negatives", name, NEGATIVE_SAMPLERS)
+        check_int("train_events", train_events, minimum=0, cure="give the number of events of the training part")
+        candidates = torch.arange(num_nodes) if name == "all" else _distinct(dst, num_nodes)
+        if barred is not None:
+            candidates = candidates[~barred[candidates]]
+        if candidates.numel() < 2:
+            cure = "draw from 'all' nodes" if num_nodes > 1 else "give a graph of at least two nodes"
+            received = f"{candidates.numel()} candidate"
+            raise InvalidArgumentError(refusal("negatives", "drawn from at least 2 candidates", received, cure))
+        return cls(
+            name=name,
+            seed=seed,
+            train_events=train_events,
+            src=src,
+            dst=dst,
+            candidates=candidates,
+            history=TemporalAdjacency.build(src, dst, num_nodes, directed=True) if name == "historical" else None,
+            first_seen=first_positions(src * num_nodes + dst) if name == "inductive" else None,
+            barred=barred,
+        )
+
+    def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
+        """Return ``num`` negative destinations per event, none of them the event's own destination.
+
+        Args:
+            events: int64 [B], positions in the stream.
+            num: Negatives per event.
+            epoch: Training epoch, from 0; None for evaluation, whose negatives never change.
+
+        Returns:
+            int64 [B, num].
+        """
+        stream = _EVALUATION_STREAM if epoch is None else _FIRST_EPOCH_STREAM + epoch
+        key = counter_hash(self.seed, stream, events.unsqueeze(1), torch.arange(num))
+        true = self.dst[events].unsqueeze(1).expand(-1, num)
+        if self.name in ("all", "destination"):
+            return self._other_candidates(true, key)
+        lowest, count = self._range(events, training=epoch is not None)
+        return self._redraw(true.reshape(-1), key.view(-1), lowest, count, num).view_as(key)
+
+    def _other_candidates(self, true: Tensor, key: Tensor) -> Tensor:
+        # Drawn among all but one and shifted past the true one: uniform over the others, never a second try.
+        index = random_below(self.candidates.numel() - 1, key, _MAX_TRIES)
+        true_index = torch.searchsorted(self.candidates, true.contiguous())
+        return self.candidates[index.add_(index >= true_index)]
+
+    def _range(self, events: Tensor, *, training: bool) -> tuple[Tensor, Tensor]:
+        """Return for every event where its part of the sampler's table starts, and its length; both int64 [B]."""
+        if self.history is not None:
+            sources = self.src[events]
+            return self.history.indptr[sources], self.history.count_before(sources, events)
+        assert self.first_seen is not None
+        lowest = torch.searchsorted(self.first_seen, 0 if training else self.train_events)
+        count = torch.searchsorted(self.first_seen, events) - lowest
+        return lowest.expand_as(count), count.clamp_(min=0)
+
+    def _table(self, entries: Tensor) -> Tensor:
+        if self.history is not None:
+            return self.history.neighbors[entries]
+        assert self.first_seen is not None
+        return self.dst[self.first_seen[entries]]
+
+    def _redraw(self, true: Tensor, key: Tensor, lowest: Tensor, count: Tensor, num: int) -> Tensor:
+        """Draw from the table until it is not the true destination, 8 times at most, then fall back.
+
+        Args:
+            true: int64 [B * num], own destination of the event of every draw.
+            key: int64 [B * num], counter of every draw.
+            lowest: int64 [B], first entry of the table for each event.
+            count: int64 [B], entries for each event.
+            num: Draws per event.
+        """
+        drawn = self._other_candidates(true, key)
+        pending = (count.repeat_interleave(num) > 0).nonzero().squeeze(1)
+        for attempt in range(_MAX_TRIES):
+            if pending.numel() == 0:
+                break
+            event = pending // num
+            entries = lowest[event] + random_below(count[event], key[pending], attempt)
+            destinations = self._table(entries)
+            accepted = destinations != true[pending]
+            if self.barred is not None:
+                accepted &= ~self.barred[destinations]
+            drawn[pending[accepted]] = destinations[accepted]
+            pending = pending[~accepted]
+        return drawn
+
+
+def _distinct(nodes: Tensor, num_nodes: int) -> Tensor:
+    """Return the nodes that occur, ascending: marked rather than sorted, which would copy the column."""
+    occurs = torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device)
+    occurs[nodes] = True
+    return occurs.nonzero().squeeze(1)

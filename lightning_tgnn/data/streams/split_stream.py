@@ -1,0 +1,120 @@
+"""A stream in its three parts, with what may be known before each event of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from lightning_tgnn.algorithms.streams.past import tied_share
+from lightning_tgnn.data.sources.tgb import FixedProtocol
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.given_negatives import GivenNegatives
+from lightning_tgnn.data.streams.kept_adjacency import adjacency_of
+from lightning_tgnn.data.streams.negative_function import FunctionNegatives, NegativeFunction
+from lightning_tgnn.data.streams.negatives import NegativeSampler
+from lightning_tgnn.data.streams.splits import Split, chronological_split
+from lightning_tgnn.data.streams.stream_info import stream_info
+from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
+from lightning_tgnn.types import StreamInfo
+
+MANY_TIES = 0.1
+"""From this share of tied events on, figures depend on what counts as the past."""
+
+
+@dataclass(frozen=True)
+class SplitStream:
+    """A stream in its parts.
+
+    Attributes:
+        store: The stream.
+        split: Training, validation and test part.
+        info: Widths, counts and time scale.
+        adjacency: Past neighbours over all parts.
+        train_adjacency: Those that training may see: without the events of held-out nodes.
+        protocol: What a benchmark fixes; None for other streams.
+    """
+
+    store: EventStore
+    split: Split
+    info: StreamInfo
+    adjacency: TemporalAdjacency
+    train_adjacency: TemporalAdjacency
+    protocol: FixedProtocol | None
+
+    @classmethod
+    def of(
+        cls, store: EventStore, protocol: FixedProtocol | None, *, writes: bool = True, **options: Any
+    ) -> SplitStream:
+        """Split a stream; ``options`` are those of `chronological_split`, whose shares a protocol overrules.
+
+        The adjacency is kept in the folder of the store if ``writes``.
+
+        Raises:
+            InvalidArgumentError: A part would be empty.
+        """
+        ends = None if protocol is None else protocol.ends
+        split = chronological_split(store, ends=ends, **options)
+        adjacency = train_adjacency = adjacency_of(store, writes=writes)
+        train = split.train
+        if len(train) < int(split.val[0]):
+            train_adjacency = TemporalAdjacency.build(store.src[train], store.dst[train], store.num_nodes, events=train)
+        return cls(store, split, stream_info(store, train), adjacency, train_adjacency, protocol)
+
+    def negatives(
+        self, kind: str | NegativeFunction, seed: int, *, training: bool
+    ) -> NegativeSampler | GivenNegatives | FunctionNegatives:
+        """Return what draws the negatives of training, or of evaluation; held-out nodes are none in training.
+
+        Args:
+            kind: One of `NEGATIVE_SAMPLERS`, or what draws; in evaluation the negatives of a protocol take its place.
+            seed: Of the draws.
+            training: For which of the two.
+        """
+        if self.protocol is not None and not training:
+            return self.protocol.negatives
+        store, held_out = self.store, self.split.held_out
+        barred = held_out if training and held_out.any() else None
+        if not isinstance(kind, str):
+            events = self.split.train if training else self.split.val
+            return FunctionNegatives.build(kind, store, events, seed=seed, barred=barred)
+        return NegativeSampler.build(
+            kind,
+            store.src,
+            store.dst,
+            store.num_nodes,
+            seed=seed,
+            train_events=int(self.split.val[0]),
+            barred=barred,
+        )
+
+    @cached_property
+    def tied(self) -> float:
+        """The share of events that have another one at their time."""
+        return tied_share(self.store.time)
+
+    def __str__(self) -> str:
+        store, split = self.store, self.split
+        parts = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
+        widths = f"{store.edge_feature_dim} edge and {store.node_feature_dim} node features"
+        return (
+            f"{len(store):,} events ({parts}), {store.num_nodes:,} nodes, {widths}, {self.tied:.1%} of the events tied"
+        )
+
+
+def tie_notice(tied: float, past: str | None = None) -> str:
+    """Return what a user has to know of a stream with many tied events; empty where there are few.
+
+    Args:
+        tied: Share of events that have another one at their time.
+        past: One of `lightning_tgnn.algorithms.streams.past.PASTS`; None where none has been chosen.
+    """
+    if tied < MANY_TIES:
+        return ""
+    follows = {
+        "time": "past='time' hides simultaneous events from each other",
+        "batch": "with past='batch' those of different batches see each other, unlike with past='time'",
+        "event": "with past='event' they give each other away, and figures are higher than those of past='time'",
+        None: "past='batch' and 'event' let them see each other, so figures depend on past",
+    }
+    return f"{tied:.0%} of the events have another one at their time: {follows[past]}"

@@ -1,0 +1,57 @@
+"""What a model has to know of a stream."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.types import StreamInfo
+
+_LEAST_DEVIATION = 1e-3
+
+
+def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
+    """Describe ``store``; the time scale comes from its training events (int64 [E]) alone."""
+    gap_mean, gap_std = _gaps(store, train)
+    num_classes, multi_label = _classes(store.labels)
+    labelled = None if store.labels is None else int((store.labels[train] >= 0).sum())
+    return StreamInfo(
+        num_nodes=store.num_nodes,
+        num_events=store.num_events,
+        node_feature_dim=store.node_feature_dim,
+        edge_feature_dim=store.edge_feature_dim,
+        gap_mean=gap_mean,
+        gap_std=gap_std,
+        fingerprint=store.fingerprint,
+        num_classes=num_classes,
+        multi_label=multi_label,
+        training_labels=labelled,
+        edge_feature_names=store.edge_feature_names,
+    )
+
+
+def _classes(labels: Tensor | None) -> tuple[int, bool]:
+    """Return how many classes labels name, and whether an event may have several; 0 where they are no classes.
+
+    One column of whole numbers is a class per event; several columns of 0 and 1 are a column per class. Negative is no
+    label.
+    """
+    if labels is None or (labels.is_floating_point() and not bool((labels == labels.round()).all())):
+        return 0, False
+    highest = int(labels.max())
+    if labels.ndim == 2:
+        return (labels.shape[1] if 0 <= highest <= 1 else 0), True
+    return (max(highest + 1, 2) if highest >= 0 else 0), False
+
+
+def _gaps(store: EventStore, train: Tensor) -> tuple[float, float]:
+    """Return mean and deviation of the time between consecutive events of a node; 1 where there is no scale."""
+    from lightning_tgnn.algorithms.streams.gap_loops import gap_moments  # imports the compiler: only where it is used
+
+    columns = (store.src.numpy(), store.dst.numpy(), store.time.numpy(), train.numpy())
+    count, mean, squares = gap_moments(*columns, store.num_nodes)
+    if not count:
+        count, mean = 1, float(store.time[-1] - store.time[0])
+    mean, std = mean or 1.0, (squares / count) ** 0.5
+    # The gaps of a regular stream differ by rounding alone, which is no scale to divide by.
+    return mean, std if std > _LEAST_DEVIATION * mean else mean

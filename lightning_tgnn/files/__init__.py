@@ -1,0 +1,1 @@
+"""Files that appear only when they are whole, and tensors in them."""

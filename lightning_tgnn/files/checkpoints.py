@@ -1,0 +1,111 @@
+"""Checkpoints that appear, or replace what was there, only when they are complete; others are said to be damaged."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.strategies import Strategy
+from typing_extensions import override
+
+from lightning_tgnn.files.tensors import check_records
+from lightning_tgnn.files.whole import reading_tensors, write_tensors
+
+
+def on_cpu(storage: Any, location: str) -> Any:
+    """Leave a tensor of a file on the CPU; for `torch.load`."""
+    return storage
+
+
+def where_it_was(storage: Any, location: str) -> Any:
+    """Let `torch.load` put a tensor where it was, or leave it on the CPU where there is no such device."""
+    there = location == "cpu" or (location.startswith("cuda") and torch.cuda.is_available())
+    return None if there else storage
+
+
+class WholeCheckpointIO(TorchCheckpointIO):
+    """Writes beside the place where the checkpoint will be.
+
+    Lightning writes to the system's temporary folder and moves the file, which from one disk to another is a copy that
+    may break off, and it passes over a folder that may not be written. Addresses of other storage are left to it.
+    """
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if storage_options is not None or "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+        else:
+            write_tensors(Path(path).expanduser(), checkpoint)
+
+    @override
+    def load_checkpoint(
+        self, path: Any, map_location: Any = on_cpu, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Return a checkpoint that is whole; this is the one way in which this package reads one.
+
+        Args:
+            path: A path, an address of other storage, or an open file.
+            map_location: As for `torch.load`.
+            weights_only: Whether to refuse objects of other classes; None does, of other storage too.
+
+        Raises:
+            CheckpointError: It is damaged, or holds something else than tensors and plain values.
+            FileNotFoundError: It is not there.
+        """
+        plain_only = True if weights_only is None else weights_only
+        with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
+            check_records(path)
+            if hasattr(path, "read"):
+                held = torch.load(path, map_location=map_location, weights_only=plain_only)
+            else:
+                held = super().load_checkpoint(path, map_location, plain_only)
+            if not isinstance(held, dict):
+                raise ValueError(f"a {type(held).__name__}")
+            _forget_files_elsewhere(held, str(path))
+            return held
+
+
+def save_whole_checkpoints(strategy: Strategy) -> None:
+    """Let a strategy write checkpoints so, unless it was given a way of its own."""
+    if type(strategy.checkpoint_io) is TorchCheckpointIO:
+        strategy.checkpoint_io = WholeCheckpointIO()
+
+
+def _forget_files_elsewhere(checkpoint: dict[str, Any], path: str) -> None:
+    """Drop the files outside of its folder that the state of a ModelCheckpoint names: it deletes them as its own.
+
+    The best of an earlier run, with which this one has gone on, stays: Lightning deletes no local file outside of the
+    callback's own folder.
+    """
+    callbacks = checkpoint.get("callbacks")
+    for state in callbacks.values() if isinstance(callbacks, dict) else ():
+        if not isinstance(state, dict) or "best_model_path" not in state:
+            continue
+        folder = str(state.setdefault("dirpath", ""))  # without one it would take the files for those of the run
+        kept = state.get("best_k_models")
+        kept = kept if isinstance(kept, dict) else {}
+        own = {name for name in kept if _lies_in(name, folder, path) or _is_of_a_run(name)}
+        state["best_k_models"] = {name: score for name, score in kept.items() if name in own}
+        for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
+            name = state.get(key)
+            if not _lies_in(name, folder, path) and (key == "last_model_path" or not _is_of_a_run(name)):
+                state[key] = ""
+
+
+def _lies_in(name: Any, folder: str, checkpoint: str) -> bool:
+    """Whether a file lies in ``folder``; in other storage, which Lightning deletes anywhere, beside the checkpoint."""
+    if not isinstance(name, str) or ".." in Path(name).parts:
+        return False
+    if ":" in name.partition("/")[0]:
+        folder = checkpoint.rpartition("/")[0]
+    return bool(folder) and name.startswith(f"{folder.rstrip('/')}/")
+
+
+def _is_of_a_run(name: Any) -> bool:
+    """Whether a path is that of a local checkpoint in the folder that a logger has given a run."""
+    if not isinstance(name, str) or ":" in name.partition("/")[0] or ".." in Path(name).parts:
+        return False
+    return re.fullmatch(r"(.*/)?version_\d+/checkpoints/[^/]+\.ckpt", name) is not None

@@ -1,0 +1,159 @@
+"""Downloads that go on where they broke off, are verified, and leave nothing that could pass for a whole file."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from ssl import SSLError
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.files.one_at_a_time import one_at_a_time
+from lightning_tgnn.files.partial_file import PartialFile
+
+_PIECE = 1 << 20
+_SECONDS = 60
+_TRIES = 5
+_LONGEST_PAUSE = 60
+_BUSY = (429, 500, 502, 503, 504)
+_OUT_OF_RANGE = 416
+_BROKEN_OFF = (HTTPException, ConnectionError, TimeoutError, SSLError)
+
+
+def download(url: str, path: Path, *, checksum: str | None = None, instead: Path | None = None) -> None:
+    """Write what is at ``url`` to ``path``, which appears only when it is complete.
+
+    A connection that breaks off is taken up again where it ended (RFC 9110, section 14.2), five times in a row without
+    progress at most; so is what an earlier call or another process has left. Servers that are busy are asked again.
+
+    Args:
+        url: Of the file.
+        path: Where it is put; what is there is replaced.
+        checksum: ``sha1:…``, ``sha256:…`` or another of `hashlib`'s; None where it is not known.
+        instead: Where a user may put a file downloaded elsewhere; ``path`` if None.
+
+    Raises:
+        DataError: It cannot be reached, breaks off again and again, or is another file than the checksum's.
+        InvalidArgumentError: It cannot be written.
+    """
+    with one_at_a_time(path):
+        part = PartialFile(path)
+        try:
+            _receive_all(url, part, path.name)
+            if checksum is not None:
+                _verify(url, part, checksum)
+            part.complete()
+        except (URLError, *_BROKEN_OFF) as error:
+            if not part.is_resumable:
+                part.discard()
+            cure = f"connect this machine, or download it elsewhere and put it at {instead or path}"
+            raise DataError(refusal(url, "reachable", str(error), cure)) from error
+        except OSError as error:
+            part.discard()
+            cure = "make room, or choose another place"
+            raise InvalidArgumentError(refusal(str(path), "where the file can be written", str(error), cure)) from error
+
+
+def _receive_all(url: str, part: PartialFile, name: str) -> None:
+    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=None)
+        fruitless, begun, most = 0, False, part.size
+        while True:
+            try:
+                _receive(url, part, lambda done, total: progress.update(task, completed=done, total=total))
+                return
+            except (URLError, *_BROKEN_OFF) as error:
+                begun |= part.size > 0
+                # More than ever before: a server that makes us start again and again would never be given up.
+                fruitless = 1 if part.size > most else fruitless + 1
+                most = max(most, part.size)
+                if fruitless == _TRIES or not _is_worth_another_try(error, begun):
+                    raise
+                time.sleep(_pause(error, fruitless))
+
+
+def _receive(url: str, part: PartialFile, report: Callable[[int, int | None], object]) -> None:
+    """Receive what is missing; raises one of `_BROKEN_OFF` where less has come than was announced."""
+    validator = part.validator
+    headers = {"Range": f"bytes={part.size}-", "If-Range": validator} if part.size and validator else {}
+    try:
+        with urlopen(Request(url, headers=headers), timeout=_SECONDS) as response:
+            total = _append(response, part, report)
+    except HTTPError as error:
+        if error.code != _OUT_OF_RANGE:
+            raise
+        total = _length_of_range(error.headers.get("Content-Range"))
+        if total is None or total != part.size:
+            part.discard()
+            raise ConnectionError("the server has less of it than has come before") from None
+    if total is not None and part.size != total:
+        raise ConnectionError(f"the connection ended after {part.size:,} of {total:,} bytes")
+
+
+def _append(response: HTTPResponse, part: PartialFile, report: Callable[[int, int | None], object]) -> int | None:
+    """Write what comes, and return how long the whole file is to be; None where the server does not say."""
+    resumed = response.status == 206
+    length = response.length
+    total = _length_of_range(response.headers.get("Content-Range")) if resumed else length
+    with part.open(_validator(response), resumed=resumed) as file:
+        done = file.tell()
+        if resumed and _start_of_range(response.headers.get("Content-Range")) != done:
+            raise ConnectionError(f"the server sent another part than the one from byte {done:,} on")
+        while piece := response.read(_PIECE):
+            file.write(piece)
+            done += len(piece)
+            report(done, total)
+    return total
+
+
+def _validator(response: HTTPResponse) -> str | None:
+    """Return what names this version of the file; None where the server does not say that it can resume."""
+    if response.headers.get("Accept-Ranges") != "bytes":
+        return None
+    tag = response.headers.get("ETag", "W/")  # weak ones must not be used to resume (RFC 9110, section 13.1.5)
+    return response.headers.get("Last-Modified") if tag.startswith("W/") else tag
+
+
+def _start_of_range(header: str | None) -> int | None:
+    match = re.match(r"bytes (\d+)-", header or "")
+    return int(match[1]) if match else None
+
+
+def _length_of_range(header: str | None) -> int | None:
+    match = re.search(r"/(\d+)$", header or "")
+    return int(match[1]) if match else None
+
+
+def _is_worth_another_try(error: Exception, begun: bool) -> bool:
+    """A busy server and a broken connection are; an address that was never reached is not."""
+    if isinstance(error, HTTPError):
+        return error.code in _BUSY
+    return begun or not isinstance(error, URLError)
+
+
+def _pause(error: Exception, fruitless: int) -> float:
+    """Return the seconds before the next try: what a busy server asks for, else 1, 2, 4, 8."""
+    asked = error.headers.get("Retry-After", "") if isinstance(error, HTTPError) else ""
+    return min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else 2.0 ** (fruitless - 1)
+
+
+def _verify(url: str, part: PartialFile, checksum: str) -> None:
+    algorithm, _, expected = checksum.partition(":")
+    digest = hashlib.new(algorithm)
+    with part.path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    found = digest.hexdigest()
+    if found != expected:
+        part.discard()
+        cure = "try again; if it stays so, the file has been changed where it is published"
+        raise DataError(refusal(url, f"the file of {algorithm} {expected}", found, cure))

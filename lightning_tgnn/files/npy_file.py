@@ -1,0 +1,96 @@
+"""``.npy`` files larger than memory: mapped for reading, written piece by piece."""
+
+from __future__ import annotations
+
+import warnings
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.files.npy_header import read_header
+from lightning_tgnn.files.pieces import pieces
+
+
+def map_npy(path: Path, mode: Literal["r", "c"] = "r", cure: str = "save it again") -> np.ndarray:
+    """Return a file's array, mapped.
+
+    Args:
+        path: The file.
+        mode: ``"r"`` for read-only, ``"c"`` for writable in memory, while the file stays as it is.
+        cure: What to do about a damaged one.
+
+    Raises:
+        DataError: It is no ``.npy`` file, or not as long as it says.
+    """
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no such file")
+        with path.open("rb") as file:
+            header = read_header(file, path.stat().st_size)
+        order: Literal["C", "F"] = "F" if header.fortran_order else "C"
+        return np.memmap(path, header.dtype, mode, header.length, header.shape, order)
+    except (OSError, ValueError) as error:
+        raise DataError(refusal(str(path), "a complete .npy file", str(error), cure)) from error
+
+
+def mapped_tensor(array: np.ndarray) -> Tensor:
+    """Return a tensor over a mapped array, without a copy; a write to it would end the process.
+
+    A private, writable mapping would not, but the system counts it as memory and refuses one larger than it has.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def allocate_npy(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a new int64 file of ``shape``, mapped, and written once.
+
+    To touch a page that the disk has no room for would end the process.
+    """
+    with NpyWriter(path, np.int64) as file:
+        for piece in pieces(shape[0], prod(shape[1:])):
+            file.append(np.zeros((len(range(*piece.indices(shape[0]))), *shape[1:]), np.int64))
+    return np.lib.format.open_memmap(path, mode="r+")
+
+
+class NpyWriter:
+    """Writes an ``.npy`` file piece by piece; leaving the context completes it.
+
+    Args:
+        path: The file, overwritten.
+        dtype: Of the array.
+    """
+
+    def __init__(self, path: Path, dtype: Any) -> None:
+        self._dtype = np.dtype(dtype)
+        self._file = path.open("wb")
+        self._rows = 0
+        self._width: tuple[int, ...] | None = None
+
+    def append(self, rows: np.ndarray) -> None:
+        """Write rows, as wide as those before them."""
+        if self._width is None:
+            self._width = rows.shape[1:]
+            self._write_header()
+        assert rows.shape[1:] == self._width, "all rows are as wide as the first ones"
+        self._file.write(np.ascontiguousarray(rows, self._dtype).data)
+        self._rows += len(rows)
+
+    def _write_header(self) -> None:
+        shape = (self._rows, *(self._width or ()))
+        header = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def __enter__(self) -> NpyWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._file:
+            self._file.seek(0)
+            self._write_header()  # NumPy leaves room in it for any number of rows

@@ -1,0 +1,165 @@
+"""Where the runs of a logger keep their checkpoints, and which of them is the last and the best."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.files.best_checkpoint import best_of
+from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+
+WORDS = ("last", "best")
+"""What may stand for the path of a checkpoint."""
+
+_CONFIG = "config.yaml"
+_OF_FIT = "test_after_fit"  # an option of no other subcommand
+_CURE = "leave it out to train anew, or give the path of a checkpoint"
+
+
+@dataclass(frozen=True)
+class RunFolders:
+    """Folders in which a command keeps its runs.
+
+    Attributes:
+        root: Holds a folder for each run, such as ``version_3``; None where there is no logger.
+        version: The only one that counts; None for all.
+        sub_dir: Folder of the logs in that of a run.
+        shared: Folders in which checkpoints of all runs lie.
+    """
+
+    root: Path | None
+    version: str | None = None
+    sub_dir: str = ""
+    shared: tuple[Path, ...] = field(default=())
+
+    @classmethod
+    def of_trainer(cls, settings: Any) -> RunFolders:
+        """Return the folders that the settings of a Trainer mean.
+
+        Args:
+            settings: Arguments of `lightning.pytorch.Trainer`, classes as ``class_path`` and ``init_args``.
+
+        Raises:
+            InvalidArgumentError: The logger is none that keeps runs in such folders.
+        """
+        callbacks = settings.get("callbacks") or []
+        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+        named = (_arguments(callback).get("dirpath") for callback in callbacks)
+        shared = tuple(Path(folder).expanduser() for folder in named if folder)
+        default = Path(settings.get("default_root_dir") or ".")
+        logger: Any = settings.get("logger")
+        logger = logger[0] if isinstance(logger, list) and logger else logger
+        if logger is False or logger == []:
+            return cls(None, shared=(*shared, default / "checkpoints"))
+        if logger is None or logger is True:
+            return cls(default / "lightning_logs", shared=shared)
+        _check_kind(logger["class_path"])
+        chosen = _arguments(logger)
+        version = chosen.get("version")
+        return cls(
+            Path(chosen["save_dir"], chosen.get("name") or ""),
+            f"version_{version}" if isinstance(version, int) else version,
+            chosen.get("sub_dir") or "",
+            shared,
+        )
+
+    def find(self, word: str) -> Path:
+        """Return the last or the best checkpoint of the newest run.
+
+        A run that goes on with another and has saved nothing yet stands for that other one; runs that never trained do
+        not count.
+
+        Args:
+            word: ``"last"`` or ``"best"``.
+
+        Raises:
+            InvalidArgumentError: There is none; says where it was looked for.
+        """
+        last = self._last(word)
+        if word == "last":
+            return last
+        try:
+            best = best_of(WholeCheckpointIO().load_checkpoint(last, map_location="cpu", weights_only=True), last)
+        except FileNotFoundError as error:
+            raise _nowhere(word, str(error)) from error
+        if best is None:
+            raise _nowhere(word, f"{last} names none: its run had no ModelCheckpoint with a monitor")
+        return best
+
+    def _last(self, word: str) -> Path:
+        saved = [path for folder in self.shared for path in checkpoints_in(folder)]
+        for run in self._newest_first():
+            saved += checkpoints_in(run / "checkpoints")
+            if saved:
+                break
+            settings = _settings_of(run / self.sub_dir / _CONFIG)
+            if _OF_FIT not in settings:
+                continue  # it ended before it began, or was an evaluation
+            before = settings.get("ckpt_path")
+            if before is None:
+                raise _nowhere(word, f"the newest run, {run}, has ended before its first checkpoint")
+            if not Path(before).is_file():
+                raise _nowhere(word, f"the newest run, {run}, went on with {before}, which is not there any more")
+            return Path(before)
+        if not saved:
+            root = [] if self.root is None else [f"{self.root / (self.version or 'version_*')}/checkpoints"]
+            raise _nowhere(word, f"there is no checkpoint in {' or '.join([*root, *map(str, self.shared)])}")
+        return max(saved, key=_age)
+
+    def _newest_first(self) -> Iterator[Path]:
+        if self.root is None:
+            return
+        if self.version is not None:
+            yield self.root / self.version
+            return
+        numbered = [path for path in self.root.glob("version_*") if re.fullmatch(r"version_\d+", path.name)]
+        yield from sorted(numbered, key=lambda run: int(run.name.removeprefix("version_")), reverse=True)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the one saved last at the end."""
+    return sorted((path for path in folder.glob("*.ckpt") if path.is_file()), key=_age)
+
+
+def class_at(class_path: str) -> type:
+    """Return the class that a recipe names."""
+    module, _, name = class_path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _age(path: Path) -> tuple[int, bool]:
+    # Of two that were saved at once, Lightning's `last` is the later one.
+    return path.stat().st_mtime_ns, path.name.startswith("last")
+
+
+def _arguments(configured: Any) -> Mapping[str, Any]:
+    """Return the arguments of a class that is given by its path."""
+    return (configured.get("init_args") if hasattr(configured, "get") else None) or {}
+
+
+def _check_kind(class_path: str) -> None:
+    if not issubclass(class_at(class_path), (TensorBoardLogger, CSVLogger)):
+        cure = "give the path of a checkpoint"
+        requirement = "a path with a logger other than TensorBoardLogger and CSVLogger"
+        raise InvalidArgumentError(refusal("ckpt_path", requirement, f"'last' or 'best' with {class_path}", cure))
+
+
+def _settings_of(path: Path) -> dict[str, Any]:
+    """Return the settings that a run has written down, nothing where it has not come so far."""
+    try:
+        read = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):  # cut off while it was written
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _nowhere(word: str, where: str) -> InvalidArgumentError:
+    return InvalidArgumentError(refusal("ckpt_path", "that of a checkpoint", word, f"{where}; {_CURE}"))

@@ -1,0 +1,102 @@
+"""GAT on a part of a graph (Velickovic et al., ICLR 2018)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import leaky_relu
+
+from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
+from lightning_tgnn.models.graphs.sparse_product import sparse_product
+from lightning_tgnn.types import GraphPart, ReplicaSum, SparseRows
+
+# The softmax over the edges into a vertex runs over several ranks. Its numerator and denominator are sums, but the
+# usual shift by the greatest logit would change from step to step under cached sums; so logits are bounded instead.
+_GREATEST_LOGIT = 60.0
+
+
+class GATLayer(nn.Module):
+    """Attention over the edges into each vertex, head by head.
+
+    Logits beyond +-60 count as such.
+
+    Args:
+        in_dim: Width of what comes in.
+        head_dim: Width of a head.
+        heads: Number of heads.
+        key: Names the layer's sum over replicas.
+    """
+
+    def __init__(self, in_dim: int, head_dim: int, heads: int, key: str) -> None:
+        super().__init__()
+        self.heads, self.head_dim, self.key = heads, head_dim, key
+        self.weight = nn.Linear(in_dim, heads * head_dim, bias=False)
+        self.of_source = nn.Parameter(torch.empty(heads, head_dim))
+        self.of_destination = nn.Parameter(torch.empty(heads, head_dim))
+        self.bias = nn.Parameter(torch.zeros(heads * head_dim))
+        for parameter in (self.weight.weight, self.of_source, self.of_destination):
+            nn.init.xavier_uniform_(parameter)
+
+    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
+        """Return float32 [n, heads * head_dim] of ``values`` [n, in_dim]."""
+        rows = self.weight(values)
+        heads = rows.view(-1, self.heads, self.head_dim)
+        source, destination = (heads * self.of_source).sum(-1), (heads * self.of_destination).sum(-1)
+        logits = leaky_relu(source[edges.columns] + destination[edges.rows], 0.2)
+        strength = logits.clamp(-_GREATEST_LOGIT, _GREATEST_LOGIT).exp()
+        ones = torch.ones_like(rows[:, :1])
+        sums = []
+        for head in range(self.heads):
+            # The denominator is the sum of the strengths: one column more.
+            columns = torch.cat([heads[:, head], ones], dim=1)
+            sums.append(sparse_product(edges, strength[:, head].contiguous(), columns))
+        # Heads differ by orders of magnitude, and a denominator must not be rounded to nothing.
+        blocks = (self.head_dim, 1) * self.heads
+        totals = replicas(torch.cat(sums, dim=1), self.key, blocks).view(-1, self.heads, self.head_dim + 1)
+        # A vertex without an edge into it has nothing to attend to.
+        below = totals[..., -1:]
+        attended = totals[..., :-1] / torch.where(below > 0, below, torch.ones_like(below))
+        return attended.flatten(1) + self.bias
+
+
+class GAT(nn.Module):
+    """GAT layers; between them ELU, LayerNorm where asked for, and dropout. The last one has a single head.
+
+    Args:
+        in_dim: F.
+        hidden_dim: Width of the layers in between, over all heads.
+        out_dim: C.
+        num_layers: At least 1.
+        heads: Of every layer but the last; divides ``hidden_dim``.
+        dropout: Rate, before every layer.
+        layer_norm: Normalise each vertex after every layer but the last.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden_dim: int,
+        out_dim: int,
+        num_layers: int,
+        heads: int,
+        dropout: float,
+        *,
+        layer_norm: bool,
+    ) -> None:
+        super().__init__()
+        widths = [in_dim, *[hidden_dim] * (num_layers - 1)]
+        layers = [
+            GATLayer(width, hidden_dim // heads, heads, f"layer {layer}") for layer, width in enumerate(widths[:-1])
+        ]
+        self.layers = nn.ModuleList([*layers, GATLayer(widths[-1], out_dim, 1, f"layer {num_layers - 1}")])
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden_dim) if layer_norm else nn.Identity() for _ in layers)
+        self.dropouts = nn.ModuleList(ReplicaDropout(dropout, layer) for layer in range(num_layers))
+
+    def forward(self, part: GraphPart, replicas: ReplicaSum) -> Tensor:
+        """Return logits, float32 [n, C], the same at every replica of a vertex."""
+        hidden = part.features
+        for number, layer in enumerate(self.layers):
+            hidden = layer(self.dropouts[number](hidden, part), part.edges, replicas)
+            if number < len(self.norms):
+                hidden = nn.functional.elu(self.norms[number](hidden))
+        return hidden

@@ -1,0 +1,35 @@
+"""Dropout that drops the same of a vertex on every rank that has a replica of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lightning_tgnn.algorithms.streams.counter_random import counter_hash
+from lightning_tgnn.types import GraphPart
+
+
+class ReplicaDropout(nn.Module):
+    """Dropout by vertex, not by place.
+
+    Args:
+        rate: Share of the values that are set to 0, in [0, 1).
+        layer: Tells one use in a model from another.
+    """
+
+    def __init__(self, rate: float, layer: int) -> None:
+        super().__init__()
+        self.rate, self.layer = rate, layer
+
+    def forward(self, values: Tensor, part: GraphPart) -> Tensor:
+        """Return float32 [n, d] with some of ``values`` set to 0 and the others scaled up."""
+        if not self.training or not self.rate:
+            return values
+        # One stream of random bits for each vertex: 16 of them decide about a value.
+        words = -(-values.shape[1] // 3)
+        places = torch.arange(words, device=values.device)
+        bits = counter_hash(part.seed, self.layer, part.nodes.unsqueeze(1), places)
+        fractions = torch.stack([bits >> shift & 0xFFFF for shift in (0, 16, 32)], dim=-1).flatten(1)
+        dropped = min(round(self.rate * 2**16), 2**16 - 1)
+        kept = fractions[:, : values.shape[1]] >= dropped
+        return values * kept / (1 - dropped / 2**16)

@@ -1,0 +1,1 @@
+"""Memory-based temporal models and their layers."""

@@ -1,0 +1,98 @@
+"""Embeddings by a graph layer of `dgl.nn`, of `torch_geometric.nn`, or of a user's own in their form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_tgnn.checks import InvalidArgumentError, check_import, refusal
+from lightning_tgnn.models.class_paths import import_path
+from lightning_tgnn.models.memory.embeddings import Embedding
+from lightning_tgnn.models.memory.neighborhood import NeighborEdges, neighbor_edges
+from lightning_tgnn.models.memory.time_encoding import TimeEncoder
+from lightning_tgnn.types import RootBatch, SampledRoots
+
+FORM = (
+    "a layer is called as layer((senders, receivers), edge_index) if it is a MessagePassing of PyG, with edge_attr if "
+    "it has an edge_dim, and otherwise as layer(block, (senders, receivers)) with a DGLBlock"
+)
+
+
+class LayerEmbedding(Embedding):
+    """One layer over the sampled neighbours.
+
+    A layer of PyG is called as ``layer((senders, receivers), edge_index)``, and with ``edge_attr``, the encoded ages of
+    the events and their features, if it has an ``edge_dim``; every other as ``layer(block, (senders, receivers))``.
+
+    Args:
+        layer: Maps states [R + U, d_state] to [R, d_emb], or to [R, heads, width] of that size.
+        embedding_dim: d_emb.
+        time_encoder: Encodes the age of a neighbour's event, for PyG's layers with edge attributes.
+
+    Raises:
+        InvalidArgumentError: The layer cannot be called so.
+    """
+
+    sampled_roots: SampledRoots = "all"
+
+    def __init__(self, layer: nn.Module, embedding_dim: int, time_encoder: TimeEncoder) -> None:
+        super().__init__()
+        self.layer = layer
+        self.embedding_dim = embedding_dim
+        self.is_pyg = any(base.__name__ == "MessagePassing" for base in type(layer).__mro__)
+        self.time_encoder = time_encoder if getattr(layer, "edge_dim", None) is not None else None
+        attributes = {} if self.time_encoder is None else {"edge_attr": None}
+        try:
+            signature(layer.forward).bind(None, None, **attributes)
+        except TypeError as error:
+            received = f"{type(layer).__name__}: {error}"
+            raise InvalidArgumentError(refusal("layer", "called with two arguments", received, FORM)) from error
+
+    def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
+        """Return the embeddings of the roots."""
+        edges = neighbor_edges(batch)
+        senders = states.index_select(0, edges.rows)
+        ends = (senders, senders[: edges.num_roots])
+        embedded = self._called(ends, edges)
+        if not isinstance(embedded, Tensor) or embedded.dim() < 2 or len(embedded) != edges.num_roots:
+            received = list(embedded.shape) if isinstance(embedded, Tensor) else type(embedded).__name__
+            raise InvalidArgumentError(refusal("layer", f"of {edges.num_roots} rows, one per root", received, FORM))
+        flat = embedded.flatten(1)
+        if flat.shape[1] != self.embedding_dim:
+            received, cure = list(embedded.shape), f"set embedding_dim={flat.shape[1]}, or change the layer"
+            raise InvalidArgumentError(refusal("layer", f"of {self.embedding_dim} values per root", received, cure))
+        return flat
+
+    def _called(self, ends: tuple[Tensor, Tensor], edges: NeighborEdges) -> Any:
+        if self.is_pyg:
+            attributes = {} if self.time_encoder is None else {"edge_attr": self._attributes(edges)}
+            return self.layer(ends, edges.edge_index, **attributes)
+        return self.layer(edges.block(), ends)
+
+    def _attributes(self, edges: NeighborEdges) -> Tensor:
+        assert self.time_encoder is not None
+        return torch.cat([self.time_encoder(edges.age), edges.features], dim=1)
+
+
+def layer_of(layer: str | type[nn.Module], arguments: Mapping[str, Any]) -> nn.Module:
+    """Return a layer given by its class or by the import path of that, such as ``dgl.nn.SAGEConv``.
+
+    Raises:
+        InvalidArgumentError: There is no such module class, or it does not take the arguments.
+    """
+    kind = check_import("layer", layer) if isinstance(layer, str) else layer
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        received = layer if isinstance(layer, str) else type(layer).__name__
+        cure = f"give a layer's class or the path of it, and what it takes as layer_args; {FORM}"
+        raise InvalidArgumentError(refusal("layer", "the class of a torch.nn.Module", received, cure))
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        cure = f"give what {import_path(kind)} takes"
+        raise InvalidArgumentError(
+            refusal("layer_args", "its arguments", f"{dict(arguments)}: {error}", cure)
+        ) from error

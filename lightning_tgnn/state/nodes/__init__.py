@@ -1,0 +1,1 @@
+"""Node state: local, sharded and replicated."""

@@ -1,0 +1,107 @@
+"""The whole node state on every rank: reading is local, every update goes to all (DepCache; Sven, section 2.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.comm import Exchange
+from lightning_tgnn.state.nodes.local import LocalStateStore
+from lightning_tgnn.state.nodes.update_exchange import UpdateUnderWay
+from lightning_tgnn.state.nodes.wire import MailCodec
+from lightning_tgnn.types import StateRows, StateSpec, StateUpdate
+
+
+class ReplicatedStateStore(LocalStateStore):
+    """Memory and mailbox of every node, kept equal on all ranks by an all-gather of the updates.
+
+    Args:
+        spec: Number of nodes and widths.
+        exchange: Between the ranks.
+        device: Where the rows are kept.
+    """
+
+    def __init__(self, spec: StateSpec, exchange: Exchange, device: torch.device | str = "cpu") -> None:
+        super().__init__(spec, device)
+        self.exchange = exchange
+        self._under_way: _Commit | None = None
+
+    @property
+    def position(self) -> int:
+        """Events of the stream that the state has taken in."""
+        self._settle()
+        return self._position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._position = position
+
+    def fetch(self, nodes: Tensor) -> Any:
+        """Read the rows of the distinct ``nodes``."""
+        self._settle()
+        return super().fetch(nodes)
+
+    def commit(self, update: StateUpdate) -> _Commit:  # type: ignore[override]
+        """Start to tell all ranks what this one's events write; of several ranks' writes the latest counts."""
+        self._settle()
+        self._under_way = _Commit(self, update.to(self.rows.memory.device))
+        return self._under_way
+
+    def apply(self, update: StateUpdate) -> None:
+        """Write an update that all ranks have."""
+        super().commit(update)
+
+    def reset(self) -> None:
+        """Return to the state before the first event."""
+        self._settle()
+        super().reset()
+
+    def held(self) -> StateRows:
+        """Return this rank's share of the rows, for statistics: each row on exactly one rank. They are no copies."""
+        self._settle()
+        rank, ranks = self.exchange.rank, self.exchange.ranks
+        return StateRows(**{name: table[rank::ranks] for name, table in self._tables().items()})
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of the whole state."""
+        self._settle()
+        return super().snapshot()
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Put a snapshot back."""
+        self._settle()
+        super().restore(snapshot)
+
+    def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return tensors and plain values that hold the whole state, or that of a snapshot."""
+        self._settle()
+        return super().state_dict(snapshot)
+
+    def _settle(self) -> None:
+        if self._under_way is not None:
+            self._under_way.wait()
+            self._under_way = None
+
+
+class _Commit:
+    """A commit under way."""
+
+    def __init__(self, store: ReplicatedStateStore, update: StateUpdate) -> None:
+        self._store, self._done = store, False
+        ranks = store.exchange.ranks
+        self._under_way = UpdateUnderWay(
+            update,
+            MailCodec(store.spec),
+            store.exchange,
+            lambda nodes: (torch.arange(len(nodes), device=nodes.device).repeat(ranks), [len(nodes)] * ranks),
+        )
+        for _ in self._under_way.conversation():
+            pass  # reading is local: there is nothing to do between its messages
+
+    def wait(self) -> None:
+        """Apply what the ranks have sent."""
+        if not self._done:
+            self._done = True
+            self._store.apply(self._under_way.merged())

@@ -1,0 +1,152 @@
+"""Sums over replicas that are brought up to date only where a replica has changed enough (CDFGNN, Algorithm 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.traffic.row_changes import add_rows, changed_rows
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.comm import Exchange
+from lightning_tgnn.state.replicas.hops import ReplicaHops
+from lightning_tgnn.state.replicas.rows import RowCoder, send_some
+
+
+@dataclass
+class SentRows:
+    """How many rows went, of how many that could have gone.
+
+    Attributes:
+        sent: Rows sent.
+        possible: Rows that no cache would have sent.
+        plain_bytes: What those would have taken as float32.
+        error: Greatest difference between a row that went and what its receiver made of it.
+    """
+
+    sent: int = 0
+    possible: int = 0
+    plain_bytes: int = 0
+    error: float = 0.0
+
+    def with_more(self, other: SentRows) -> SentRows:
+        """Return the counts of both."""
+        return SentRows(
+            self.sent + other.sent,
+            self.possible + other.possible,
+            self.plain_bytes + other.plain_bytes,
+            max(self.error, other.error),
+        )
+
+
+class ReplicaCache:
+    """The cached values of one layer in one direction.
+
+    A replica below keeps what it has last sent; the one above keeps the same, entry by entry, so that the sum is formed
+    anew and rounding does not add up. With quantisation differences travel, and both sides add what the receiver
+    decodes. The paper sends a sum whenever a part of it has changed; here it goes when it has itself changed enough.
+
+    Attributes:
+        tables: ``own``, float32 [K, k], what this rank's masters have put into their sums themselves; ``known``,
+            float32 [R, k], the sums as all replicas know them; and for each hop ``sent <hop>``, float32 [S, k], what
+            its mirrors have sent, and ``heard <hop>``, float32 [T, k], what was heard from others'. Letters and order
+            as in `ReplicaHops`.
+    """
+
+    def __init__(self, hops: ReplicaHops, columns: int) -> None:
+        self._hops = hops
+        lists = {"own": hops.summing, "known": hops.shared}
+        for number, links in enumerate(hops.links):
+            lists |= {f"sent {number}": links.mirrors, f"heard {number}": links.mastered}
+        device = hops.shared.device
+        self.tables = {name: torch.zeros(len(places), columns, device=device) for name, places in lists.items()}
+        self._first = True
+
+    def update(
+        self, values: Tensor, threshold: float, coder: RowCoder, exchange: Exchange, operation: str
+    ) -> tuple[Tensor, SentRows]:
+        """Take in this rank's values, float32 [n, k], and return the sums, float32 [n, k], and what was sent."""
+        hops, known = self._hops, self.tables["known"]
+        count = SentRows(possible=hops.possible, plain_bytes=hops.possible * values.shape[1] * values.element_size())
+        active = self._gather(values, threshold, coder, exchange, operation, count)
+
+        telling, total = active.nonzero().squeeze(1), self._total(active)
+        if not self._first:  # what arrived may have moved the sum by little
+            telling = telling[changed_rows(total, telling, known[telling], threshold)]
+        data, error = coder.encode_changes(total, telling, known, telling)  # `known` begins with the masters
+        del total
+        arrived, entries, sent = hops.scatter(
+            data, telling, partial(send_some, exchange=exchange, operation=f"scatter_{operation}")
+        )
+        coder.take(known, entries, arrived)
+        count.sent += sent
+        count.error = max(count.error, error)
+
+        self._first = False
+        summed = values.clone()
+        summed[hops.shared] = known
+        return summed, count
+
+    def _gather(
+        self, values: Tensor, threshold: float, coder: RowCoder, exchange: Exchange, operation: str, count: SentRows
+    ) -> Tensor:
+        """Bring the tables behind the sums up to date and return which of the masters' sums that changes, bool [K]."""
+        hops, own = self._hops, self.tables["own"]
+        active = torch.zeros(len(hops.summing), dtype=torch.bool, device=values.device)
+        up = values
+        for number, links in enumerate(hops.links):
+            sent, heard = self.tables[f"sent {number}"], self.tables[f"heard {number}"]
+            going = self._changed(up, links.mirrors, sent, threshold)
+            data, error = coder.encode_changes(up, links.mirrors[going], sent, going)
+            lists = links.of_mirrors, links.of_mastered
+            arrived, places = send_some(data, going, lists, exchange, f"gather_{operation}")
+            coder.take(heard, places, arrived)
+            count.sent += len(going)
+            count.error = max(count.error, error)
+            summing = hops.of_summing[number][places]
+            active[summing[summing >= 0]] = True
+            if number + 1 < len(hops.links):  # the next hop takes up what this one has gathered
+                up = up.clone()
+                add_rows(up, links.mastered, heard)
+        changed = self._changed(values, hops.summing, own, threshold)
+        own[changed] = values[hops.summing[changed]]
+        active[changed] = True
+        return active
+
+    def _total(self, active: Tensor) -> Tensor:
+        """Return the sums, float32 [K, k], right where ``active``."""
+        total = self.tables["own"].clone()
+        if not len(total):
+            return total
+        for number, of_summing in enumerate(self._hops.of_summing):
+            needed = torch.where((of_summing >= 0) & active[of_summing], of_summing, -1)
+            add_rows(total, needed, self.tables[f"heard {number}"])
+        return total
+
+    def _changed(self, values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+        """Return which of ``places`` to send; the first exchange sends all."""
+        if self._first:
+            return torch.arange(len(places), device=values.device)
+        return changed_rows(values, places, sent, threshold)
+
+    def check_columns(self, key: str, columns: int) -> None:
+        """Refuse values of another width than those before.
+
+        Raises:
+            InvalidArgumentError: They are.
+        """
+        held = self.tables["known"].shape[1]
+        if columns != held:
+            cure = "give every sum of a step a key of its own"
+            raise InvalidArgumentError(refusal("values", f"{held} columns wide, as before for {key!r}", columns, cure))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the tables of this rank."""
+        return dict(self.tables)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` returned for the same part."""
+        self.tables = {name: state[name].to(table.device).clone() for name, table in self.tables.items()}
+        self._first = False

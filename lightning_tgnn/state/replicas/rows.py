@@ -1,0 +1,131 @@
+"""Rows between masters and mirrors: all of them, or those that have changed, whole or quantised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.traffic.quantize import dequantize
+from lightning_tgnn.algorithms.traffic.row_changes import add_quantized, add_rows, quantize_changes, quantize_rows
+from lightning_tgnn.comm import Exchange
+
+_PLACE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class RowCoder:
+    """How rows travel.
+
+    Attributes:
+        bits: Of each value; None for float32.
+        blocks: Widths of blocks of columns that are quantised each by itself; one if empty.
+    """
+
+    bits: int | None
+    blocks: tuple[int, ...] = ()
+
+    def encode(self, values: Tensor, places: Tensor) -> tuple[Tensor, float]:
+        """Return rows of ``values`` (float32 [m, k]) as uint8 [n, bytes], and the greatest error."""
+        if self.bits is None:
+            return values[places].view(torch.uint8), 0.0
+        return quantize_rows(values, places, self.bits, self.blocks)
+
+    def add(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
+        """Add to rows of a table what `encode` has made; entries may repeat."""
+        if self.bits is None:
+            add_rows(table, entries, data.view(torch.float32))
+        else:
+            add_quantized(table, entries, data, self.bits, self.blocks)
+
+    def put(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
+        """Write what `encode` has made into rows of a table; entries are distinct."""
+        if self.bits is None:
+            table[entries] = data.view(torch.float32)
+        else:
+            table[entries] = dequantize(data, table.shape[1], self.bits, self.blocks)
+
+    def encode_changes(self, values: Tensor, places: Tensor, table: Tensor, entries: Tensor) -> tuple[Tensor, float]:
+        """Return what brings a receiver's rows from those of a table to those of ``values``, and the greatest error.
+
+        The rows themselves, or quantised how much they differ. The table gets what the receiver's `take` makes of it.
+        """
+        if self.bits is None:
+            table[entries] = rows = values[places]
+            return rows.view(torch.uint8), 0.0
+        return quantize_changes(values, places, table, entries, self.bits, self.blocks)
+
+    def take(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
+        """Bring rows of a table up to date by what `encode_changes` has made; entries are distinct."""
+        if self.bits is None:
+            table[entries] = data.view(torch.float32)
+        else:
+            add_quantized(table, entries, data, self.bits, self.blocks)
+
+
+def send_some(
+    data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: Exchange, operation: str
+) -> tuple[Tensor, Tensor]:
+    """Send some rows of a list of links, and which of them they are.
+
+    Args:
+        data: uint8 [g, bytes], those that go, rank by rank, as `RowCoder.encode` has made them.
+        going: int64 [g], their places in this rank's list, ascending.
+        links: int64 [P] each, how long this rank's list is for every rank, and how long those of the ranks for it are.
+        exchange: Between the ranks.
+        operation: Under what name the bytes are counted.
+
+    Returns:
+        What has arrived, uint8 [h, bytes], and the places in the receiver's list that it is for, int64 [h].
+    """
+    own, theirs = (lengths.tolist() for lengths in links)
+    ends = links[0].cumsum(0)
+    sent = torch.bincount(torch.searchsorted(ends, going, right=True), minlength=len(own))
+    counts = exchange.start_counts(sent.unsqueeze(1), f"{operation}_counts")
+    sent_rows, first = sent.tolist(), (ends - links[0]).tolist()
+    chosen = [places - start for places, start in zip(going.split(sent_rows), first, strict=True)]
+    choices = [_choice(places, length) for places, length in zip(chosen, own, strict=True)]
+    received = counts.wait().squeeze(1).tolist()
+    sizes = [_choice_bytes(count, length) for count, length in zip(received, theirs, strict=True)]
+    choosing = exchange.start(torch.cat(choices), [len(choice) for choice in choices], sizes, f"{operation}_counts")
+    arriving = exchange.start(data, sent_rows, received, operation)
+    heard = choosing.wait().split(sizes)
+    starts = (links[1].cumsum(0) - links[1]).tolist()
+    places = [
+        start + _chosen(choice, count, length)
+        for choice, count, length, start in zip(heard, received, theirs, starts, strict=True)
+    ]
+    return arriving.wait(), torch.cat(places)
+
+
+def send_all(
+    data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: Exchange, operation: str
+) -> tuple[Tensor, Tensor]:
+    """Send all rows of a list of links; arguments and results as in `send_some`."""
+    own, theirs = (lengths.tolist() for lengths in links)
+    arrived = exchange.start(data, own, theirs, operation).wait()
+    return arrived, torch.arange(len(arrived), device=data.device)
+
+
+def _choice_bytes(count: int, length: int) -> int:
+    """Return the bytes that say which ``count`` of a list are meant: their places, or a bit for each of the list."""
+    return min(count * _PLACE_BYTES, -(-length // 8)) if count else 0
+
+
+def _choice(places: Tensor, length: int) -> Tensor:
+    """Return ascending places in a list as `_choice_bytes` bytes."""
+    size = _choice_bytes(len(places), length)
+    if size == len(places) * _PLACE_BYTES:
+        return places.to(torch.int32).view(torch.uint8)
+    bits = torch.zeros(size * 8, dtype=torch.uint8, device=places.device)
+    bits[places] = 1
+    return (bits.view(size, 8) << torch.arange(8, device=bits.device, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
+
+
+def _chosen(data: Tensor, count: int, length: int) -> Tensor:
+    """Return the places, int64 [count], that `_choice` was given."""
+    if len(data) == count * _PLACE_BYTES:
+        return data.clone().view(torch.int32).long()
+    bits = data.unsqueeze(1) >> torch.arange(8, device=data.device, dtype=torch.uint8) & 1
+    return bits.flatten().nonzero().squeeze(1)

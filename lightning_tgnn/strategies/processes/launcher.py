@@ -1,0 +1,174 @@
+"""Processes that are started from this one, and hand back to it what they have trained."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FunctionType
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher, _WorkerOutput
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.files.whole import write_tensors
+
+
+class ReturningLauncher(_MultiProcessingLauncher):
+    """Starts a process per rank, and gives this process what a checkpoint of the trained task would hold.
+
+    Lightning's own launcher brings back the weights of the layers that the task had before the processes started, and
+    drops all others. Here the task comes back with its layers, weights and node state, and the callbacks and the
+    counts of steps and epochs with theirs, so that the next processes begin with what these have trained.
+    """
+
+    _folder: str | None = None
+
+    @property
+    @override
+    def is_interactive_compatible(self) -> bool:
+        return True  # what an interactive session rules out is refused when processes start
+
+    @override
+    def launch(self, function: Callable, *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
+        """Run a function in new processes; see Lightning's.
+
+        Raises:
+            InvalidArgumentError: The new processes could not import, or not run, what they are given.
+        """
+        if self._start_method == "fork":
+            _check_loops_may_be_forked()
+        else:
+            _check_importable((args, kwargs, trainer), self._start_method)
+        for logger in [] if trainer is None else trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                _ = logger.version  # chosen here, so that these processes and the next ones log to one folder
+        with TemporaryDirectory(prefix="lightning_tgnn-") as self._folder:
+            return super().launch(function, *args, trainer=trainer, **kwargs)
+
+    @override
+    def _wrapping_function(self, process_idx: int, *args: Any) -> None:
+        if self._start_method == "fork":
+            # The threads of this process's OpenMP library did not come along: a loop over several would wait for them.
+            os.environ["OMP_NUM_THREADS"] = "1"
+            torch.set_num_threads(1)
+        super()._wrapping_function(process_idx, *args)
+
+    @override
+    def _collect_rank_zero_results(self, trainer: pl.Trainer, results: Any) -> _WorkerOutput | None:
+        trained = _trained(trainer) if trainer.state.fn == TrainerFn.FITTING else None
+        if self._strategy.local_rank != 0:
+            return None
+        if trained is not None:
+            write_tensors(self._file, trained)
+        best = getattr(trainer.checkpoint_callback, "best_model_path", None)
+        return _WorkerOutput(best, None, trainer.state, results, self.get_extra_results(trainer))
+
+    @override
+    def _recover_results_in_main_process(self, worker_output: _WorkerOutput, trainer: pl.Trainer) -> None:
+        super()._recover_results_in_main_process(worker_output, trainer)
+        if self._file.exists():
+            # Written by a process of ours, in a folder that nobody else may write; callbacks hold what they like.
+            _take_over(torch.load(self._file, map_location="cpu", weights_only=False), trainer)
+
+    @property
+    def _file(self) -> Path:
+        assert self._folder is not None
+        return Path(self._folder) / "trained.pt"
+
+
+def _trained(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return what the fit leaves behind; all ranks have to call it."""
+    held: dict[str, Any] = {
+        "state_dict": trainer.strategy.lightning_module_state_dict(),
+        "callbacks": call._call_callbacks_state_dict(trainer),
+        "loops": trainer.fit_loop.state_dict(),
+    }
+    call._call_lightning_module_hook(trainer, "on_save_checkpoint", held)
+    # Rank 0 has the node state, and every host's first process hands back.
+    return trainer.strategy.broadcast(held) if trainer.num_nodes > 1 else held
+
+
+def _take_over(held: dict[str, Any], trainer: pl.Trainer) -> None:
+    """Give this process's trainer and task what `_trained` returned.
+
+    Raises:
+        CheckpointError: The task has no place for the weights.
+    """
+    task = trainer.lightning_module
+    for callback in trainer.checkpoint_callbacks:  # without its folder one forgets its best checkpoint
+        if (folder := held["callbacks"].get(callback.state_key, {}).get("dirpath")) is not None:
+            callback.dirpath = folder  # type: ignore[attr-defined]
+    call._call_callbacks_load_state_dict(trainer, held)
+    trainer.fit_loop.load_state_dict(held["loops"])
+    task.on_load_checkpoint(held)
+    differing = task.load_state_dict(held["state_dict"], strict=False)
+    if differing.unexpected_keys:
+        received = f"no place for {', '.join(differing.unexpected_keys[:5])}"
+        cure = "build its layers in __init__ or on_load_checkpoint, or evaluate with ckpt_path='best'"
+        raise CheckpointError(refusal("model", "a task that can take back its weights", received, cure))
+
+
+def _check_loops_may_be_forked() -> None:
+    """Refuse a fork after threads of compiled loops have started: in the forked process those loops do nothing.
+
+    Raises:
+        InvalidArgumentError: They have.
+    """
+    numba = sys.modules.get("numba")
+    if numba is None:
+        return
+    try:
+        received = f"threads of {numba.threading_layer()} that have run in this process"
+    except ValueError:
+        return  # none have started
+    cure = "set start_method='spawn', or restart this process and fit with start_method='fork' first"
+    raise InvalidArgumentError(refusal("start_method", "other than 'fork' after training here", received, cure))
+
+
+def _check_importable(held: Any, start_method: str) -> None:
+    """Refuse classes and functions of a session that has no file: a new interpreter cannot import them.
+
+    Raises:
+        InvalidArgumentError: There is such a one.
+    """
+    if hasattr(sys.modules["__main__"], "__file__"):
+        return  # which new processes read
+    names = _SessionNames()
+    with suppress(Exception):  # what cannot be pickled at all is told by whoever sends it
+        names.dump(held)
+    if names.found:
+        requirement = f"'fork', or classes and functions from a file that new processes can import ({start_method!r})"
+        received = f"those of this session: {', '.join(sorted(names.found))}"
+        cure = "put them into a module, or give start_method='fork' to the strategy"
+        raise InvalidArgumentError(refusal("start_method", requirement, received, cure))
+
+
+class _SessionNames(ForkingPickler):
+    """Pickles into nothing, and collects the names of classes and functions that the session has defined."""
+
+    def __init__(self) -> None:
+        super().__init__(BytesIO(), pickle.HIGHEST_PROTOCOL)
+        self.found: set[str] = set()
+
+    def reducer_override(self, value: Any) -> Any:
+        """Look at a value on its way; arrays, which name nothing, are left out."""
+        if isinstance(value, (Tensor, np.ndarray)):
+            return int, ()
+        if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
+            self.found.add(value.__qualname__)
+        return NotImplemented

@@ -1,0 +1,141 @@
+"""How the ranks of a run are started, and how they end: all of them, whatever ends one."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.imports import _IS_INTERACTIVE
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.comm import Attendance, handle_failure
+from lightning_tgnn.strategies.processes.interrupts import FirstRankLauncher, ignore_interrupts, restore_interrupts
+from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
+from lightning_tgnn.strategies.processes.termination import Termination
+
+
+class SupervisedStrategy(DDPStrategy):
+    """Data-parallel processes that start together and end together.
+
+    Processes are started as the option ``start_method`` says: ``"popen"`` runs the script once more for every rank;
+    ``"spawn"``, the default in an interactive session, imports what it is given; ``"fork"`` copies this process, takes
+    one thread a rank and has to come before anything is trained in this process. What spawned and forked processes have
+    trained (weights, node state, callbacks, steps) is the task's and the Trainer's afterwards.
+
+    A rank that fails ends the others with its own message; so do SIGTERM, at one step on all ranks, and Ctrl-C.
+
+    Args:
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Raises:
+        InvalidArgumentError: There is no such option, or it cannot work in this session.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        known = {*signature(DDPStrategy).parameters, *signature(DistributedDataParallel).parameters}
+        for name in options.keys() - known:  # Lightning hands it on to DistributedDataParallel, which refuses it late
+            own = [argument for argument in signature(type(self)).parameters if argument != "options"]
+            requirement = f"one of {', '.join(own)}, or an option of DDPStrategy"
+            raise InvalidArgumentError(
+                refusal(f"option of {type(self).__name__}", requirement, name, "correct its name")
+            )
+        # No buffer of ours changes, and torch 2.13 has a new name for the broadcast that would keep them equal.
+        options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
+        if _IS_INTERACTIVE:  # there is no script to run once more
+            options.setdefault("start_method", "spawn")
+        super().__init__(**options)
+        self._attendance: Attendance | None = None
+        self._interrupts: Any = None  # what Ctrl-C did before this rank left it to the first
+        self._termination: Termination | None = None
+
+    @override
+    def _configure_launcher(self) -> None:
+        if self._start_method == "popen":
+            if _IS_INTERACTIVE:
+                cure = "leave it out, or run a script"
+                requirement = "'spawn' or 'fork' in an interactive session"
+                raise InvalidArgumentError(refusal("start_method", requirement, "popen", cure))
+            super()._configure_launcher()
+            if type(self._launcher) is _SubprocessScriptLauncher:
+                assert self.cluster_environment is not None
+                self._launcher = FirstRankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+            return
+        environment: Any = self.cluster_environment
+        if environment.creates_processes_externally:
+            cure = "leave it out, and run a script"
+            requirement = f"'popen' where {type(environment).__name__} starts the processes"
+            raise InvalidArgumentError(refusal("start_method", requirement, self._start_method, cure))
+        self._launcher = ReturningLauncher(self, start_method=self._start_method)
+
+    @override
+    def setup_environment(self) -> None:
+        if self.root_device.type == "cuda" and not torch.cuda.is_available():
+            cure = "set accelerator='cpu'"
+            raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
+        # Late: strategies are registered as soon as Lightning has been imported, by that module as well.
+        from lightning_tgnn.files.checkpoints import save_whole_checkpoints
+
+        super().setup_environment()
+        save_whole_checkpoints(self)
+        if self.global_rank != 0 and self._interrupts is None:  # torchrun's processes hear Ctrl-C as well
+            self._interrupts = ignore_interrupts()
+        if self.world_size > 1:
+            self._attendance = Attendance(self.global_rank)
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        super().setup(trainer)
+        if self.world_size > 1:
+            self._termination = Termination(trainer, self.root_device)
+
+    @override
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._evaluated(super().validation_step(*args, **kwargs))
+
+    @override
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._evaluated(super().test_step(*args, **kwargs))
+
+    @override
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        return self._evaluated(super().predict_step(*args, **kwargs))
+
+    def _evaluated(self, outcome: Any) -> Any:
+        if self._termination is not None:
+            self._termination.compare_in_evaluation()
+        return outcome
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        failed: Exception | None = None
+        try:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+        except Exception as error:  # on rank 0, which writes
+            failed = error
+        refused = self.broadcast(failed and str(failed))
+        if failed is not None:
+            raise failed
+        if refused is not None:  # all ranks end, none waits for one that has gone
+            raise InvalidArgumentError(refused)
+
+    @override
+    def teardown(self) -> None:
+        if self._attendance is not None:
+            self._attendance.end()
+            self._attendance = None
+        before, self._interrupts = self._interrupts, None
+        restore_interrupts(before)
+        super().teardown()
+
+    @override
+    def on_exception(self, exception: BaseException) -> None:
+        super().on_exception(exception)
+        if not isinstance(exception, SIGTERMException):  # all ranks end
+            handle_failure(self.global_rank, exception)

@@ -1,0 +1,140 @@
+"""Vertex-cuts against a slow greedy, their report against counting by hand."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_tgnn.algorithms.partitions.replicas import Replicas, cut_report
+from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
+from lightning_tgnn.checks import InvalidArgumentError
+
+HOSTS = torch.tensor([0, 0, 1, 1])
+EDGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=4, max_size=40)
+
+
+def slow_greedy(edges, num_nodes, hosts, gamma, alpha, beta):
+    """Eq. 24, edge by edge, over sets."""
+    degree = [sum((u == v) + (w == v) for u, w in edges) for v in range(num_nodes)]
+    order = sorted(range(len(edges)), key=lambda e: degree[edges[e][0]] + degree[edges[e][1]])
+    parts = [set() for _ in hosts]
+    counts, chosen = [0] * len(hosts), [0] * len(edges)
+    for e in order:
+        ends = edges[e]
+
+        def cost(i, ends=ends):
+            new = sum(v not in parts[i] for v in ends)
+            here = set().union(*(parts[j] for j in range(len(hosts)) if hosts[j] == hosts[i]))
+            new_to_host = sum(v not in here for v in ends)
+            balance = alpha * counts[i] * len(hosts) / len(edges) + beta * len(parts[i]) * len(hosts) / num_nodes
+            return (1 - gamma) * new + gamma * new_to_host + balance
+
+        costs = [cost(i) for i in range(len(hosts))]
+        best = min(range(len(hosts)), key=lambda i: (round(costs[i], 9), i))
+        chosen[e] = best
+        counts[best] += 1
+        parts[best] |= set(ends)
+    return chosen
+
+
+@settings(deadline=None)
+@given(EDGES, st.sampled_from([0.0, 0.1, 0.5]))
+def test_the_loop_equals_the_slow_greedy(edges, gamma):
+    src, dst = torch.tensor(edges).T.contiguous()
+    # alpha and beta of odd values, so that ties are those of the formula and not of rounding
+    found = vertex_cut(src, dst, 10, HOSTS, "hierarchical", gamma=gamma, alpha=0.9173, beta=1.1371)
+    assert found.tolist() == slow_greedy(edges, 10, HOSTS.tolist(), gamma, 0.9173, 1.1371)
+
+
+@settings(deadline=None)
+@given(EDGES, st.sampled_from(["hierarchical", "ebv", "hdrf", "random"]))
+def test_the_report_counts_what_is_there(edges, method):
+    src, dst = torch.tensor(edges).T.contiguous()
+    part = vertex_cut(src, dst, 12, HOSTS, method)
+    replicas = Replicas.of(src, dst, part, 12, HOSTS)
+    report = cut_report(part, replicas)
+
+    where = {v: set() for v in range(12)}
+    for (u, v), i in zip(edges, part.tolist(), strict=True):
+        where[u].add(i)
+        where[v].add(i)
+    inner = outer = crossing = 0
+    for v in range(12):
+        present = set(replicas.present[:, v].nonzero().flatten().tolist())
+        assert present == where[v] if where[v] else len(present) == 1
+        master = int(replicas.master[v])
+        assert master in present
+        mirrors = present - {master}
+        inner += sum(HOSTS[i] == HOSTS[master] for i in mirrors)
+        outer += sum(HOSTS[i] != HOSTS[master] for i in mirrors)
+        crossing += len({int(HOSTS[i]) for i in present}) - 1
+        on_hosts = [sum(int(HOSTS[i]) == h for i in present) for h in (0, 1)]
+        assert on_hosts[int(HOSTS[master])] == max(on_hosts)
+    assert (report.inner, report.outer, report.crossing) == (inner, outer, crossing)
+    assert report.replication_factor == pytest.approx(float(replicas.present.sum()) / 12)
+    counts = [part.tolist().count(i) for i in range(4)]
+    assert report.edge_imbalance == pytest.approx(max(counts) * 4 / len(edges))
+    sizes = replicas.present.sum(1).tolist()
+    assert report.vertex_imbalance == pytest.approx(max(sizes) * 4 / sum(sizes))
+
+
+@settings(deadline=None)
+@given(EDGES, st.sampled_from([[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3]]), st.booleans())
+def test_every_replica_finds_its_master_and_crosses_to_another_host_once(edges, hosts, relay):
+    src, dst = torch.tensor(edges).T.contiguous()
+    where = torch.tensor(hosts)
+    replicas = Replicas.of(src, dst, torch.arange(len(src)) % 4, 12, where)
+    nodes = torch.arange(12)
+    above = [[hop.tolist() for hop in replicas.hops(nodes, part, relay=relay)] for part in range(4)]
+    crossed = 0
+    for v in range(12):
+        present = replicas.present[:, v].nonzero().flatten().tolist()
+        for part in range(4):
+            at = part if part in present else None
+            for hop in above[part]:
+                assert at is not None or hop[v] == -1
+            if at is None:
+                continue
+            assert sum(hop[v] >= 0 for hop in above[part]) == (part != int(replicas.master[v]))
+            for number in range(len(above[part])):
+                following = above[at][number][v]
+                crossed += at == part and following >= 0 and hosts[following] != hosts[at]
+                at = following if following >= 0 else at
+            assert at == int(replicas.master[v])
+    if relay:
+        assert crossed == cut_report(torch.arange(len(src)) % 4, replicas).crossing
+
+
+def communities(num_nodes=2000, num_edges=16000):
+    generator = torch.Generator().manual_seed(0)
+    heavy = lambda: (torch.rand(num_edges, generator=generator) ** 3 * num_nodes).long()  # noqa: E731
+    return heavy(), heavy()
+
+
+def test_gamma_lowers_connections_between_hosts_and_keeps_edges_even():
+    src, dst = communities()
+    reports = {}
+    for method in CUT_METHODS:
+        part = vertex_cut(src, dst, 2000, HOSTS, method)
+        reports[method] = cut_report(part, Replicas.of(src, dst, part, 2000, HOSTS))
+    assert reports["hierarchical"].outer < reports["ebv"].outer < reports["random"].outer
+    assert reports["hdrf"].replication_factor < reports["random"].replication_factor
+    assert max(reports[name].edge_imbalance for name in ("hierarchical", "ebv")) < 1.02
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "louvain"}, "partition must be one of"),
+        ({"src": torch.tensor([0, 1, 2, 9])}, "src"),
+        ({"dst": torch.tensor([0])}, "dst must be as long as src, 4"),
+        ({"hosts": torch.zeros(5, dtype=torch.int64)}, "ranks must be at most one for each of 4 edges, got 5"),
+        ({"gamma": 1.5}, r"gamma must be in \[0, 1\], got 1.5"),
+        ({"alpha": -1}, "alpha must be"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(arguments, message):
+    ends = torch.arange(4)
+    known = {"src": ends, "dst": ends.flip(0), "num_nodes": 4, "hosts": torch.zeros(2, dtype=torch.int64)}
+    with pytest.raises(InvalidArgumentError, match=message):
+        vertex_cut(**(known | arguments))

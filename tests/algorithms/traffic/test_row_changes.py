@@ -1,0 +1,85 @@
+"""Changed rows, quantised differences and sums into tables, against numpy and against their form in tensors."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_tgnn.algorithms.traffic import row_changes
+from lightning_tgnn.algorithms.traffic.quantize import QUANTIZE_BITS, dequantize, quantize
+
+NUMBERS = st.lists(st.lists(st.floats(-4, 4, width=32), min_size=3, max_size=3), min_size=1, max_size=6)
+
+
+def tables(lists, seed):
+    """Values, some of their places in another order, and a table of other values with an entry for each place."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.tensor(lists)
+    places = torch.randperm(len(values), generator=generator)[: max(len(values) - 1, 1)]
+    table = torch.zeros(len(places) + 2, 3)
+    entries = torch.randperm(len(table), generator=generator)[: len(places)]
+    table[entries] = values[places] * torch.rand(len(places), 3, generator=generator)
+    return values, places, table, entries
+
+
+@settings(deadline=None)  # loops are compiled in the first one
+@given(NUMBERS, st.integers(0, 9), st.floats(0, 0.9))
+def test_rows_go_where_they_differ_by_more_than_the_threshold(lists, seed, threshold):
+    values, places, table, entries = tables(lists, seed)
+    sent, wanted = table[entries], []
+    for number, (row, old) in enumerate(zip(values[places].tolist(), sent.tolist(), strict=True)):
+        difference = max(abs(np.float32(a) - np.float32(b)) for a, b in zip(row, old, strict=True))
+        if bool(difference > np.float32(np.float32(threshold) * max(abs(np.float32(b)) for b in old))):
+            wanted.append(number)
+    assert row_changes.changed_rows(values, places, sent, threshold).tolist() == wanted
+    assert row_changes.changed_rows_by_tensors(values, places, sent, threshold).tolist() == wanted
+
+
+def test_what_has_not_changed_stays_with_a_threshold_of_zero():
+    values, places = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.arange(2)
+    assert not len(row_changes.changed_rows(values, places, values.clone(), 0.0))
+    assert row_changes.changed_rows(values, places, torch.zeros(2, 2), 0.0).tolist() == [0]
+
+
+def test_a_row_that_becomes_nan_goes():
+    values, places = torch.tensor([[torch.nan, 1.0], [1.0, torch.nan], [1.0, 1.0]]), torch.arange(3)
+    assert row_changes.changed_rows(values, places, torch.ones(3, 2), 0.5).tolist() == [0, 1]
+    assert row_changes.changed_rows_by_tensors(values, places, torch.ones(3, 2), 0.5).tolist() == [0, 1]
+
+
+@settings(deadline=None)
+@given(NUMBERS, st.integers(0, 9), st.sampled_from(QUANTIZE_BITS), st.sampled_from([(), (1, 2)]))
+def test_sender_and_receiver_go_on_from_the_same_table(lists, seed, bits, blocks):
+    values, places, table, entries = tables(lists, seed)
+    differences = values[places] - table[entries]
+    decoded = dequantize(quantize(differences, bits, blocks), 3, bits, blocks)
+    before, received, by_tensors = table.clone(), table.clone(), table.clone()
+    data, error = row_changes.quantize_changes(values, places, table, entries, bits, blocks)
+    assert torch.equal(data, quantize(differences, bits, blocks))
+    assert error == float((differences - decoded).abs().max())
+    torch.testing.assert_close(table, before.index_add(0, entries, decoded), rtol=1e-6, atol=1e-7)
+    row_changes.add_quantized(received, entries, data, bits, blocks)
+    assert torch.equal(received, table)
+
+    _, other = row_changes.quantize_changes_by_tensors(values, places, by_tensors, entries, bits, blocks)
+    torch.testing.assert_close(by_tensors, table, rtol=1e-6, atol=1e-6)
+    assert other == pytest.approx(error, rel=1e-4, abs=1e-6)
+    rows, _ = row_changes.quantize_rows(values, places, bits, blocks)
+    assert torch.equal(rows, quantize(values[places], bits, blocks))
+
+
+def test_rows_are_added_where_entries_repeat_and_left_out_where_they_are_negative():
+    table, rows = torch.ones(3, 2), torch.arange(8.0).view(4, 2)
+    row_changes.add_rows(table, torch.tensor([2, -1, 2, 0]), rows)
+    assert table.tolist() == [[7.0, 8.0], [1.0, 1.0], [5.0, 7.0]]
+
+
+@pytest.mark.parametrize("bits", QUANTIZE_BITS)
+def test_rows_without_columns_and_no_rows_at_all_pass(bits):
+    for values in (torch.zeros(2, 0), torch.zeros(0, 3)):
+        places, table = torch.arange(len(values)), torch.zeros_like(values)
+        data, error = row_changes.quantize_changes(values, places, table, places, bits)
+        assert (len(data), error) == (len(values), 0.0)
+        row_changes.add_quantized(table, places, data, bits)
+        assert not len(row_changes.changed_rows(values, places, table, 0.0))

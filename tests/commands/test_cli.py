@@ -1,0 +1,420 @@
+"""The command: help, recipes, resuming, its report and its refusals."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from inspect import signature
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
+from lightning.pytorch.strategies import StrategyRegistry
+from rich.console import Console
+
+from lightning_tgnn import EventProgressBar, EventStore, NodeClassification, SystemMonitor
+from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.commands.report.run_figures import figure_rows, stage_seconds, validation_in_training
+from lightning_tgnn.commands.report.run_log import read_run
+from lightning_tgnn.commands.shared.printed import Best, print_report
+from lightning_tgnn.data import generate_graph
+from tests.data.example_streams import random_store
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu"]
+TINY = ["--model.memory_dim=8", "--model.embedding_dim=8", "--model.time_dim=4", "--data.num_eval_negatives=3"]
+LIMITS = ["--trainer.max_epochs=1", *(f"--trainer.limit_{part}_batches=2" for part in ("train", "val", "test"))]
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+
+
+def wikipedia_like(path):
+    store = random_store(300, num_nodes=30, bipartite=True)
+    columns = zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)
+    path.write_text("\n".join(f"{u} {v} {t}" for u, v, t in columns))
+    return path
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_runs(recipe, tmp_path, capsys, in_own_group):
+    if recipe.stem.startswith("cdfgnn"):
+        run_graph_recipe(recipe, tmp_path)
+        check_what_fit_left(capsys.readouterr().out, figures=2)
+        return
+    source = []
+    recipe_of = yaml.safe_load(recipe.read_text())
+    configured = recipe_of["data"]["init_args"]["source"]
+    if configured not in ("synthetic",) and not (ROOT / configured).exists():
+        source = [f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"]
+    elif configured != "synthetic":
+        source = [f"--data.source={ROOT / configured}"]
+    alone = ["--trainer.devices=1", "--trainer.num_nodes=1"]
+    # A user's layer has a width of its own.
+    tiny = TINY[3:] if "layer_args" in recipe_of["model"]["init_args"] else TINY
+    main(["fit", f"--config={recipe}", *source, *alone, *LIMITS, *QUIET, *tiny])
+    check_what_fit_left(capsys.readouterr().out, figures=1 if "classification" in recipe.stem else 4)
+
+
+def test_a_recipe_trains_in_two_processes(tmp_path):
+    source = f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"
+    recipe = f"--config={ROOT / 'recipes/sven_wikipedia.yaml'}"
+    command = [Path(sys.executable).parent / "lightning-tgnn", "fit", recipe, source, *LIMITS, *QUIET, *TINY]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "MEMBER: 2/2" in done.stderr
+    check_what_fit_left(done.stdout)
+
+
+def test_a_graph_recipe_trains_in_two_processes_with_a_bar():
+    recipe, graph = (
+        f"--config={ROOT / 'recipes/cdfgnn_synthetic.yaml'}",
+        "--data.synthetic={num_nodes: 100, num_edges: 500}",
+    )
+    limits = ["--trainer.devices=2", "--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=1"]
+    command = [
+        Path(sys.executable).parent / "lightning-tgnn",
+        "fit",
+        recipe,
+        graph,
+        *limits,
+        "--trainer.accelerator=cpu",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    # A group of its own: where the ranks wait for each other for ever, both have to end.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as run:
+        try:
+            printed, errors = run.communicate(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode == 0, errors
+    assert "val accuracy" in printed
+    check_what_fit_left(printed, figures=2)
+
+
+def run_graph_recipe(recipe, folder):
+    graph = generate_graph(100, 500, 3, 4)
+    masks = {f"{name}_mask": getattr(graph, name) for name in ("train", "val", "test")}
+    np.savez(
+        folder / "graph.npz",
+        edge_index=np.stack([graph.src, graph.dst]),
+        features=graph.features,
+        labels=graph.labels,
+        **masks,
+    )
+    source = ["--data.synthetic={num_nodes: 100, num_edges: 500}"]
+    if "synthetic" not in recipe.stem:
+        source = [f"--data.source={folder / 'graph.npz'}"]
+    limits = ["--trainer.devices=1", "--trainer.num_nodes=1", "--trainer.max_epochs=2", "--model.hidden_dim=8"]
+    main(["fit", f"--config={recipe}", *source, *limits, "--trainer.check_val_every_n_epoch=1", *QUIET])
+
+
+def check_what_fit_left(printed, figures=4):
+    assert re.search(r"best val/(ap|accuracy|auc|f1_micro): [01]\.\d{4}, \S+\.ckpt", printed), printed
+    assert re.search(r"time: training steps \d+\.\d s \(.*backward \d+ %.*\), validation \d+\.\d s", printed), printed
+    for row in ("validation", "test"):
+        measured = re.search(rf"{row} .*", printed).group()
+        assert len(re.findall(r"[01]\.\d{4}", measured)) >= figures, printed
+    logs = re.search(r"tensorboard --logdir (\S+)", printed).group(1)
+    assert list(Path(logs).glob("events.out.tfevents.*"))
+    assert list(Path(logs).glob("checkpoints/*.ckpt"))
+    assert (Path(logs) / "config.yaml").exists()
+
+
+def test_curves_are_in_tensorboard_and_the_page_says_what_the_terminal_does(tmp_path, capsys):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    source = wikipedia_like(tmp_path / "stream.txt")
+    # The checkpoint that is tested is not the one with the best AP.
+    saved = "--trainer.callbacks+={class_path: ModelCheckpoint, init_args: {monitor: val/ap, mode: min}}"
+    limits = ["--trainer.max_epochs=3", "--trainer.log_every_n_steps=1", "--trainer.accumulate_grad_batches=2"]
+    main(["fit", f"--data.source={source}", saved, *limits, *QUIET, *TINY])
+    printed = capsys.readouterr().out
+    (folder,) = (tmp_path / "runs" / "tgnn").iterdir()
+    logged = EventAccumulator(str(folder)).Reload()
+    keys = {
+        "train/loss",
+        "train/events_per_second",
+        "val/ap",
+        "val/auc",
+        "val/mrr",
+        "val/expected_mrr",
+        "val/hits@10",
+        "test/ap",
+    }
+    keys |= {"time/embed", "redundancy/eta_1", "system/events_per_second"}
+    assert keys <= set(logged.Tags()["scalars"])
+    log = read_run(folder)
+    during = validation_in_training(log)["val/ap"]
+    assert during.steps == [0, 1, 2]
+    rows = {row[0]: row[1:] for row in figure_rows(log)}
+    best, _, validation, test = zip(
+        *(rows[name] for name in ("ap", "auc", "mrr", "expected_mrr", "hits@10")), strict=True
+    )
+    for title, figures in (("validation", validation), ("test", test)):
+        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:5] == list(figures)
+    assert best[0] == f"{max(during.values):.4f}" != validation[0] == f"{min(during.values):.4f}"
+    seconds = float(re.search(r"training steps (\d+\.\d) s", printed).group(1))
+    assert sum(stage_seconds(log).values()) == pytest.approx(seconds, abs=0.06)
+
+
+def test_a_checkpoint_goes_through_all_subcommands(tmp_path, capsys):
+    source = f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"
+    main(["fit", source, "--model.model=jodie", "--trainer.max_epochs=1", "--data.batch_size=50", *QUIET, *TINY])
+    fitted = capsys.readouterr().out
+    (checkpoint,) = tmp_path.glob("runs/tgnn/version_0/checkpoints/*.ckpt")
+    common = [source, "--data.batch_size=50", f"--ckpt_path={checkpoint}", *QUIET, "--data.num_eval_negatives=3"]
+    for subcommand, row in (("validate", "validation"), ("test", "test")):
+        main([subcommand, *common])
+        ap = re.search(r"(?:val|test)/ap +│? *(0\.\d+)", capsys.readouterr().out).group(1)
+        assert f"{float(ap):.4f}" in re.search(rf"{row} .*", fitted).group()
+    resumed = TGNNCommand(["fit", *common, "--trainer.max_epochs=2", "--test_after_fit=false"])
+    assert resumed.trainer.current_epoch == 2
+    assert resumed.model.hparams.model == "jodie"
+    assert resumed.config.fit.model.init_args.memory_dim == 8
+
+
+def test_help_helps():
+    command = [sys.executable, "-c", "from lightning_tgnn.cli import main; main()"]
+    for arguments, expected in (
+        (
+            ["--help"],
+            [
+                "lightning-tgnn fit --config",
+                "{fit,validate,test,bench,",
+                "tgnn predict",
+                "tgnn partition",
+                "tgnn bench",
+            ],
+        ),
+        (["fit", "--help"], ["--data.help", "--test_after_fit", "go on where its newest run stopped\n"]),
+        (["fit", "--model.help", "LinkPrediction"], ["--model.memory_dim", "Width of the node memory"]),
+        (["fit", "--data.help", "TemporalDataModule"], ["--data.held_out_nodes", "Events per rank and step"]),
+    ):
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        for text in expected:
+            assert text in done.stdout, done.stdout
+
+
+def test_print_config_is_a_recipe(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", f"--config={ROOT / 'recipes/quickstart.yaml'}", "--print_config"])
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["data"]["init_args"]["num_neighbors"] == 10
+    assert printed["model"]["init_args"]["dropout"] == 0.1
+
+
+def test_another_task_keeps_its_own_defaults(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", f"--config={ROOT / 'recipes/cdfgnn_cora.yaml'}", "--print_config"])
+    ours = yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]
+    theirs = {name: argument.default for name, argument in signature(NodeClassification).parameters.items()}
+    assert ours == theirs | {"dropout": 0.0}  # as the recipe says
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data.source=nowhere.csv"], r"lightning-tgnn: .*nowhere\.csv"),
+        (["--data.batch_size=0"], r"batch_size must be an integer of at least 1, got 0"),
+        (["--model.model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        (["--data.negatives=hard"], r"negatives must be one of"),
+        (["--model.no_such_option=1"], r"an argument of LinkPrediction in --model must be .*, got 'no_such_option'"),
+        (["--model.memry_dim=1"], r"got 'memry_dim'; did you mean 'memory_dim'\?"),
+        (
+            ["--model=LinkPredicton"],
+            r"--model must be the name .*, got 'LinkPredicton'; did you mean 'LinkPrediction'\?",
+        ),
+        (["--model=lightning_tgnn.LinkPredicton"], r"did you mean 'LinkPrediction'\?"),
+        (["--model=torch.nn.Linear"], r"--model must be a subclass of LightningModule, got 'torch\.nn\.Linear'"),
+        (["--model.model=tgnn"], r"got 'tgnn'; did you mean 'tgn'\?"),
+        (["--data=FullGraphDataModul"], r"did you mean 'FullGraphDataModule'\?"),
+        (["--data.batch_size=many"], r"--data\.batch_size must be an integer, got 'many'"),
+        (["--trainer.max_epochs=abc"], r"--trainer\.max_epochs must be an integer or null, got 'abc'"),
+        (["--trainer.max_epochs"], r"--trainer\.max_epochs must be followed by a value"),
+        (["--trainr.max_epochs=1"], r"got '--trainr\.max_epochs'; did you mean '--trainer\.max_epochs'\?"),
+        (["--trainer.max_epoch=1"], r"got '--trainer\.max_epoch'; did you mean '--trainer\.max_epochs'\?"),
+        (["--data.batch_siz=1"], r"got 'batch_siz'; did you mean 'batch_size'\?"),
+        (["--test_after=false"], r"got '--test_after'; did you mean '--test_after_fit'\?"),
+        (["--optimizer=AdamWW"], r"--optimizer must be the name .*, got 'AdamWW'; did you mean 'AdamW'\?"),
+        (["--model.help=Foo"], r"--model\.help must be followed by a class, got 'Foo'"),
+        (["--trainer.callbacks=SystemMonitr"], r"--trainer\.callbacks must be .*; did you mean 'SystemMonitor'\?"),
+        (["--config=nowhere.yaml"], r"--config must be a file that is there, got '.*nowhere\.yaml'"),
+        (["stray"], r"arguments must be options that begin with --, got 'stray'|got '--stray'"),
+        (["--ckpt_path=nowhere.ckpt"], r"lightning-tgnn: Checkpoint file not found: nowhere\.ckpt"),
+        (
+            ["--trainer.strategy=svn"],
+            r"one of cdfgnn, depcache, depcomm, sven .*, got 'svn'; did you mean 'sven'\?",
+        ),
+        (["--trainer.accelerator=mps"], r"lightning-tgnn: .*MPSAccelerator"),
+    ],
+)
+def test_mistakes_are_one_clear_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", *QUIET, *arguments])
+    printed = f"{stopped.value}\n{capsys.readouterr().err}"
+    assert re.search(message, printed), printed
+    assert stopped.value.code not in (0, None)
+    assert "Traceback" not in printed
+    assert len(re.search(r"^lightning-tgnn: .*", printed, re.MULTILINE).group()) < 400
+    assert "usage:" not in printed
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("trainer: {max_epoch: 1}", r"got '--trainer\.max_epoch'; did you mean '--trainer\.max_epochs'\?"),
+        ("model: [", r"--config must be a recipe in YAML, got '.*line \d"),
+        ("just words", r"--config must be a recipe in YAML, got 'just words'"),
+        (
+            "trainer: {strategy: {class_path: lightning_tgnn.SvenStrategy, init_args: {stalenes: 1}}}",
+            r"an argument of SvenStrategy in --trainer\.strategy must be .*; did you mean 'staleness'\?",
+        ),
+        ("model: {class_path: LinkPrediction, init_args: {lrr: 1}}", r"got 'lrr'; did you mean 'lr'\?"),
+    ],
+)
+def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, capsys):
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    with pytest.raises(SystemExit):
+        main(["fit", "--config=recipe.yaml"])
+    printed = capsys.readouterr().err
+    assert re.search(rf"^lightning-tgnn: .*{message}", printed, re.MULTILINE), printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit"], r"fit must be given a recipe or a setting, .*--config RECIPE"),
+        (["test"], r"test must be given a recipe or a setting"),
+        (["fitt"], r"the subcommand must be one of .*, got 'fitt'; did you mean 'fit'\?"),
+        (["data", "inspct"], r"got 'inspct'; did you mean 'inspect'\?"),
+        (["data", "inspect", "--max_los=1"], r"got '--max_los'; did you mean '--max_loss'\?"),
+        (["data", "inspect", "--source"], r"--source must be followed by a value"),
+        (["data", "inspect", "--bipartite=maybe"], r"--bipartite must be true or false or null, got 'maybe'"),
+        (["data", "generate"], r"--output must be given"),
+        (["data", "download", "--name=wikipdia"], r"did you mean 'wikipedia'\?"),
+        (["partition", "--ranks=a"], r"--ranks must be an integer, got 'a'"),
+        (["partition", "--source"], r"--source must be followed by a value"),
+        (["validate", "--trainer.device=1"], r"got '--trainer\.device'; did you mean '--trainer\.devices'\?"),
+        (["test", "--ckpt=a.ckpt"], r"got '--ckpt'"),
+        (["partition", "--rank=2"], r"got '--rank'; did you mean '--ranks'\?"),
+        (["predict", "--outpu=a.csv"], r"got '--outpu'; did you mean '--output'\?"),
+        (["data", "inspect", "--sourc=a.csv"], r"got '--sourc'; did you mean '--source'\?"),
+        (["predict", "--score=a.csv"], r"--ckpt_path, --output must be given"),
+        (["report"], r"RUN_DIR must be given"),
+        (["report", "--outpt=x", "y"], r"got '--outpt'; did you mean '--output'\?"),
+        (["report", "--outp=x", "y"], r"got '--outp'; did you mean '--output'\?"),
+    ],
+)
+def test_mistakes_in_other_commands_are_one_clear_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    printed = f"{stopped.value}\n{capsys.readouterr().err}"
+    assert re.search(rf"^lightning-tgnn: .*{message}", printed, re.MULTILINE), printed
+    assert stopped.value.code not in (0, None)
+
+
+def test_a_trainer_in_python_lists_our_strategies():
+    with pytest.raises(ValueError, match=r"cdfgnn, depcache, depcomm, sven .*, got 'svn'; did you mean 'sven'\?"):
+        Trainer(strategy="svn", accelerator="cpu")
+    assert StrategyRegistry.available_strategies() == list(StrategyRegistry)
+    assert "ddp" in StrategyRegistry.available_strategies()
+
+
+def test_report_leaves_out_what_was_not_measured():
+    out = io.StringIO()
+    print_report({"test/ap": 0.5, "test/mrr": 0.25}, None, Console(file=out, width=100))
+    assert "0.5000" in out.getvalue()
+    assert "validation" not in out.getvalue()
+    assert "AUC" not in out.getvalue()
+    assert "tensorboard" not in out.getvalue()
+    assert "best" not in out.getvalue()
+
+
+def ending(log_dir, **found):
+    """Return what a run of these folders ends with, below its table."""
+    out = io.StringIO()
+    print_report({"val/ap": 0.5}, log_dir, Console(file=out, width=40), **found)
+    return out.getvalue().splitlines()[5:]
+
+
+def test_report_tells_the_best_and_what_took_the_time():
+    best, seconds = Best("val/ap", 0.98765, "runs/my run/best.ckpt"), {"embed": 1.0, "backward": 3.0, "validation": 2.5}
+    assert ending("runs/my run", best=best, seconds=seconds) == [
+        "best val/ap: 0.9877, runs/my run/best.ckpt",
+        "time: training steps 4.0 s (backward 75 %, embed 25 %), validation 2.5 s",
+    ]
+
+
+def test_report_names_the_folders_and_commands_that_have_something_to_show(tmp_path):
+    logs, saved = tmp_path / "my run", tmp_path / "my run" / "checkpoints"
+    saved.mkdir(parents=True)
+    assert ending(str(logs), checkpoint_dir=str(saved)) == []
+    assert ending(str(tmp_path / "nowhere"), checkpoint_dir=str(tmp_path / "nowhere")) == []
+    (logs / "metrics.csv").touch()
+    page = f"page: lightning-tgnn report '{logs}'"
+    assert ending(str(logs), checkpoint_dir=str(saved)) == [f"logs: {logs}", page]
+    (logs / "events.out.tfevents.1.host").touch()
+    curves = f"curves: tensorboard --logdir '{logs}'"
+    assert ending(str(logs)) == [f"logs: {logs}", curves, page]
+    (saved / "last.ckpt").touch()
+    assert ending(str(logs), checkpoint_dir=str(saved)) == [f"logs and checkpoints: {logs}", curves, page]
+    assert ending(None, checkpoint_dir=str(saved)) == [f"checkpoints: {saved}"]
+    (logs / "events.out.tfevents.1.host").unlink()
+    assert ending(str(logs), checkpoint_dir=str(saved)) == [f"logs and checkpoints: {logs}", page]
+
+
+@pytest.mark.parametrize("logger", ["false", "CSVLogger"])
+def test_a_run_without_tensorboard_does_not_send_there(tmp_path, capsys, logger):
+    source = wikipedia_like(tmp_path / "stream.txt")
+    init = [] if logger == "false" else [f"--trainer.logger.save_dir={tmp_path}"]
+    main(["fit", f"--data.source={source}", f"--trainer.logger={logger}", *init, *QUIET, *TINY, *LIMITS])
+    printed = capsys.readouterr().out
+    assert "tensorboard --logdir" not in printed
+    assert ("lightning-tgnn report" in printed) == (logger == "CSVLogger")
+    if logger == "CSVLogger":
+        (folder,) = (tmp_path / "tgnn").iterdir()
+        assert f"logs and checkpoints: {folder}" in printed
+        main(["report", str(folder.parent)])
+        assert "val/ap" in read_run(folder).series
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bars"),
+    [
+        ([], [EventProgressBar]),
+        (["--trainer.enable_progress_bar=false"], []),
+        (["--trainer.callbacks=TQDMProgressBar"], [TQDMProgressBar]),
+    ],
+)
+def test_the_bar_is_ours_unless_another_or_none_is_asked_for(tmp_path, arguments, bars):
+    limits = ["--trainer.max_epochs=0", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu"]
+    source = wikipedia_like(tmp_path / "stream.txt")
+    command = TGNNCommand(["fit", f"--data.source={source}", "--test_after_fit=false", *limits, *TINY, *arguments])
+    callbacks = command.trainer.callbacks
+    assert [type(callback) for callback in callbacks if isinstance(callback, ProgressBar)] == bars
+    assert any(isinstance(callback, SystemMonitor) for callback in callbacks) == (bars != [TQDMProgressBar])
+
+
+def test_public_names():
+    import lightning_tgnn
+
+    assert set(lightning_tgnn.__all__) >= {"EventStore", "LinkPrediction", "TemporalDataModule"}
+    assert lightning_tgnn.EventStore is EventStore
+    assert torch.get_default_dtype() == torch.float32

@@ -1,0 +1,229 @@
+"""The commands beside LightningCLI's: partitions that training takes, strategies compared in real processes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lightning_tgnn import TemporalDataModule
+from lightning_tgnn.algorithms.partitions.demand import Demand
+from lightning_tgnn.algorithms.partitions.partition_cost import balance_report
+from lightning_tgnn.algorithms.partitions.simple import PARTITION_METHODS
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.cli import main
+from lightning_tgnn.commands.bench.processes import Processes
+from lightning_tgnn.commands.partition.nodes import MAKERS
+from lightning_tgnn.strategies.parts.node_partition import choose_partition
+from lightning_tgnn.types import RankLayout
+from tests.data.example_streams import random_store
+
+RANKS = 3
+
+
+def stream(folder, seed=0):
+    random_store(300, num_nodes=40, seed=seed).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A stream, and what `partition` found for it."""
+    folder = tmp_path_factory.mktemp("partition")
+    source, output = stream(folder / "stream"), folder / "out"
+    options = ["--batch_size=10", "--batches=4", "--model=apan", "--num_workers=0"]
+    main(["partition", f"--source={source}", f"--ranks={RANKS}", f"--output={output}", *options])
+    return SimpleNamespace(source=source, output=output, figures=json.loads((output / "partition.json").read_text()))
+
+
+def test_every_method_of_the_strategies_is_compared(compared):
+    assert set(MAKERS) == set(PARTITION_METHODS)
+    assert {"range", "interval", "reflexbicut"} <= set(compared.figures["methods"]) <= set(MAKERS)
+
+
+def rows_of(source, numbers):
+    """Return the demand of some global batches, and the ids of their events, counted rank by rank."""
+    data = TemporalDataModule(source, batch_size=10, num_workers=0)
+    data.sampled_roots = "events"  # APAN's
+    loader = data.train_dataloader()
+    ranks, nodes, events = [], [], []
+    for rank in range(RANKS):
+        for number, batch in enumerate(loader.follow(DataParallel(), RankLayout.of(RANKS), rank)):
+            if number in numbers:
+                nodes += [batch.nodes, batch.mail_nodes]
+                ranks += [torch.full_like(part, rank) for part in nodes[-2:]]
+                events.append(batch.events)
+    return Demand.of(torch.cat(ranks), torch.cat(nodes), RANKS, data.info.num_nodes), torch.cat(events).sort().values
+
+
+def test_partition_writes_what_balance_report_says_of_batches_that_were_not_fitted(compared):
+    fitted, judged = (compared.figures[name] for name in ("fitted_batches", "judged_batches"))
+    assert fitted == [0, 3, 6]  # of 7: 210 training events in batches of 3 ranks with 10 each
+    assert judged == [1, 2, 4, 5]
+    demand, fitted_demand = rows_of(compared.source, judged)[0], rows_of(compared.source, fitted)[0]
+    for method, figures in compared.figures["methods"].items():
+        owner = torch.load(compared.output / f"{method}.pt", weights_only=True)["owner"]
+        report = balance_report(demand, owner)
+        assert figures["matrix"] == report.matrix.tolist()
+        assert figures["residual"] == report.residual.tolist()
+        assert figures["cost"] == report.cost.tolist()
+        assert figures["saved"] == report.saved.tolist()
+        assert figures["maximum"] == report.maximum >= compared.figures["maximum_bound"]
+        assert figures["maximum_where_fitted"] == balance_report(fitted_demand, owner).maximum
+        assert figures["max_over_mean"] == report.max_over_mean
+        off_rank = 1 - report.matrix.trace() / report.matrix.sum()
+        assert figures["off_rank_share"] == pytest.approx(float(off_rank), rel=1e-6)
+        assert figures["seconds"] > 0
+        assert (compared.output / f"{method}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_method_sees_the_events_that_it_is_judged_on(compared, tmp_path, monkeypatch):
+    given = []
+
+    def make(*seen):
+        given.append(seen)
+        return MAKERS["interval"](*seen)
+
+    monkeypatch.setitem(MAKERS, "range", make)
+    options = ["--batch_size=10", "--batches=4", "--model=apan", "--methods=range", f"--output={tmp_path}"]
+    main(["partition", f"--source={compared.source}", f"--ranks={RANKS}", *options])
+    demand, src, dst = given[-1]  # the first call loads what the method needs
+    store = TemporalDataModule(compared.source).store
+    unseen = torch.ones(len(store.src), dtype=torch.bool)
+    unseen[rows_of(compared.source, compared.figures["judged_batches"])[1]] = False
+    assert torch.equal(src, store.src[unseen])
+    assert torch.equal(dst, store.dst[unseen])
+    fitted = rows_of(compared.source, compared.figures["fitted_batches"])[0]
+    for name in ("rank", "node", "count"):
+        assert torch.equal(getattr(demand, name), getattr(fitted, name))
+
+
+def test_partition_prints_a_row_per_method_and_what_it_was_judged_on(tmp_path, capsys):
+    source, output = stream(tmp_path / "stream"), f"--output={tmp_path / 'new'}"
+    common = ["partition", f"--source={source}", "--ranks=2", "--methods=interval,reflexbicut", output]
+    main([*common, "--batch_size=5", "--batches=8"])
+    printed, told = capsys.readouterr()
+    assert re.search(r"stream: 300 events \(210 / 45 / 45 for training, .*\d% of the events tied$", told, re.MULTILINE)
+    assert re.search(r"stream: \d+% of the events have another one at their time: past='time' hides", told)
+    assert "events tied" not in printed
+    assert re.search(r"interval +│ nothing +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
+    assert re.search(r"reflexbicut +│ fitted batches +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
+    assert "judged on 8 of the 21 global batches of the training part, fitted on 8 others" in printed
+    assert f"partition: {tmp_path / 'new'}" in printed
+    with pytest.raises(SystemExit, match=r"batch_size times ranks must be below the 210 events .*smaller batch_size"):
+        main([*common, "--batch_size=105"])
+
+
+def test_metis_is_left_out_without_dgl(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    source, output = stream(tmp_path / "stream"), f"--output={tmp_path / 'out'}"
+    common = ["partition", f"--source={source}", "--ranks=2", "--batch_size=20", output]
+    main([*common, "--methods=range,metis"])
+    assert re.search(r"metis is left out: .*install dgl", capsys.readouterr().out)
+    assert set(json.loads((tmp_path / "out/partition.json").read_text())["methods"]) == {"range"}
+    with pytest.raises(SystemExit, match="install dgl"):
+        main([*common, "--methods=metis"])
+
+
+def choose(path, ranks, source):
+    trainer = SimpleNamespace(datamodule=TemporalDataModule(source), global_rank=0)
+    return choose_partition(path, trainer.datamodule.info.num_nodes, ranks, trainer, lambda owner: owner)
+
+
+def test_strategies_take_the_file(compared, tmp_path):
+    path = compared.output / "reflexbicut.pt"
+    assert choose(path, RANKS, compared.source).bincount(minlength=RANKS).min() > 0
+    with pytest.raises(InvalidArgumentError, match=r"partition must be for 2 ranks, got '3 ranks in .*lightning-tgnn"):
+        choose(path, 2, compared.source)
+    with pytest.raises(InvalidArgumentError, match=r"partition must be of this graph, got 'that of another"):
+        choose(path, RANKS, stream(tmp_path / "other", seed=1))
+
+
+def test_bench_measures_two_processes(tmp_path):
+    sizes = ["--memory_dim=8", "--embedding_dim=8", "--time_dim=4", "--num_eval_negatives=1", "--batch_size=20"]
+    limits = ["--warmup=2", "--steps=4", "--rounds=2", "--epochs=1", "--devices=2", "--accelerator=cpu"]
+    store = ["--synthetic.num_events=600", "--synthetic.num_destinations=50", "--synthetic.edge_feature_dim=4"]
+    strategies = ["sven", "sven:staleness=0:partition=interval", "depcomm", "depcache"]
+    options = [f"--output={tmp_path}", f"--strategies={','.join(strategies)}", *store, *sizes, *limits]
+    command = [Path(sys.executable).parent / "lightning-tgnn", "bench", *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert (found["ranks"], found["steps"]) == (2, 4)
+    assert list(found["strategies"]) == strategies
+    for name, figures in found["strategies"].items():
+        shown = name.replace(":staleness", ".*")  # a long name takes several lines
+        assert re.search(rf"{shown.partition('=')[0]} +│ +[\d,]+ │ +[\d,]+ │", done.stdout), done.stdout
+        assert figures["events"] == 4 * 2 * 20
+        assert figures["events_per_second"] == min(figures["events_per_second_of_rounds"]) > 0
+        assert figures["events_per_second"] == pytest.approx(figures["events"] / figures["seconds"])
+        by_operation = figures["sent_per_event_by_operation"]
+        assert min(by_operation.values()) > 0
+        assert figures["sent_per_event"] == pytest.approx(sum(by_operation.values()))
+        for flow in figures["flows"].values():
+            assert flow["sent"] == flow["received"]  # over all ranks
+            assert flow["calls"] > 0
+        assert 0 < figures["hidden_share"] <= 1
+        assert 0 < figures["val_ap"] <= 1
+    assert found["strategies"]["sven"]["sent_per_event"] < found["strategies"]["depcomm"]["sent_per_event"]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("partition", ["--methods METHODS", "Events per rank and step", "METHOD.png"]),
+        ("bench", ["--strategies STRATEGIES", "Events per rank and step", "Width of the node memory"]),
+    ],
+)
+def test_help_helps(command, expected, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    printed = capsys.readouterr().out
+    for text in expected:
+        assert text in printed, printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "--strategies=sven,ddp"], r"strategies must be one of 'depcache', 'depcomm', 'sven'.*, got 'ddp'"),
+        (["bench", "--strategies=,"], r"strategies must be names out of .*depcomm"),
+        (["bench", "--strategies=sven:staleness"], r"strategies must be a name with options, got 'sven:staleness'"),
+        (["bench", "--strategies=sven:stale=0"], r"option of SvenStrategy must be one of .*staleness.*, got 'stale'"),
+        (["bench", "--strategies=sven:staleness=2"], r"staleness must be 0 or 1, got 2"),
+        (["bench", "--devices=0"], r"devices must be an integer of at least 1, got 0"),
+        (["bench", "--warmup=1000"], r"warmup must be less than the steps of an epoch, got '1000 of 35'"),
+        (["bench", "--source=nowhere.csv"], r"nowhere\.csv"),
+        (["bench", "--model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        (
+            ["partition", "--ranks=2", "--methods=range,louvain"],
+            r"methods must be one of .*'reflexbicut', got 'louvain'",
+        ),
+        (["partition", "--ranks=0"], r"ranks must be an integer of at least 1, got 0"),
+        (["partition", "--ranks=2", "--model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        (["partition", "--ranks=30000"], r"devices must be at most one rank per event"),
+    ],
+)
+def test_mistakes_are_one_clear_line(arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert re.search(rf"^lightning-tgnn: .*{message}", str(stopped.value))
+    assert "\n" not in str(stopped.value)
+
+
+def test_processes_that_others_have_started(monkeypatch):
+    assert (Processes.of(None, None).ranks, Processes.of(4, 2).ranks) == (2, 8)
+    monkeypatch.setattr(os, "environ", {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
+    found = Processes.of(None, None)
+    assert (found.devices, found.num_nodes, found.plugins[0].global_rank()) == (2, 2, 3)
+    assert (os.environ["LOCAL_RANK"], os.environ["GROUP_RANK"]) == ("1", "1")
+    with pytest.raises(InvalidArgumentError, match=r"devices must be 2, as the processes have been started, got 4"):
+        Processes.of(4, None)

@@ -1,0 +1,195 @@
+"""``lightning-tgnn data``: figures and files of each action, and what it says where it cannot."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_tgnn import EventStore
+from lightning_tgnn.algorithms.streams.stream_statistics import count_statistics
+from lightning_tgnn.cli import main
+from lightning_tgnn.commands.data import download as data_download
+from lightning_tgnn.data import generate_stream, read_events
+from tests.data.example_streams import random_store
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "my events.txt"
+    path.write_text("".join(f"{i % 7} {i % 5} {i // 2}\n" for i in range(100)))
+    return path
+
+
+def test_inspect_writes_figures_and_a_picture(text, tmp_path, capsys):
+    output = tmp_path / "was drin ist"
+    main(["data", "inspect", f"--source={text}", f"--output={output}", "--max_loss=0.5"])
+    figures = json.loads((output / "stream.json").read_text(encoding="utf-8"))
+    store = read_events(text)
+    assert figures["source"] == str(text)
+    assert figures["counts"] == count_statistics(store.src.numpy(), store.dst.numpy(), store.time.numpy())
+    assert figures["counts"]["tie_rate"] == 1
+    assert (figures["repetition"]["pairs"], figures["repetition"]["repeat_rate"]) == (35, 0.65)
+    assert figures["degrees"]["node"]["number"] == 7
+    assert figures["gaps"]["pair"]["burstiness"] < -0.9
+    assert figures["batches"]["largest"] < 20
+    assert figures["batches"]["loss"]["200"] > 0.9
+    assert (output / "stream.png").read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    assert "largest batch that loses at most 50%" in printed
+    assert str(output) in printed
+
+
+@pytest.mark.parametrize("events", [[(0, 1, 5)], [(0, 0, 1), (0, 0, 1)], [(0, 1, 1), (1, 0, 1), (2, 3, 1)]])
+def test_inspect_takes_the_smallest_streams(tmp_path, events):
+    source = EventStore.from_arrays(*map(list, zip(*events, strict=True))).save(tmp_path / "s")
+    main(["data", "inspect", f"--source={source}", f"--output={tmp_path}"])
+    figures = json.loads((tmp_path / "stream.json").read_text())
+    assert figures["counts"]["events"] == len(events)
+    assert (tmp_path / "stream.png").stat().st_size > 1000
+
+
+def test_convert_writes_a_store_from_text_and_from_a_store(text, tmp_path, capsys):
+    expected = read_events(text)
+    for source, output in ((text, tmp_path / "ä 1"), (tmp_path / "ä 1", tmp_path / "ä 2")):
+        main(["data", "convert", f"--source={source}", f"--output={output}"])
+        store = EventStore.open(output)
+        assert (store.fingerprint, len(store)) == (expected.fingerprint, 100)
+        assert (output / "adjacency" / "keys.npy").is_file()
+        assert f"{output}: 100 events, 7 nodes" in capsys.readouterr().out
+
+
+def test_convert_takes_the_columns_of_a_csv(tmp_path):
+    (tmp_path / "e.csv").write_text("4,0.5,3,7\n4,0.25,5,8\n")
+    columns = '{"src": 0, "dst": 2, "time": 3, "edge_features": [1]}'
+    options = ["--bipartite=true", f"--columns={columns}", f"--output={tmp_path / 'out'}"]
+    main(["data", "convert", f"--source={tmp_path / 'e.csv'}", *options])
+    store = EventStore.open(tmp_path / "out")
+    assert store.node_ids.tolist() == [4, 3, 5]
+    assert store.edge_features.tolist() == [[0.5], [0.25]]
+
+
+def test_a_name_comes_before_a_file_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("Synthetic").write_text("1 2 5\n2 3 6\n")
+    main(["data", "convert", "--source=Synthetic", "--synthetic.num_events=70", "--output=named"])
+    main(["data", "convert", "--source=./Synthetic", "--output=filed"])
+    assert [len(EventStore.open(folder)) for folder in ("named", "filed")] == [70, 2]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:5],
+        lambda data: data[:11],
+        lambda data: data[:2] + b"\7" + data[3:],
+        lambda data: data[:10] + b"\7",
+    ],
+)
+def test_a_damaged_gzip_file_is_refused(tmp_path, damage):
+    source = tmp_path / "events.txt.gz"
+    source.write_bytes(damage(gzip.compress(b"1 2 3\n" * 1000, mtime=0)))
+    with pytest.raises(SystemExit, match=r"lightning-tgnn: \S+ must be a complete gzip file, got .*; it was cut short"):
+        main(["data", "convert", f"--source={source}", f"--output={tmp_path / 'out'}"])
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_generate_draws_the_same_to_a_store_and_to_a_csv(tmp_path):
+    settings = ["--num_events=300", "--num_sources=20", "--num_destinations=30", "--seed=3"]
+    expected = generate_stream(num_events=300, num_sources=20, num_destinations=30, seed=3)
+    main(["data", "generate", f"--output={tmp_path / 'stream'}", *settings, "--edge_feature_dim=2"])
+    store = EventStore.open(tmp_path / "stream")
+    assert (store.fingerprint, store.edge_feature_dim) == (expected.fingerprint, 2)
+    for name in ("stream.csv", "other.CSV"):
+        main(["data", "generate", f"--output={tmp_path / name}", *settings])
+        assert (tmp_path / name).is_file()
+        read = read_events(tmp_path / name)
+        assert torch.equal(read.time, expected.time)
+        assert np.array_equal(read.node_ids[read.dst], expected.dst.numpy())
+
+
+@pytest.mark.parametrize("name", ["stream.parquet", "stream.csv.gz", "stream.txt"])
+def test_generate_makes_no_folder_of_the_name_of_another_file(tmp_path, name):
+    with pytest.raises(
+        SystemExit, match=r"output must be a name that ends in .csv, or a folder, got .*; generate a CSV"
+    ):
+        main(["data", "generate", f"--output={tmp_path / name}", "--num_events=300"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_download_calls_what_its_name_stands_for(tmp_path, monkeypatch, capsys):
+    asked = []
+    for kind, name in (("graph", "cora"), ("events", "reddit")):
+        fetch = lambda root, name=name: asked.append(root) or root / name  # noqa: E731
+        monkeypatch.setitem(data_download.FETCHERS[kind], name, fetch)
+    main(["data", "download", "--name=Cora", f"--root={tmp_path}"])
+    main(["data", "download", "--name=reddit", "--kind=events", f"--root={tmp_path}"])
+    assert asked == [tmp_path, tmp_path]
+    assert capsys.readouterr().out == f"cora: {tmp_path / 'cora'}\nreddit: {tmp_path / 'reddit'}\n"
+
+
+def test_a_name_of_both_kinds_wants_the_kind():
+    with pytest.raises(SystemExit, match="'reddit, a stream and a graph'; add --kind events or --kind graph"):
+        main(["data", "download", "--name=reddit"])
+
+
+def damaged(folder: Path, change) -> Path:
+    random_store(50).save(folder)
+    change(folder)
+    return folder
+
+
+def other_version(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 7}))
+
+
+def cut_short(folder: Path) -> None:
+    (folder / "time.npy").write_bytes((folder / "time.npy").read_bytes()[:-8])
+
+
+@pytest.mark.parametrize("action", ["inspect", "convert"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (other_version, "version in .* must be 1, got 7; save the store again"),
+        (cut_short, "time.npy must be a complete .npy file, got .*; save the store again"),
+    ],
+)
+def test_damaged_stores_are_refused(tmp_path, action, change, message):
+    source = damaged(tmp_path / "ä store", change)
+    with pytest.raises(SystemExit, match=f"lightning-tgnn: .*{message}"):
+        main(["data", action, f"--source={source}", f"--output={tmp_path / 'out'}"])
+    assert [path.name for path in tmp_path.iterdir()] == ["ä store"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["look"], "the action of data must be one of 'convert', 'download', 'generate', 'inspect', got 'look'"),
+        (["download", "--name=wikipdia"], "name must be one of 'bitcoinotc', 'citeseer', .*, got 'wikipdia'"),
+        (["inspect", "--source=none.csv"], "none.csv must be an existing file, got 'no such file'; check the path"),
+        (["inspect", "--max_loss=1.5"], r"max_loss must be a number in \[0, 1\), got 1.5; 0.75 is the default"),
+        (["convert", "--source=none.csv", "--output=o"], "none.csv must be an existing file, got 'no such file'"),
+        (["generate", "--output=o", "--num_events=0"], "num_events must be an integer of at least 1, got 0"),
+    ],
+)
+def test_what_cannot_work_is_said_in_a_line(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=f"lightning-tgnn: {message}"):
+        main(["data", *arguments])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_that_cannot_be_written(text, tmp_path):
+    for action in ("inspect", "convert"):
+        with pytest.raises(SystemExit, match=r"must be where files can be written, got .*; choose another place"):
+            main(["data", action, f"--source={text}", f"--output={text / 'below a file'}"])
+    assert list(tmp_path.iterdir()) == [text]
+
+
+def test_help_lists_the_actions(capsys):
+    main(["data"])
+    assert "inspect --source FILE" in capsys.readouterr().out

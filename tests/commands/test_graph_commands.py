@@ -1,0 +1,350 @@
+"""The commands on static graphs: which kind a source is, cuts that training takes, strategies in real processes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+
+from lightning_tgnn import FullGraphDataModule, NodeClassification
+from lightning_tgnn.algorithms.partitions.replicas import Replicas, cut_report
+from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.cli import main
+from lightning_tgnn.commands.shared.kinds import kind_of
+from lightning_tgnn.data import generate_graph, read_events
+from lightning_tgnn.strategies.parts.edge_partition import choose_edge_partition
+from tests.data.example_streams import random_store
+from tests.multiprocess.ranks import free_port
+
+DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+SYNTHETIC = ["--kind=graph", "--synthetic.num_nodes=100", "--synthetic.num_edges=400"]
+WIDTH = 4
+HOSTS = torch.tensor([0, 0, 1, 1])
+
+
+def npz(path):
+    """A small graph in the form of Cora's file."""
+    graph = generate_graph(200, 800, WIDTH, WIDTH)
+    masks = {f"{name}_mask": getattr(graph, name) for name in ("train", "val", "test")}
+    index = np.stack([graph.src, graph.dst])
+    np.savez(path, edge_index=index, features=graph.features, label=graph.labels, **masks)
+    return path
+
+
+def events(path):
+    store = random_store(200, num_nodes=30)
+    columns = zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)
+    path.write_text("\n".join(f"{u} {v} {t}" for u, v, t in columns))
+    return path
+
+
+def same(made):
+    """What a broadcast on one rank does."""
+    return made
+
+
+def edges_of(data):
+    return data.graph.src, data.graph.dst, data.graph.num_nodes
+
+
+def test_a_source_tells_its_kind(tmp_path):
+    random_store(10).save(tmp_path / "stream")
+    for kind, sources in {
+        "graph": [tmp_path / "any.npz", tmp_path],
+        "events": [tmp_path / "stream", tmp_path / "any.txt.gz", "synthetic", "nowhere"],
+    }.items():
+        for source in sources:
+            assert kind_of(source) == kind, source
+            assert kind_of(source, "graph") == "graph"
+            assert kind_of(source, "events") == "events"
+
+
+@pytest.mark.parametrize("source", ["synthetic", "npz"])
+def test_cuts_are_compared_and_kept(source, tmp_path, capsys):
+    given = SYNTHETIC if source == "synthetic" else [f"--source={npz(tmp_path / 'graph.npz')}"]
+    main(["partition", "--ranks=4", "--hosts=2", f"--output={tmp_path}", *given])
+    printed = capsys.readouterr().out
+    found = json.loads((tmp_path / "partition.json").read_text())
+    assert (found["kind"], found["ranks"], found["hosts"]) == ("graph", 4, 2)
+    generated = {"num_nodes": 100, "num_edges": 400}
+    data = FullGraphDataModule(tmp_path / "graph.npz" if source == "npz" else source, synthetic=generated)
+    assert found["fingerprint"] == data.info.fingerprint
+    edges = edges_of(data)
+    assert (found["vertices"], found["edges"]) == (edges[2], len(edges[0]))
+    trainer = SimpleNamespace(datamodule=data, global_rank=0)
+    assert set(found["methods"]) == set(CUT_METHODS)
+    for method, figures in found["methods"].items():
+        part = choose_edge_partition(tmp_path / f"{method}.pt", edges, HOSTS, trainer, same)
+        if method != "metis":  # its own numbers differ from run to run
+            assert torch.equal(part, choose_edge_partition(method, edges, HOSTS, trainer, same))
+        report = cut_report(part, Replicas.of(*edges[:2], part, edges[2], HOSTS))
+        assert figures.pop("seconds") > 0
+        assert figures == asdict(report)
+        assert re.search(rf"{method} +│ +{report.replication_factor:.3f} │", printed), printed
+    fewest = min(found["methods"], key=lambda method: found["methods"][method]["replication_factor"])
+    assert f"partition: {tmp_path / fewest}.pt" in printed
+
+
+def test_the_file_of_another_graph_or_number_of_ranks_is_refused(tmp_path):
+    main(["partition", "--ranks=4", "--methods=ebv", f"--output={tmp_path}", *SYNTHETIC])
+    data = FullGraphDataModule(synthetic={"num_nodes": 100, "num_edges": 400})
+    edges, trainer = edges_of(data), SimpleNamespace(datamodule=data, global_rank=0)
+    path = tmp_path / "ebv.pt"
+    with pytest.raises(InvalidArgumentError, match=r"for 2 ranks, got '4 ranks in .*; make one with `lightning-tgnn p"):
+        choose_edge_partition(path, edges, HOSTS[:2], trainer, None)
+    other = SimpleNamespace(datamodule=FullGraphDataModule(synthetic={"num_nodes": 100, "num_edges": 399}))
+    with pytest.raises(InvalidArgumentError, match="partition must be of this graph, got 'that of another"):
+        choose_edge_partition(path, edges, HOSTS, other, None)
+    with pytest.raises(InvalidArgumentError, match="partition must be a rank for each of 3 edges"):
+        choose_edge_partition(
+            torch.zeros(4, dtype=torch.int64), (edges[0][:3], edges[1][:3], 100), HOSTS, trainer, None
+        )
+
+
+def test_methods_take_weights(tmp_path, capsys):
+    methods = "hierarchical,hierarchical:gamma=0,hierarchical:gamma=1:beta=0.5,ebv,ebv:alpha=0"
+    main(["partition", "--ranks=4", "--hosts=2", f"--methods={methods}", f"--output={tmp_path}", *SYNTHETIC])
+    src, dst, num_nodes = edges_of(FullGraphDataModule(synthetic={"num_nodes": 100, "num_edges": 400}))
+    wanted = {
+        "hierarchical": {},
+        "hierarchical_gamma=0": {"gamma": 0},
+        "hierarchical_gamma=1_beta=0.5": {"gamma": 1, "beta": 0.5},
+        "ebv": {},
+        "ebv_alpha=0": {"alpha": 0},
+    }
+    parts = {name: torch.load(tmp_path / f"{name}.pt", weights_only=True)["owner"] for name in wanted}
+    for name, weights in wanted.items():
+        made = vertex_cut(src, dst, num_nodes, HOSTS, name.partition("_")[0], **weights)
+        assert torch.equal(parts[name], made), name
+    assert list(json.loads((tmp_path / "partition.json").read_text())["methods"]) == list(wanted)
+    assert torch.equal(parts["hierarchical_gamma=0"], parts["ebv"])
+    assert not torch.equal(parts["hierarchical_gamma=1_beta=0.5"], parts["hierarchical"])
+    assert not torch.equal(parts["ebv_alpha=0"], parts["ebv"])
+    assert "gamma=1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("as_it_is", [True, False])
+def test_the_distinct_edges_of_a_stream_are_cut(as_it_is, tmp_path, capsys):
+    source = events(tmp_path / "events.txt")
+    if not as_it_is:  # in another form, too
+        read_events(source).save(tmp_path / "stream")
+        source = tmp_path / "stream"
+    options = ["--undirected=false", "--self_loops=false"] if as_it_is else []
+    main(["partition", "--kind=graph", f"--source={source}", "--ranks=2", f"--output={tmp_path / 'out'}", *options])
+    printed, told = capsys.readouterr()
+    assert re.search(r"^no partition files: a stream has no features", printed, re.MULTILINE)
+    assert re.search(r": EventStore\(num_events=200, .*\d% of the events tied$", told, re.MULTILINE)
+    assert re.search(r": \d+% of the events have another one at their time: ", told)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["partition.json"]
+    found = json.loads((tmp_path / "out/partition.json").read_text())
+    store = read_events(source)
+    edges = set(zip(store.src.tolist(), store.dst.tolist(), strict=True))
+    if not as_it_is:
+        edges |= {(v, u) for u, v in edges} | {(v, v) for v in range(store.num_nodes)}
+    assert (found["vertices"], found["edges"]) == (store.num_nodes, len(edges))
+    src, dst = (torch.tensor(ends) for ends in zip(*sorted(edges), strict=True))
+    part = vertex_cut(src, dst, store.num_nodes, torch.zeros(2, dtype=torch.int64), "random")
+    replicas = Replicas.of(src, dst, part, store.num_nodes, torch.zeros(2, dtype=torch.int64))
+    assert found["methods"]["random"]["inner"] == int(replicas.present.sum()) - store.num_nodes
+
+
+def test_metis_is_left_out_without_dgl(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    common = ["partition", "--ranks=2", f"--output={tmp_path}", *SYNTHETIC]
+    main([*common, "--methods=random,metis"])
+    assert re.search(r"metis is left out: .*install dgl", capsys.readouterr().out)
+    assert set(json.loads((tmp_path / "partition.json").read_text())["methods"]) == {"random"}
+    with pytest.raises(SystemExit, match="install dgl"):
+        main([*common, "--methods=metis"])
+
+
+def test_a_file_of_options_counts(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(f"source: {npz(tmp_path / 'graph.npz')}\nranks: 2\nmethods: ebv\noutput: {tmp_path / 'out'}\n")
+    main(["partition", f"--config={config}"])
+    assert (tmp_path / "out/ebv.pt").is_file()
+    config.write_text("kind: graph\nranks: 2\nbatch_size: 3\n")
+    with pytest.raises(SystemExit, match="batch_size must be left out with --kind graph"):
+        main(["partition", f"--config={config}"])
+
+
+def test_bench_measures_two_processes(tmp_path):
+    source, epochs = npz(tmp_path / "graph.npz"), 6
+    strategies = ["cdfgnn:cache=false:bits=none", "cdfgnn:bits=none:threshold=0.2", "cdfgnn:cache=false", "cdfgnn"]
+    limits = [f"--epochs={epochs}", "--warmup=2", "--rounds=2", "--devices=2", "--accelerator=cpu"]
+    options = [f"--output={tmp_path}", f"--source={source}", f"--hidden_dim={WIDTH}", "--seed=3", *limits]
+    command = [Path(sys.executable).parent / "lightning-tgnn", "bench", f"--strategies={','.join(strategies)}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, timeout=200, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert (found["kind"], found["ranks"], found["epochs"], found["task"]["dropout"]) == ("graph", 2, epochs, 0.0)
+    assert list(found["strategies"]) == strategies
+    src, dst, num_nodes = edges_of(FullGraphDataModule(source))
+    hosts = torch.tensor([0, 0])
+    part = vertex_cut(src, dst, num_nodes, hosts)
+    mirrors = cut_report(part, Replicas.of(src, dst, part, num_nodes, hosts)).inner
+    for name, figures in found["strategies"].items():
+        head = name.partition(":")[0]
+        row = rf"{head}[^│]* +│ +{figures['seconds_per_epoch']:.4f} │ +{figures['bytes_per_epoch']:,.0f} │"
+        assert re.search(row, done.stdout), done.stdout
+        assert figures["seconds_per_epoch"] == max(figures["seconds_per_epoch_of_rounds"]) > 0
+        assert len(figures["seconds_per_epoch_of_rounds"]) == 2
+        assert figures["rows_possible"] % (2 * mirrors * epochs) == 0  # they travel to the master and back
+        assert figures["rows_share"] == figures["rows_sent"] / figures["rows_possible"]
+        assert sum(flow["sent"] for flow in figures["flows"].values()) == pytest.approx(
+            figures["bytes_per_epoch"] * epochs
+        )
+        assert 0 < figures["train_accuracy"] <= 1
+        assert 0 < figures["test_accuracy"] <= 1
+    whole, cached, coded, both = found["strategies"].values()
+    assert whole["rows_share"] == coded["rows_share"] == 1
+    assert whole["bytes_per_epoch"] * epochs == pytest.approx(whole["rows_sent"] * WIDTH * 4)  # float32
+    assert cached["rows_share"] < 1
+    assert coded["bytes_per_epoch"] < whole["bytes_per_epoch"]
+    assert both["bytes_per_epoch"] < whole["bytes_per_epoch"]
+    alone = trained_alone(source, epochs)
+    assert whole["train_accuracy"] == pytest.approx(alone["train/accuracy"], abs=0.02)
+    assert whole["test_accuracy"] == pytest.approx(alone["test/accuracy"], abs=0.03)
+
+
+def trained_alone(source, epochs):
+    """What the same training gives in one process without a strategy."""
+    data, task = FullGraphDataModule(source, seed=3), NodeClassification(hidden_dim=WIDTH, dropout=0.0)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(max_epochs=epochs, accelerator="cpu", limit_val_batches=0, enable_model_summary=False, **quiet)
+    torch.manual_seed(3)
+    trainer.fit(task, datamodule=data)
+    trained = float(trainer.callback_metrics["train/accuracy"])
+    (tested,) = trainer.test(task, datamodule=data, verbose=False)
+    return tested | {"train/accuracy": trained}
+
+
+def test_bench_measures_two_hosts(tmp_path):
+    limits = ["--epochs=3", "--warmup=1", "--rounds=1", "--model=gat", "--hidden_dim=4", "--accelerator=cpu"]
+    options = [f"--output={tmp_path}", "--strategies=cdfgnn", "--dropout=0.1", *SYNTHETIC, *limits]
+    launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
+    launcher += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=bench", "--local-addr=127.0.0.1"]
+    program = ["--no-python", Path(sys.executable).parent / "lightning-tgnn"]
+    command = [sys.executable, *launcher, *program, "bench", *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    outputs = [tmp_path / "first.txt", tmp_path / "second.txt"]
+    started = []
+    try:
+        for output in outputs:
+            with output.open("w") as file:
+                started.append(subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=tmp_path))
+        codes = [process.wait(timeout=200) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    said = [output.read_text() for output in outputs]
+    assert codes == [0, 0], said
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert (found["ranks"], found["hosts"], found["task"]["model"]) == (2, 2, "gat")
+    assert found["strategies"]["cdfgnn"]["bytes_per_epoch"] > 0
+    assert sum("s/epoch" in text for text in said) == 1  # one of them reports
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("partition", ["--hosts HOSTS", "hierarchical:gamma=0.3", "METHOD.pt", "--undirected"]),
+        ("bench", ["--strategies STRATEGIES", "Epochs to train", "Width of the layers in between", "default: 0.0"]),
+    ],
+)
+def test_help_is_that_of_the_kind(command, expected, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--kind", "graph", "--help"])
+    assert stopped.value.code == 0
+    printed = capsys.readouterr().out
+    for text in expected:
+        assert text in printed, printed
+    assert "batch_size" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["partition", "--ranks=2", "--kind=graphs"], r"kind must be one of 'auto', 'events', 'graph', got 'graphs'"),
+        (["partition", "--ranks=3", "--hosts=2", "--kind=graph"], r"hosts must be a divisor of ranks=3, got 2"),
+        (["partition", "--ranks=3", "--hosts=0", "--kind=graph"], r"hosts must be an integer of at least 1, got 0"),
+        (["partition", "--ranks=0", "--kind=graph"], r"ranks must be an integer of at least 1, got 0"),
+        (
+            ["partition", "--ranks=2", "--source=any.npz", "--methods=reflexbicut"],
+            r"methods must be one of 'ebv', 'hdrf', 'hierarchical', 'metis', 'random', got 'reflexbicut'",
+        ),
+        (
+            ["partition", "--ranks=2", "--source=any.txt", "--methods=ebv"],
+            r"methods must be one of 'interval', 'metis', 'range', 'reflexbicut', got 'ebv'",
+        ),
+        (
+            ["partition", "--ranks=2", "--methods=hierarchical:delta=1", "--kind=graph"],
+            r"option of hierarchical must be one of gamma, alpha, beta, got 'delta'",
+        ),
+        (
+            ["partition", "--ranks=2", "--methods=random:gamma=1", "--kind=graph"],
+            r"option of random must be left out, for it has none, got 'gamma'",
+        ),
+        (
+            ["partition", "--ranks=2", "--methods=ebv:gamma=1", "--kind=graph"],
+            r"option of ebv must be one of alpha, beta, got 'gamma'",
+        ),
+        (["partition", "--ranks=2", "--methods=hierarchical:gamma=2", "--kind=graph"], r"gamma must be in \[0, 1\]"),
+        (["partition", "--ranks=2", "--methods=ebv:alpha=x", "--kind=graph"], r"alpha must be a finite.*got 'x'"),
+        (["partition", "--ranks=2", "--methods=ebv:alpha", "--kind=graph"], r"methods must be a name with options"),
+        (["partition", "--ranks=900", *SYNTHETIC], r"ranks must be at most one for each of \d+ edges, got 900"),
+        (["partition", "--ranks=2", "--source=no.npz"], r"source must be an \.npz file, .*got 'no\.npz'"),
+        (["partition", "--ranks=2", "--source=no.txt", "--kind=graph"], r"no\.txt must be an existing file"),
+        (
+            ["partition", "--ranks=2", "--source=any.npz", "--batch_size=3"],
+            r"batch_size must be left out with --kind graph, got 'an option of --kind events'; give --kind ev",
+        ),
+        (
+            ["partition", "--ranks=2", "--hosts", "2"],
+            r"hosts must be left out with --kind events, got .*`lightning-tgnn partition --kind events --help` lists",
+        ),
+        (["bench", "--kind=graph", "--synthetic.num_nodes=50", "--memory_dim=8"], r"memory_dim must be left out with"),
+        (["bench", "--hidden_dim=8"], r"hidden_dim must be left out with --kind events"),
+        (["bench", "--kind=graph", "--strategies=sven"], r"strategies must be one of 'cdfgnn', got 'sven'"),
+        (["bench", "--strategies=cdfgnn"], r"strategies must be one of 'depcache', 'depcomm', 'sven'.*, got 'cdfgnn'"),
+        (["bench", "--kind=graph", "--strategies=cdfgnn:bits=3"], r"bits must be one of 2, 4, 8, 16, or None, got 3"),
+        (["bench", "--kind=graph", "--warmup=0"], r"warmup must be an integer of at least 1, got 0"),
+        (["bench", "--kind=graph", "--epochs=0"], r"epochs must be an integer of at least 1, got 0"),
+        (["bench", "--kind=graph", "--warmup=3", "--epochs=3"], r"warmup must be less than epochs=3, got 3"),
+        (["bench", "--kind=graph", "--rounds=0"], r"rounds must be an integer of at least 1, got 0"),
+        (["bench", "--kind=graph", "--model=tgn"], r"model must be what builds .*one of 'gat', 'gcn', got 'tgn'"),
+        (["bench", "--source=no.npz"], r"source must be an \.npz file, .*got 'no\.npz'"),
+    ],
+)
+def test_mistakes_are_one_clear_line(arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert re.search(rf"^lightning-tgnn: .*{message}", str(stopped.value))
+    assert "\n" not in str(stopped.value)
+
+
+def test_options_are_written_out(capsys):
+    with pytest.raises(SystemExit):
+        main(["partition", "--ranks=2", "--sourc=any.npz"])
+    assert "got '--sourc'; did you mean '--source'?" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not (DATA / "cora.npz").exists(), reason="needs cora.npz in LIGHTNING_TGNN_DATA")
+def test_cuts_of_cora(tmp_path):
+    main(["partition", f"--source={DATA / 'cora.npz'}", "--ranks=4", "--hosts=2", f"--output={tmp_path}"])
+    found = json.loads((tmp_path / "partition.json").read_text())
+    assert (found["vertices"], found["edges"]) == (2708, 10556 + 2708)
+    outer = {method: figures["outer"] for method, figures in found["methods"].items()}
+    assert outer["hierarchical"] < outer["ebv"] < outer["random"]

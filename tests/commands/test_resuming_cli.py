@@ -1,0 +1,182 @@
+"""The command beside a checkpoint: which one it finds, what it refuses, what it takes, and what it leaves behind."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.callbacks import Callback
+
+from lightning_tgnn.cli import TGNNCommand, main
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+RECIPE = f"--config={ROOT / 'recipes/quickstart.yaml'}"
+QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu"]
+DATA = [
+    "--data.synthetic={num_events: 300, edge_feature_dim: 2}",
+    "--data.batch_size=100",
+    "--data.num_eval_negatives=3",
+]
+SIZES = ["--model.memory_dim=8", "--model.embedding_dim=8", "--model.time_dim=4"]
+COMMON = [RECIPE, *QUIET, *DATA]
+RUN = Path("runs/quickstart/version_0")
+
+
+class Interrupt(Callback):
+    """Presses Ctrl-C at the second batch of an epoch of the process."""
+
+    def __init__(self, epoch: int = 1):
+        self.epoch = epoch
+
+    def on_train_epoch_start(self, trainer, module):
+        self.epoch -= 1
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if self.epoch < 0 and batch_idx == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["lightning-tgnn"])
+        main(["fit", *COMMON, *SIZES, "--model.weight_decay=0.01", "--trainer.max_epochs=2", "--test_after_fit=false"])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_a_copy(run_folder, tmp_path, monkeypatch):
+    shutil.copytree(run_folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+
+
+def refused(*arguments):
+    """Return what is said; no new run stays behind."""
+    before = sorted(Path("runs").rglob("*"))
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    assert sorted(Path("runs").rglob("*")) == before
+    return str(stopped.value)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_recipes_save_the_best_and_whatever_comes_the_end_of_every_epoch(recipe):
+    callbacks = yaml.safe_load(recipe.read_text())["trainer"]["callbacks"]
+    saving = [callback["init_args"] for callback in callbacks if callback["class_path"] == "ModelCheckpoint"]
+    best, last, *stepwise = saving
+    assert best["monitor"]
+    assert "save_last" not in best
+    epochs = {"filename": "last", "save_on_train_epoch_end": True, "enable_version_counter": False}
+    assert last == epochs
+    assert all(more.get("every_n_train_steps") and "monitor" not in more for more in stepwise)
+
+
+def test_the_last_checkpoint_needs_no_better_figure():
+    arguments = ["--trainer.limit_val_batches=0", "--trainer.max_epochs=2", "--test_after_fit=false"]
+    main(["fit", *COMMON, *SIZES, *arguments, "--trainer.logger.name=blind"])
+    assert torch.load("runs/blind/version_0/checkpoints/last.ckpt", weights_only=True)["epoch"] == 1
+
+
+@pytest.mark.parametrize("subcommand", ["fit", "test"])
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        (
+            "--model.model=jodie",
+            r"--model\.model must be 'tgn', as in the checkpoint, got 'jodie'; give that, or leave",
+        ),
+        ("--model.memory_dim=9", r"--model\.memory_dim must be 8, as in the checkpoint, got 9; give that, or leave"),
+        ("--model.num_heads=4", r"--model\.num_heads must be 2, as in the checkpoint, got 4"),
+        ("--model=EdgeClassification", r"--model must be lightning_tgnn\.LinkPrediction, as in .*EdgeClassification'"),
+        ("--data.num_neighbors=3", r"TemporalDataModule\(num_neighbors=\.\.\.\) must be 10, as in .* got 3"),
+        ("--data.test_ratio=0.2", r"TemporalDataModule\(test_ratio=\.\.\.\) must be 0\.15, as in .* got 0\.2"),
+    ],
+)
+def test_what_contradicts_a_checkpoint_is_refused_by_name(subcommand, argument, message):
+    said = refused(subcommand, *COMMON, "--ckpt_path=last", argument)
+    assert re.search(message, said), said
+
+
+def test_training_data_and_measure_are_fixed_only_where_a_run_goes_on():
+    assert "(seed=...) must be 0" in refused(
+        "fit", *COMMON, "--ckpt_path=last", "--data.seed=3", "--data.num_eval_negatives=3"
+    )
+    assert "(num_eval_negatives=...) must be 3" in refused(
+        "fit", *COMMON, "--ckpt_path=last", "--data.num_eval_negatives=5"
+    )
+    main(["test", *COMMON, "--ckpt_path=best", "--data.num_eval_negatives=5", "--data.negatives=all"])
+
+
+def test_what_may_change_is_taken_and_written_down(capsys):
+    changed = ["--model.lr=0.5", "--model.dropout=0.3", "--model.weight_decay=0.0", "--trainer.max_epochs=3"]
+    command = TGNNCommand(["fit", *COMMON, "--ckpt_path=last", *changed, "--test_after_fit=false"])
+    assert command.trainer.current_epoch == 3
+    (group,) = command.trainer.optimizers[0].param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.5, 0.0)
+    assert command.model.config.dropout == 0.3
+    written = yaml.safe_load((RUN.parent / "version_1/config.yaml").read_text())
+    assert written["ckpt_path"] == str(RUN / "checkpoints/last.ckpt")
+    chosen = written["model"]["init_args"]
+    assert (chosen["lr"], chosen["dropout"], chosen["weight_decay"], chosen["memory_dim"]) == (0.5, 0.3, 0.0, 8)
+    assert "dict_kwargs" not in written["model"]
+    # As it was, nothing changes: Adam's weights would.
+    resumed = TGNNCommand(["fit", *COMMON, f"--ckpt_path={RUN}/checkpoints/last.ckpt", "--test_after_fit=false"])
+    assert resumed.trainer.optimizers[0].param_groups[0]["weight_decay"] == 0.01
+
+
+def test_a_run_that_goes_on_reports_the_best_of_the_one_before(capsys):
+    best = next((RUN / "checkpoints").glob("epoch=*.ckpt"))
+    # Nothing is left to train, so that nothing better can be found.
+    main(["fit", *COMMON, "--ckpt_path=last", "--trainer.max_epochs=2"])
+    said = capsys.readouterr().out
+    assert re.search(rf"best val/ap: [01]\.\d{{4}}, {re.escape(str(best))}\n", said), said
+
+
+def test_without_a_checkpoint_the_command_ends_with_where_it_looked():
+    arguments = ["--trainer.logger.name=another", "--ckpt_path=last"]
+    for subcommand in ("fit", "validate", "test"):
+        said = refused(subcommand, *COMMON, *arguments)
+        looked = "got 'last'; there is no checkpoint in runs/another/version_*/checkpoints; leave it out to train anew"
+        assert looked in said, said
+
+
+def test_a_run_that_ends_before_it_trains_leaves_no_folder():
+    Path("bad.csv").write_text("src,dst,time\n" + "\n".join(f"{n},{n + 1},1" for n in range(99)) + "\n1,2,nan\n")
+    assert "nan" in refused("fit", RECIPE, *QUIET, "--data.source=bad.csv", "--trainer.logger.name=bad")
+    shutil.rmtree("runs")
+    with pytest.raises(SystemExit):
+        main(["fit", RECIPE, *QUIET, "--data.source=bad.csv"])
+    assert not Path("runs").exists()
+
+
+def test_the_command_of_an_interrupted_run_goes_on_with_it(capsys):
+    interrupt = ["--trainer.callbacks+=tests.commands.test_resuming_cli.Interrupt", "--trainer.max_epochs=4"]
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", *COMMON, "--ckpt_path", "last", *interrupt])
+    assert stopped.value.code == 130
+    (line,) = re.findall(r"lightning-tgnn: interrupted; go on with: lightning-tgnn (.*)", capsys.readouterr().err)
+    assert line.endswith(" --ckpt_path runs/quickstart/version_1/checkpoints/last.ckpt")
+    assert line.count("--ckpt_path") == 1
+
+
+def test_an_interrupt_before_the_first_checkpoint_says_so(capsys):
+    interrupt = ["--trainer.callbacks+=tests.commands.test_resuming_cli.Interrupt", "--trainer.max_epochs=4"]
+    for resume, expected in (
+        (["--ckpt_path=last"], rf"interrupted; go on with: .* --ckpt_path {RUN}/checkpoints/last\.ckpt\n"),
+        (
+            ["--trainer.logger.name=new"],
+            "interrupted before the first checkpoint; start anew with: lightning-tgnn fit .*new",
+        ),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["fit", *COMMON, *SIZES, *interrupt, "--trainer.callbacks.epoch=0", *resume])
+        assert stopped.value.code == 130
+        said = capsys.readouterr().err
+        assert re.search(expected, said), said

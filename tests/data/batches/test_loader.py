@@ -1,0 +1,251 @@
+"""The loader: order, length, resume, prefetching, pre-sampling, catching up."""
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import fields, is_dataclass
+from unittest import mock
+
+import pytest
+import torch
+
+from lightning_tgnn import TemporalDataModule
+from lightning_tgnn.data.batches import loader as loader_module
+from lightning_tgnn.data.batches.prefetch import prefetched
+from lightning_tgnn.files.scratch_folder import ScratchFolder
+from tests.data.example_streams import random_store
+
+
+def module(**options):
+    data = TemporalDataModule(
+        random_store(300, num_nodes=25, edge_dim=2),
+        **{"num_workers": 1, "batch_size": 16, "num_neighbors": 3, "num_eval_negatives": 4, **options},
+    )
+    data.sampled_roots = "all"
+    return data
+
+
+def assert_same(one, other):
+    for field in fields(one):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if is_dataclass(a):
+            assert_same(a, b)
+        else:
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, field.name
+
+
+def assert_same_batches(some, others):
+    some, others = list(some), list(others)
+    assert len(some) == len(others)
+    for one, other in zip(some, others, strict=True):
+        assert_same(one, other)
+
+
+def test_length_is_the_number_of_batches():
+    for size in (1, 7, 210, 1000):
+        loader = module(batch_size=size).train_dataloader()
+        assert len(loader) == len(list(loader))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefetch_batches": 0},
+        {"num_workers": 0},
+        {"prefetch_batches": 5, "num_workers": 3},
+        {"presample": "epoch"},
+        {"presample": "epoch", "prefetch_batches": 0},
+    ],
+)
+@pytest.mark.parametrize(
+    "settings", [{}, {"past": "batch"}, {"negatives": "historical", "neighbor_sampler": "uniform", "past": "event"}]
+)
+def test_how_batches_are_made_does_not_change_them(options, settings):
+    plain, other = module(**settings), module(**settings, **options)
+    for name in ("train_dataloader", "val_dataloader", "test_dataloader"):
+        one, two = getattr(plain, name)(), getattr(other, name)()
+        for epoch in (0, 1):
+            one.set_epoch(epoch)
+            two.set_epoch(epoch)
+            assert_same_batches(one, two)
+
+
+def test_negatives_do_not_depend_on_the_batch_size():
+    def negatives(data):
+        return torch.cat([batch.negatives for batch in data.train_dataloader()])
+
+    assert torch.equal(negatives(module(batch_size=16)), negatives(module(batch_size=7)))
+
+
+def test_training_negatives_change_with_the_epoch_and_others_do_not():
+    data = module()
+    for loader, same in ((data.train_dataloader(), False), (data.val_dataloader(), True)):
+        drawn = []
+        for epoch in (0, 1):
+            loader.set_epoch(epoch)
+            drawn.append(torch.cat([batch.negatives for batch in loader]))
+        assert torch.equal(*drawn) == same
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_resume_continues_at_the_next_batch(prefetch):
+    loader = module(prefetch_batches=prefetch).train_dataloader()
+    loader.set_epoch(3)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    state = loader.state_dict()
+    rest = list(iterator)
+
+    resumed = module(prefetch_batches=prefetch).train_dataloader()
+    resumed.load_state_dict(state)
+    iterator = iter(resumed)  # as Lightning does: the iterator is made before the epoch is told
+    resumed.set_epoch(3)
+    assert_same_batches(iterator, rest)
+    resumed.set_epoch(4)
+    assert len(list(resumed)) == len(resumed)
+
+
+def test_a_saved_position_does_not_reach_into_the_next_epoch():
+    loader = module().train_dataloader()
+    loader.load_state_dict({"epoch": 0, "position": 5, "batch_size": 16})
+    iterator = iter(loader)
+    loader.set_epoch(1)
+    assert len(list(iterator)) == len(loader)
+
+
+def test_an_epoch_cut_short_starts_anew():
+    loader = module().train_dataloader()
+    iterator = iter(loader)
+    next(iterator)
+    assert next(iter(loader)).shared.resets
+
+
+def test_catch_up_yields_what_is_missing():
+    data = module(held_out_nodes=0.1)
+    train, val, test = data.split.train.tolist(), data.split.val.tolist(), data.split.test.tolist()
+
+    def events(batches):
+        return [event for batch in batches for event in batch.events.tolist()]
+
+    assert events(data.val_dataloader().catch_up(0)) == train
+    assert events(data.test_dataloader().catch_up(0)) == train + val
+    assert events(data.test_dataloader().catch_up(val[0])) == val
+    assert events(data.test_dataloader().catch_up(val[5])) == val[5:]
+    assert events(data.test_dataloader().catch_up(test[0])) == []
+    assert all(batch.negatives.shape[1] == 0 for batch in data.val_dataloader().catch_up(0))
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"presample": "epoch", "num_workers": 0}, {"num_workers": 1}])
+def test_the_loader_counts_how_long_its_batches_let_wait(options):
+    loader = module(**options).train_dataloader()
+    with mock.patch.object(loader_module, "perf_counter", side_effect=range(1000)):
+        batches = list(loader)
+    # A tick for each batch and for the end, and one for all that was drawn ahead.
+    assert loader.waited == len(batches) + 1 + ("presample" in options)
+
+
+def test_prefetching_raises_where_the_result_would_have_come():
+    def make(number):
+        if number == 3:
+            raise OSError("disk on fire")
+        return number
+
+    results = prefetched(make, range(9), ahead=4, workers=2)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="disk on fire"):
+        next(results)
+
+
+def test_prefetching_works_ahead_but_not_too_far_and_stops():
+    started = []
+    results = prefetched(lambda number: started.append(number) or number, range(100), ahead=3, workers=1)
+    next(results)
+    results.close()
+    assert len(started) <= 4
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+
+
+def test_prefetching_leaves_the_compute_threads_of_the_caller():
+    before = torch.get_num_threads()
+    list(prefetched(lambda number: torch.ones(4).sum() * number, range(4), ahead=2, workers=2))
+    assert torch.get_num_threads() == before
+
+
+def test_presampled_files_go_with_the_loader(tmp_path):
+    data = module(presample="epoch", presample_dir=tmp_path)
+    loader = data.train_dataloader()
+    iterator = iter(loader)
+    next(iterator)
+    assert len(list(tmp_path.glob("*/*.npy"))) == 2
+    iterator.close()
+    del iterator, loader
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_has_left_goes_at_the_next_start(tmp_path):
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from lightning_tgnn.files.scratch_folder import ScratchFolder\n"
+        "held = ScratchFolder(Path(sys.argv[1]), 'lightning_tgnn-presample')\n"
+        "(held.path / 'negatives.npy').write_bytes(b'0' * 1000)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as lives, subprocess.Popen(command, **pipes) as killed:
+        assert lives.stdout.readline() == killed.stdout.readline() == "ready\n"
+        killed.communicate("", timeout=60)
+        assert killed.returncode == -signal.SIGKILL
+        other = tmp_path / "lightning_tgnn-presample-another.host-1"  # whose locks may not be seen here
+        other.mkdir()
+        other.with_suffix(".host-1.lock").touch()
+        folders = {path for path in tmp_path.iterdir() if path.is_dir()}
+        assert len(folders) == 3
+        own = ScratchFolder(tmp_path, "lightning_tgnn-presample")
+        left = {path for path in tmp_path.iterdir() if path.is_dir()} - {own.path}
+        assert len(left) == 2
+        assert other in left
+        own.remove()
+        lives.communicate("", timeout=60)
+    assert len(list(tmp_path.iterdir())) == 4
+    ScratchFolder(tmp_path, "lightning_tgnn-presample").remove()
+    assert set(tmp_path.iterdir()) == {other, other.with_suffix(".host-1.lock")}
+
+
+def test_a_fork_leaves_its_parents_folder(tmp_path):
+    held = ScratchFolder(tmp_path, "p")
+    child = multiprocessing.get_context("fork").Process(target=held.remove)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert held.path.is_dir()
+    assert ScratchFolder(tmp_path, "p").path.is_dir()
+    assert held.path.is_dir()
+    held.remove()
+    assert not held.path.exists()
+
+
+def test_presampled_batches_outlive_their_epoch():
+    loader = module(presample="epoch").train_dataloader()
+    first = list(loader)
+    copies = [batch.negatives.clone() for batch in first]
+    loader.set_epoch(1)
+    next(iter(loader))
+    assert all(torch.equal(batch.negatives, copy) for batch, copy in zip(first, copies, strict=True))
+
+
+@pytest.mark.parametrize("negatives", ["destination", "all", "historical", "inductive"])
+def test_held_out_nodes_are_no_negatives_in_training(negatives):
+    data = module(held_out_nodes=0.2, negatives=negatives)
+    out = set(data.split.held_out.nonzero().flatten().tolist())
+    assert out
+    drawn = {node for batch in data.train_dataloader() for node in batch.negatives.flatten().tolist()}
+    assert not drawn & out
+    drawn = {node for batch in data.val_dataloader() for node in batch.negatives.flatten().tolist()}
+    assert drawn & out

@@ -1,0 +1,237 @@
+"""Static graphs: what is refused, what options add, every form of source."""
+
+import os
+import warnings
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_tgnn import FullGraphDataModule
+from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.data import Graph
+from lightning_tgnn.data.graphs.sources.archive import features_of
+from lightning_tgnn.data.graphs.sources.graph_objects import read_graph
+from tests.data.example_graphs import edges, parts, same
+
+DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))
+
+
+def test_options_add_what_they_say():
+    graph = Graph(**parts())
+    assert edges(graph.with_options(undirected=False, self_loops=False)) == [(0, 1), (0, 2), (1, 0), (2, 2)]
+    both = graph.with_options(undirected=True, self_loops=False)
+    assert edges(both) == [(0, 1), (0, 2), (1, 0), (2, 0), (2, 2)]
+    looped = graph.with_options(undirected=True, self_loops=True)
+    assert edges(looped) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2), (3, 3)]
+
+
+def test_weights_are_those_worked_out_by_hand():
+    graph = Graph(**parts())
+    # In-degrees 1, 1, 2, 0; out-degrees 2, 1, 1, 0.
+    wanted = [1 / np.sqrt(1 * 2), 1.0, 1 / np.sqrt(2 * 2), 1 / np.sqrt(2 * 1)]
+    np.testing.assert_allclose(graph.weights("symmetric").numpy(), wanted, rtol=1e-6)
+    np.testing.assert_allclose(graph.weights("row").numpy(), [1.0, 1.0, 0.5, 0.5])
+    assert graph.weights("none").tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("src", torch.tensor([0, 1, 0, 4]), r"src must be vertices 0 .. 3, the rows of the features, got 4"),
+        ("dst", torch.tensor([0, 1, 0, -1]), r"dst must be vertices 0 .. 3"),
+        ("dst", torch.tensor([0, 1]), "edges must be as many sources as destinations"),
+        ("features", torch.full((4, 2), float("nan")), "features must be finite, got 'NaN or infinity at vertex 0'"),
+        ("features", torch.zeros(4), "features must be a matrix"),
+        ("labels", torch.tensor([0, -2, 0, 0]), "labels must be classes from 0, or -1, got -2"),
+        ("labels", torch.tensor([0, 4, 0, 0]), "labels must be classes below the number of vertices, 4, got 4"),
+        ("labels", torch.zeros(3, dtype=torch.int64), "labels must be one for each of 4 vertices"),
+        ("train", torch.zeros(4, dtype=torch.bool), "train mask must be at least one vertex, got 0"),
+        ("val", torch.tensor([True, True, False, False]), "train and val mask must be without a vertex in both, got 1"),
+        ("test", torch.tensor([False, False, True, True]), "test mask must be vertices with a label, got 'vertex 3'"),
+    ],
+)
+def test_what_must_not_be_trained_on_is_refused(name, value, message):
+    with pytest.raises(DataError, match=message):
+        Graph(**(parts() | {name: value}))
+
+
+def test_a_graph_without_edges_is_refused():
+    none = torch.zeros(0, dtype=torch.int64)
+    with pytest.raises(DataError, match="edges must be at least one, got 0"):
+        Graph(**(parts() | {"src": none, "dst": none}))
+
+
+def compressed(prefix, matrix):
+    rows, columns = matrix.nonzero()
+    starts = np.concatenate([[0], np.bincount(rows, minlength=len(matrix)).cumsum()])
+    return {
+        f"{prefix}_data": matrix[rows, columns],
+        f"{prefix}_indices": columns,
+        f"{prefix}_indptr": starts,
+        f"{prefix}_shape": np.array(matrix.shape),
+    }
+
+
+def test_every_form_gives_the_same_graph(tmp_path):
+    graph = Graph(**parts())
+    masks = {f"{name}_mask": getattr(graph, name).numpy() for name in ("train", "val", "test")}
+    index, dense = np.stack([graph.src, graph.dst]), graph.features.numpy()
+    adjacency = np.zeros((4, 4))
+    adjacency[graph.src, graph.dst] = 1
+    forms = {
+        "dense": {"edge_index": index, "features": dense, "labels": graph.labels, **masks},
+        "rows": {"edge_index": index, "label": graph.labels, **compressed("feat", dense), **masks},
+        "adjacency": {"labels": graph.labels, **compressed("adj", adjacency), **compressed("attr", dense), **masks},
+    }
+    for name, arrays in forms.items():
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        same(read_graph(tmp_path / f"{name}.npz"), graph)
+    tensors = {name: torch.from_numpy(mask) for name, mask in masks.items()}
+    like_pyg = SimpleNamespace(edge_index=torch.from_numpy(index), x=graph.features, y=graph.labels, **tensors)
+    same(read_graph(like_pyg), graph)
+
+
+def test_a_dgl_graph_gives_the_same(tmp_path):
+    dgl = pytest.importorskip("dgl")
+    graph = Graph(**parts())
+    made = dgl.graph((graph.src, graph.dst), num_nodes=4)
+    made.ndata.update(feat=graph.features, label=graph.labels)
+    made.ndata.update({f"{name}_mask": getattr(graph, name) for name in ("train", "val", "test")})
+    same(read_graph(made), graph)
+
+
+def test_other_sources_are_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"source must be an .npz file"):
+        read_graph(tmp_path / "nowhere.npz")
+    with pytest.raises(InvalidArgumentError, match=r"source must be an .npz file.*got 'dict'"):
+        read_graph({})
+    (tmp_path / "text.npz").write_text("no archive")
+    with pytest.raises(DataError, match="must be a complete archive of numbers"):
+        read_graph(tmp_path / "text.npz")
+    np.savez(tmp_path / "part.npz", edge_index=np.zeros((2, 1), int))
+    with pytest.raises(DataError, match="source must be with attr_indptr, got 'edge_index'"):
+        read_graph(tmp_path / "part.npz")
+    np.savez(tmp_path / "pickled.npz", edge_index=np.array([{}], dtype=object))
+    with pytest.raises(DataError, match="must be a complete archive of numbers"):
+        read_graph(tmp_path / "pickled.npz")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"edge_index": np.zeros((4, 2), int)}, r"edge_index must be of shape \[2, E\], got \[4, 2\]"),
+        ({"edge_index": np.array([[0.0], [0.7]])}, r"dst must be of whole numbers, got 0\.7"),
+        ({"labels": np.array([0, 1.9, 1])}, r"labels must be of whole numbers, got 1\.9"),
+        ({"labels": np.array([0, np.nan, 1])}, "labels must be of whole numbers, got nan"),
+        (
+            {"labels": np.array([0, 2**64 - 1, 1], np.uint64)},
+            "labels must be of whole numbers, got 18446744073709551615",
+        ),
+        ({"labels": np.array(["a", "b", "c"])}, "labels must be of numbers, got '<U1'"),
+        ({"train_mask": np.array([17, 0, 0])}, "train_mask must be of truth values, or of 0 and 1, got 17"),
+        (
+            {"feat_indptr": np.array([0, 2, 1, 2])},
+            "feat_indptr must be ascending from 0 to the num",
+        ),
+        ({"feat_indptr": np.array(3)}, r"feat_indptr must be a vector of integers, got 'int64 \[\]'"),
+        ({"feat_data": np.ones(1)}, r"feat_indptr must be of 3 rows and all indices, got .* 2 indices, values"),
+        ({"feat_shape": np.array([3, 2**60])}, "feat_shape must be small enough for memory, got .a matrix of 3 rows"),
+        ({"feat_shape": np.array([3, -1])}, "feat_shape must be two lengths, rows and columns, got"),
+        ({"feat_indices": np.array([0, 5])}, r"feat_indices must be columns 0 \.\. 1, got 5"),
+        (
+            {"feat_indptr": np.array([0, 1])},
+            "feat_indptr must be ascending from 0 to the number of indices",
+        ),
+    ],
+)
+def test_archives_that_do_not_fit_are_refused(tmp_path, change, message):
+    held = {"edge_index": np.array([[0], [1]]), "labels": np.array([0, 1, 1])}
+    held |= {"feat_indptr": np.array([0, 1, 2, 2]), "feat_indices": np.array([0, 1]), "feat_data": np.ones(2)}
+    held |= {"feat_shape": np.array([3, 2])}
+    held |= {f"{name}_mask": np.arange(3) == place for place, name in enumerate(("train", "val", "test"))}
+    np.savez(tmp_path / "good.npz", **held)
+    assert read_graph(tmp_path / "good.npz").features.tolist() == [[1, 0], [0, 1], [0, 0]]
+    np.savez(tmp_path / "bad.npz", **(held | change))
+    with pytest.raises(DataError, match=message):
+        read_graph(tmp_path / "bad.npz")
+
+
+def test_a_damaged_archive_is_refused(tmp_path):
+    np.savez_compressed(tmp_path / "bad.npz", edge_index=np.arange(20000).reshape(2, -1))
+    data = bytearray((tmp_path / "bad.npz").read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
+    (tmp_path / "bad.npz").write_bytes(data)
+    with pytest.raises(DataError, match="must be a complete archive of numbers"):
+        read_graph(tmp_path / "bad.npz")
+
+
+def test_what_epochs_and_splits_share_is_moved_once():
+    data = FullGraphDataModule(Graph(**parts()), seed=1)
+    loaders = [data.train_dataloader(), data.val_dataloader()]
+    loaders[0].set_epoch(1)
+    given = [next(iter(loader)) for loader in loaders]
+    for device in ("cpu", "meta"):
+        moved = [data.transfer_batch_to_device(part, torch.device(device), 0) for part in given]
+        assert moved[0].edges is moved[1].edges
+        for ours, theirs in zip(moved, given, strict=True):
+            assert ours.scored.shape == theirs.scored.shape
+            assert (ours.seed, ours.share) == (theirs.seed, theirs.share)
+            tensors = [ours.nodes, ours.features, ours.labels, ours.scored, ours.edges.columns, ours.hops[0].mirrors]
+            assert {tensor.device.type for tensor in tensors} == {device}
+    assert given[0].seed != given[1].seed
+
+
+@pytest.mark.skipif(not (DATA / "cora.npz").exists(), reason="needs cora.npz in LIGHTNING_TGNN_DATA")
+def test_cora_is_read():
+    info = FullGraphDataModule(DATA / "cora.npz", undirected=False, self_loops=False).info
+    assert (info.num_nodes, info.num_edges, info.feature_dim, info.num_classes) == (2708, 10556, 1433, 7)
+
+
+def test_values_of_one_place_add_up(tmp_path):
+    held = {"edge_index": np.array([[0], [1]]), "labels": np.array([0, 1, 1]), "feat_shape": np.array([3, 2])}
+    held |= {"feat_indptr": np.array([0, 2, 2, 2]), "feat_indices": np.array([1, 1]), "feat_data": np.array([1, 2])}
+    held |= {f"{name}_mask": np.arange(3) == place for place, name in enumerate(("train", "val", "test"))}
+    np.savez(tmp_path / "graph.npz", **held)
+    assert read_graph(tmp_path / "graph.npz").features.tolist() == [[0, 3], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("shape", [(10**15,), (2, 1), (2, 3), (-1,), (True, 2), "x"])
+def test_a_header_that_claims_another_size_is_refused_before_anything_is_allocated(tmp_path, shape):
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(32)
+    with zipfile.ZipFile(tmp_path / "bad.npz", "w") as archive:
+        archive.writestr("edge_index.npy", content)
+    with pytest.raises(DataError, match="must be a complete archive of numbers, got '"):
+        read_graph(tmp_path / "bad.npz")
+
+
+def test_an_archive_with_a_name_twice_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bad.npz", "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            archive.writestr("edge_index.npy", b"")
+    with pytest.raises(DataError, match="must be a complete archive of numbers, got 'an archive with a name twice'"):
+        read_graph(tmp_path / "bad.npz")
+
+
+def test_an_archive_that_unpacks_past_memory_is_refused_by_its_size(tmp_path):
+    path = tmp_path / "graph.npz"
+    header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 20, 1 << 20)}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("features.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(DataError, match=r"complete archive of numbers"):
+        read_graph(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_tgnn.files.memory.available_memory", lambda: 10_000_000)
+        with pytest.raises(DataError, match=r"graph.npz must be small enough for memory, got .*: 0.1 GB, 0.0 GB free"):
+            read_graph(path)
+        with pytest.raises(DataError, match=r"feat_shape must be small enough for memory, got .a matrix of 2 rows"):
+            features_of({"feat_indptr": np.arange(3), "feat_indices": np.arange(2), "feat_data": np.ones(2),
+                         "feat_shape": np.array([2, 10**7])})  # fmt: skip

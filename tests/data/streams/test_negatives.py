@@ -1,0 +1,158 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, NegativeSampler
+
+_NODES, _EVENTS, _TRAIN = 40, 600, 400
+
+
+def _stream():
+    """Sources 0..19 meet destinations 20..37 with repeats; nodes 38 and 39 are never seen."""
+    generator = torch.Generator().manual_seed(0)
+    src = torch.randint(0, 20, (_EVENTS,), generator=generator)
+    dst = 20 + (src + torch.randint(0, 6, (_EVENTS,), generator=generator)) % 18
+    return src, dst
+
+
+def _sampler(name, *, seed=3):
+    return NegativeSampler.build(name, *_stream(), _NODES, seed=seed, train_events=_TRAIN)
+
+
+def _allowed(name, src, dst, event, cutoff):
+    """The table that an event draws from, by a plain loop, with one entry per chance."""
+    if name == "all":
+        return list(range(_NODES))
+    table = []
+    for past in range(event):
+        same_source = name == "historical" and src[past] == src[event]
+        pairs_before = list(zip(src[:past], dst[:past], strict=True))
+        new_pair = name == "inductive" and past >= cutoff and (src[past], dst[past]) not in pairs_before
+        if same_source or new_pair:
+            table.append(dst[past])
+    # With the true destination alone, or nothing, in the table, all draws fall back.
+    return table if set(table) - {dst[event]} else sorted(set(dst))
+
+
+@pytest.mark.parametrize("epoch", [None, 0, 5])
+@pytest.mark.parametrize("name", NEGATIVE_SAMPLERS)
+def test_draws_are_a_function_of_seed_epoch_and_event(name, epoch):
+    sampler, events = _sampler(name), torch.arange(_EVENTS)
+    whole = sampler.sample(events, 5, epoch=epoch)
+    pieces = [_sampler(name).sample(piece, 5, epoch=epoch) for piece in events.split(37)]
+    shuffled = torch.randperm(_EVENTS, generator=torch.Generator().manual_seed(1))
+    assert whole.shape == (_EVENTS, 5)
+    assert whole.dtype == torch.int64
+    assert torch.equal(torch.cat(pieces), whole)
+    assert torch.equal(sampler.sample(events[shuffled], 5, epoch=epoch), whole[shuffled])
+    # Asking for more negatives leaves the first ones as they are.
+    assert torch.equal(sampler.sample(events, 9, epoch=epoch)[:, :5], whole)
+
+
+@pytest.mark.parametrize("name", NEGATIVE_SAMPLERS)
+def test_epochs_seeds_and_evaluation_draw_differently(name):
+    events = torch.arange(_TRAIN, _EVENTS)
+    draws = [_sampler(name).sample(events, 4, epoch=epoch) for epoch in (None, 0, 1)]
+    draws.append(_sampler(name, seed=4).sample(events, 4, epoch=0))
+    for index, drawn in enumerate(draws):
+        for other in draws[:index]:
+            assert (drawn == other).double().mean() < 0.7
+
+
+@pytest.mark.parametrize("epoch", [None, 2])
+@pytest.mark.parametrize("name", NEGATIVE_SAMPLERS)
+def test_the_true_destination_is_never_drawn(name, epoch):
+    _, dst = _stream()
+    drawn = _sampler(name).sample(torch.arange(_EVENTS), 50, epoch=epoch)
+    assert not bool((drawn == dst.unsqueeze(1)).any())
+
+
+@pytest.mark.parametrize("epoch", [None, 0])
+@pytest.mark.parametrize("name", NEGATIVE_SAMPLERS)
+def test_draws_come_from_the_table_of_the_event(name, epoch):
+    src, dst = (column.tolist() for column in _stream())
+    destinations = set(dst)
+    events = torch.arange(0, _EVENTS, 7)
+    drawn = _sampler(name).sample(events, 20, epoch=epoch).tolist()
+    outside = 0
+    for event, row in zip(events.tolist(), drawn, strict=True):
+        table = set(_allowed(name, src, dst, event, cutoff=_TRAIN if epoch is None else 0))
+        outside += len(set(row) - table)
+        assert set(row) <= table | destinations
+    # Eight rejections in a row can let a draw fall back although the table has another destination.
+    assert outside <= (0.02 * len(events) * 20 if name in ("historical", "inductive") else 0)
+
+
+@pytest.mark.parametrize(("name", "epoch"), [("all", 0), ("destination", None), ("historical", 1), ("inductive", None)])
+def test_draws_are_uniform_over_the_table_without_the_true_destination(name, epoch):
+    src, dst = (column.tolist() for column in _stream())
+    event = 580
+    table = [node for node in _allowed(name, src, dst, event, cutoff=_TRAIN) if node != dst[event]]
+    drawn = _sampler(name).sample(torch.tensor([event]), 20_000, epoch=epoch)[0]
+    nodes = sorted(set(table))
+    counts = torch.bincount(drawn, minlength=_NODES)[nodes].double()
+    expected = torch.tensor([table.count(node) for node in nodes]).double() * counts.sum() / len(table)
+    assert counts.sum() > 0.999 * 20_000
+    assert stats.chisquare(counts.numpy(), expected.numpy()).pvalue > 1e-3
+
+
+def test_events_without_a_table_fall_back_to_all_destinations():
+    _, dst = _stream()
+    for name, event, epoch in [("historical", 0, 0), ("inductive", 0, 0), ("inductive", _TRAIN, None)]:
+        drawn = _sampler(name).sample(torch.tensor([event]), 2000, epoch=epoch)
+        assert set(drawn[0].tolist()) == set(dst.tolist()) - {int(dst[event])}
+
+
+def test_a_history_of_the_true_destination_alone_falls_back():
+    src, dst = torch.tensor([0, 1, 0, 0]), torch.tensor([2, 3, 2, 2])
+    sampler = NegativeSampler.build("historical", src, dst, 4, seed=0, train_events=4)
+    assert sampler.sample(torch.tensor([3]), 6, epoch=0).tolist() == [[3] * 6]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    name=st.sampled_from(NEGATIVE_SAMPLERS),
+    ends=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=15),
+    epoch=st.none() | st.integers(0, 3),
+)
+def test_small_streams(name, ends, epoch):
+    src, dst = torch.tensor(ends).t().contiguous()
+    if dst.unique().numel() < 2:
+        return
+    drawn = NegativeSampler.build(name, src, dst, 4, seed=1, train_events=len(ends) // 2).sample(
+        torch.arange(len(ends)), 3, epoch=epoch
+    )
+    assert not bool((drawn == dst.unsqueeze(1)).any())
+    assert set(drawn.flatten().tolist()) <= (set(range(4)) if name == "all" else set(dst.tolist()))
+
+
+@pytest.mark.parametrize("name", NEGATIVE_SAMPLERS)
+def test_no_events_and_no_negatives(name):
+    assert _sampler(name).sample(torch.empty(0, dtype=torch.int64), 3, epoch=0).shape == (0, 3)
+    assert _sampler(name).sample(torch.arange(5), 0, epoch=0).shape == (5, 0)
+
+
+def test_an_unknown_name_is_refused_with_the_valid_ones():
+    with pytest.raises(InvalidArgumentError, match="'all', 'destination', 'historical', 'inductive', got 'random'"):
+        _sampler("random")
+
+
+@pytest.mark.parametrize("name", ["destination", "historical", "inductive"])
+def test_a_single_destination_is_refused(name):
+    src, dst = torch.tensor([0, 1]), torch.tensor([2, 2])
+    with pytest.raises(InvalidArgumentError, match="at least 2 candidates, got '1 candidate'; draw from 'all' nodes"):
+        NegativeSampler.build(name, src, dst, 3, seed=0, train_events=1)
+
+
+def test_a_single_node_is_refused():
+    zero = torch.tensor([0])
+    with pytest.raises(InvalidArgumentError, match="give a graph of at least two nodes"):
+        NegativeSampler.build("all", zero, zero, 1, seed=0, train_events=1)
+
+
+def test_a_negative_training_part_is_refused():
+    with pytest.raises(InvalidArgumentError, match="train_events must be an integer of at least 0, got -1"):
+        NegativeSampler.build("all", *_stream(), _NODES, seed=0, train_events=-1)
