@@ -34,5 +34,10 @@ class ProcessGroups:
                     self._own[family] = group
 
     def of(self, family: str) -> Any:
-        """Return this rank's group of a family; None where it is alone."""
+        """Return this rank's group of a family; None where it is alone.
+
+        Raises:
+            InvalidArgumentError: There is no such family.
+        """
+        self.layout.group_of(family, 0)  # refuses what it does not know
         return self._own.get(family)

@@ -27,7 +27,8 @@ class PlannedStrategy(PlanRunner):
         store: Where state lives, and how it moves.
         order: How the stages of a turn follow each other.
         updates: When weights change, and from which gradients; by default by the mean of all ranks, at once.
-        hosts: The host of every rank; None takes what the launcher says.
+        hosts: The host of every rank, integers, which `VertexCut` and schedules look at; None takes what the launcher
+            says.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -54,7 +55,7 @@ class PlannedStrategy(PlanRunner):
             "order": order,
             "updates": MeanGradients() if updates is None else updates,
         }
-        self._hosts = hosts
+        self._hosts = None if hosts is None else _numbered(hosts)
         Plan(RankLayout.of(1), **self._parts)  # what does not fit is refused now
         self.shares_node_state = "rows" in store.offers
 
@@ -67,8 +68,18 @@ class PlannedStrategy(PlanRunner):
         if len(self._hosts) != layout.ranks:
             cure = "give a host for each rank, or leave it out"
             raise InvalidArgumentError(refusal("hosts", f"as many as the {layout.ranks} ranks", self._hosts, cure))
-        return replace(layout, hosts=tuple(self._hosts))
+        return replace(layout, hosts=self._hosts)
 
     @override
     def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
         return Plan(self.layout, **self._parts)
+
+
+def _numbered(hosts: Sequence[int]) -> tuple[int, ...]:
+    """Return hosts numbered from 0 on, in the order of the given numbers."""
+    given = hosts if isinstance(hosts, list | tuple) else None
+    if not given or not all(isinstance(host, int) and not isinstance(host, bool) and host >= 0 for host in given):
+        cure = "give for example (0, 0, 1), or leave it out"
+        raise InvalidArgumentError(refusal("hosts", "an integer from 0 on for each rank", hosts, cure))
+    numbers = {host: number for number, host in enumerate(sorted(set(given)))}
+    return tuple(numbers[host] for host in given)

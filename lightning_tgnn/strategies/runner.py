@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 from torch import Tensor
 from typing_extensions import override
 
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange, ProcessGroups
 from lightning_tgnn.strategies.parts.orders import PipelinedOrder
 from lightning_tgnn.strategies.parts.run import OpenState, Run
@@ -90,16 +91,19 @@ class PlanRunner(SupervisedStrategy):
         assert self._updates is not None
         self._updates.check(trainer)
         self._state.give(run, self._saved)
-        order = run.plan.order.open(run, task)
-        if order is not None:  # always set: an earlier strategy may have left an order that goes to its own store
+        # Always set: an earlier strategy may have left an order that goes to its own store.
+        order = run.plan.order.open(run, task) or getattr(task, "default_stage_order", None)
+        if order is not None:
             task.stage_order = order
         super().setup(trainer)
-        self._updates.check(trainer)
+        if trainer.state.fn == "fit":
+            self._updates.check_optimizers(self.optimizers)
 
     def _begin(self, task: Any, trainer: pl.Trainer) -> Run:
         """Return the run that begins, with its parts open."""
         before, plan = self.planned, self.plan(task, trainer)
         if self._groups is None or self._groups.layout != plan.layout:
+            _check_groups(plan.layout)
             before, self._groups = None, ProcessGroups(plan.layout, self.global_rank, self._timeout)
             ranks = plan.layout.group_of(STATE, self.global_rank)
             place = ranks.index(self.global_rank)
@@ -196,3 +200,12 @@ class PlanRunner(SupervisedStrategy):
         if self._state is not None:
             self._state.take_back()
         super().teardown()
+
+
+def _check_groups(layout: RankLayout) -> None:
+    for family in (STATE, GRADIENTS):
+        groups = layout.families.get(family)
+        if groups != everybody(layout.ranks):
+            cure = "take PlanRunner.layout, and change its hosts only"
+            requirement = f"one group of all {layout.ranks} ranks, which stores and updates of today take"
+            raise InvalidArgumentError(refusal(f"family {family!r} of the layout", requirement, groups, cure))

@@ -55,6 +55,11 @@ class SvenStrategy(PlanRunner):
         self._mean = MeanGradients(staleness)
         self._rows = Sharded(partition, row_cache_mb, omit_own_half, features_by_event)
 
+    @property
+    @override
+    def staleness(self) -> int:
+        return self._mean.delay
+
     @override
     def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
         return Plan(self.layout, DataParallel(), self._rows, self._order, self._mean)

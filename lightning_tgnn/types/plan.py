@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -32,7 +32,7 @@ class OrderPart(PlannedPart, ABC):
 
     @abstractmethod
     def open(self, run: Any, task: Any) -> StageOrder | None:
-        """Return the order over the store of a task; None leaves the task's step as it is.
+        """Return the order over the store of a task; None takes the task's own.
 
         Args:
             run: The `lightning_tgnn.strategies.parts.run.Run` that begins.
@@ -70,10 +70,18 @@ class WeightUpdates(Protocol):
         ...
 
     def check(self, trainer: Any) -> None:
-        """Refuse a Trainer that cannot go with these updates, before and after its optimizers are made.
+        """Refuse a Trainer that cannot go with these updates, before its optimizers are made.
 
         Raises:
             InvalidArgumentError: It is such a one.
+        """
+        ...
+
+    def check_optimizers(self, optimizers: Sequence[Any]) -> None:
+        """Refuse optimizers that cannot go with these updates.
+
+        Raises:
+            InvalidArgumentError: They are such.
         """
         ...
 

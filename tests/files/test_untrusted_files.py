@@ -77,7 +77,9 @@ def watched(held, tmp_path, monkeypatch):
     monkeypatch.setenv("EVIL_MARKER", str(held.marker))
     monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
     for name in ("named_streams", "tgb_names"):
-        monkeypatch.setattr(f"lightning_tgnn.data.sources.{name}.download", lambda *_, **__: held.marker.write_text("loaded"))
+        monkeypatch.setattr(
+            f"lightning_tgnn.data.sources.{name}.download", lambda *_, **__: held.marker.write_text("loaded")
+        )
     (tmp_path / "pairs.csv").write_text("src,dst\n1,2\n")
     held.marker.unlink(missing_ok=True)
     sys.modules.pop("evil_module", None)

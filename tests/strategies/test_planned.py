@@ -1,11 +1,19 @@
 """A strategy of parts that a user chooses: what it takes, and what it refuses before there is a task."""
 
-import pytest
+from dataclasses import replace
 
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from lightning_tgnn import LinkPrediction, TemporalDataModule
 from lightning_tgnn.algorithms.schedules import DataParallel, WholeGraph
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts import InOrder, MeanGradients, Pipelined, Replicated, Sharded, VertexCut, WholeStep
 from lightning_tgnn.strategies.planned import PlannedStrategy
+from lightning_tgnn.types import RankLayout
+from tests.data.example_streams import random_store
 
 OF_EVENTS = {"schedule": DataParallel(), "store": Sharded(), "order": Pipelined(), "updates": MeanGradients(1)}
 OF_A_GRAPH = {"schedule": WholeGraph(), "store": VertexCut(), "order": WholeStep()}
@@ -61,3 +69,99 @@ def test_an_option_that_there_is_not_is_refused():
 def test_a_part_that_is_not_given_is_missed(missing):
     with pytest.raises(TypeError, match=missing):
         PlannedStrategy(**{name: part for name, part in OF_EVENTS.items() if name != missing})
+
+
+@pytest.mark.parametrize("hosts", [(), 3, ("a", "b"), (0, -1), (True, False), (0.0, 1.0)])
+def test_hosts_are_integers_from_0_on(hosts):
+    with pytest.raises(InvalidArgumentError, match="hosts must be an integer from 0 on for each rank, got "):
+        PlannedStrategy(**OF_EVENTS, hosts=hosts)
+
+
+def test_hosts_are_numbered_from_0_on_and_as_many_as_ranks(monkeypatch):
+    monkeypatch.setattr(PlannedStrategy, "world_size", 3)
+    assert PlannedStrategy(**OF_EVENTS, hosts=[5, 5, 2]).layout.hosts == (1, 1, 0)
+    with pytest.raises(InvalidArgumentError, match="hosts must be as many as the 3 ranks, got "):
+        _ = PlannedStrategy(**OF_EVENTS, hosts=(0, 1)).layout
+
+
+class Backwards(DataParallel):
+    """The last events first."""
+
+    def turns(self, layout, rank, over):
+        return super().turns(layout, rank, over)[::-1]
+
+
+class TwoCopies(DataParallel):
+    def turns(self, layout, rank, over):
+        return [replace(turn, copy=1) for turn in super().turns(layout, rank, over)]
+
+
+class OneDraw(DataParallel):
+    def turns(self, layout, rank, over):
+        return [replace(turn, draw=7) for turn in super().turns(layout, rank, over)]
+
+
+class Order(Callback):
+    def __init__(self):
+        self.first, self.resets = [], []
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.first.append(batch.shared.first)
+        self.resets.append(batch.shared.resets)
+
+
+def train(strategy, *tasks, **options):
+    """Fit one task after the other; all but the last are refused."""
+    order = Order()
+    data = TemporalDataModule(random_store(60, 9, seed=1), batch_size=10, num_neighbors=2, num_workers=0, **options)
+    silent = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "limit_val_batches": 0}
+    settings = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "callbacks": [order], **silent}
+    sizes = {"memory_dim": 4, "embedding_dim": 4, "time_dim": 4}
+    trainer = pl.Trainer(strategy=strategy, **settings)
+    for task in tasks:
+        with pytest.raises(InvalidArgumentError, match="staleness must be 0 with several optimizers"):
+            trainer.fit(task, datamodule=data)
+    trainer.fit(LinkPrediction("tgn", **sizes), datamodule=data)
+    return order
+
+
+@pytest.mark.usefixtures("in_own_group")
+def test_one_rank_follows_its_schedule_too():
+    order = train(PlannedStrategy(**{**OF_EVENTS, "schedule": Backwards(), "order": InOrder()}))
+    assert order.first == [40, 30, 20, 10, 0]
+
+
+@pytest.mark.usefixtures("in_own_group")
+@pytest.mark.parametrize(
+    ("schedule", "options", "message"),
+    [
+        (TwoCopies(), {}, "schedule must be turns that read and write the one copy of node state"),
+        (OneDraw(), {"presample": "epoch"}, "schedule must be turns that draw by epoch.*; set presample='off'"),
+    ],
+)
+def test_turns_that_nobody_can_take_are_refused(schedule, options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        train(PlannedStrategy(**{**OF_EVENTS, "schedule": schedule, "order": InOrder()}), **options)
+
+
+@pytest.mark.usefixtures("in_own_group")
+def test_a_layout_of_other_groups_is_refused():
+    class Apart(PlannedStrategy):
+        def plan(self, task, trainer):
+            plan = super().plan(task, trainer)
+            return replace(plan, layout=RankLayout.of(1))
+
+    with pytest.raises(InvalidArgumentError, match="family 'state' of the layout must be one group of all 1 ranks"):
+        train(Apart(**OF_EVENTS))
+
+
+class TwoOptimizers(LinkPrediction):
+    def configure_optimizers(self):
+        return [torch.optim.SGD(self.parameters(), lr=0.1), torch.optim.SGD(self.parameters(), lr=0.1)]
+
+
+@pytest.mark.usefixtures("in_own_group")
+def test_what_was_refused_for_its_optimizers_can_be_put_right():
+    task = TwoOptimizers("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
+    task.automatic_optimization = False
+    assert train(PlannedStrategy(**OF_EVENTS), task).first == [0, 10, 20, 30, 40]

@@ -32,7 +32,7 @@ class DataParallel(Schedule):
         Raises:
             InvalidArgumentError: There are more.
         """
-        if num_events < layout.ranks:
+        if 1 < layout.ranks > num_events:
             cure = "use fewer devices or a longer stream"
             received = f"{layout.ranks} ranks for {num_events} events"
             raise InvalidArgumentError(refusal("devices", "at most one rank per event", received, cure))

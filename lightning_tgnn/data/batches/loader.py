@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.checks import check_global_batch_size
+from lightning_tgnn.checks import InvalidArgumentError, check_global_batch_size, refusal
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
@@ -177,7 +177,12 @@ class EventLoader:
         return prefetched(make, inputs, ahead=self.prefetch_batches, workers=self.num_workers)
 
     def batch(self, turn: Turn) -> EventBatch:
-        """Return the batch of a turn."""
+        """Return the batch of a turn.
+
+        Raises:
+            InvalidArgumentError: The turn asks for what no store or no epoch drawn ahead can give.
+        """
+        self._check(turn)
         own, together = _at(self.events, turn.events), _at(self.events, turn.of)
         sample = (
             self._sampler.sample(own, turn.draw, int(together[0]))
@@ -185,6 +190,18 @@ class EventLoader:
             else self._presampled.batch(slice(turn.events.start, turn.events.stop))
         )
         return self._organizer.organize(own, sample, self._whole(turn, together))
+
+    def _check(self, turn: Turn) -> None:
+        if turn.copy or not turn.reads or not turn.writes:
+            cure = "give turns that do, or a store of your own behind a loader of your own"
+            requirement = "turns that read and write the one copy of node state that there is"
+            raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
+        if self._presampled is None:
+            return
+        is_regular = turn.of.start % self.global_batch_size == 0 and len(turn.of) <= self.global_batch_size
+        if turn.draw != (self._epoch if self._training else None) or not is_regular:
+            requirement = "turns that draw by epoch, on global batches of one size, where an epoch is drawn ahead"
+            raise InvalidArgumentError(refusal("schedule", requirement, turn, "set presample='off'"))
 
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.

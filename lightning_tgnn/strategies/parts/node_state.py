@@ -112,9 +112,9 @@ class NodeState:
             InvalidArgumentError: There are several ranks, and it can follow none.
         """
         assert self._run is not None
-        if self._run.ranks == 1:
-            return loader
         if not isinstance(loader, ScheduledLoader):
+            if self._run.ranks == 1:
+                return loader  # a user's own, which has all events in its order
             cure = "take the loaders of TemporalDataModule"
             received = type(loader).__name__
             raise InvalidArgumentError(refusal("dataloader", "one that can be cut over ranks", received, cure))

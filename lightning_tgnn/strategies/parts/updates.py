@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -57,7 +57,8 @@ class MeanUpdates:
 
     def __init__(self, delay: int, run: Run, *, may_be_unused: bool) -> None:
         self.delay = delay
-        self._run, self._may_be_unused = run, may_be_unused
+        self._group, self._ranks, self._device = run.group_of("gradients"), run.ranks, run.device
+        self._may_be_unused = may_be_unused
         self._sync: GradientSync | None = None
         self._task: pl.LightningModule | None = None
         self._passes = 0
@@ -79,12 +80,12 @@ class MeanUpdates:
         self._task, self._passes = task, 0
         self._sync = GradientSync(
             parameters,
-            self._run.group_of("gradients"),
-            self._run.ranks,
+            self._group,
+            self._ranks,
             delay=self.delay,
             may_be_unused=self._may_be_unused,
         )
-        self._sync.load_state_dict(dict(pending), self._run.device)
+        self._sync.load_state_dict(dict(pending), self._device)
         hook = self._sync.hook
         # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
         # Registered here, not by way of Lightning, which does so on CUDA only.
@@ -102,16 +103,24 @@ class MeanUpdates:
             cure = "set precision='bf16-mixed', or staleness=0: gradients a step late have the scale of the step before"
             requirement = "without a loss scale where gradients come late"
             raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
-        if len(trainer.optimizers) > 1:
+
+    def check_optimizers(self, optimizers: Sequence[Any]) -> None:
+        """Refuse several optimizers where gradients come late.
+
+        Raises:
+            InvalidArgumentError: There are several.
+        """
+        if self.delay and len(optimizers) > 1:
             requirement = "0 with several optimizers: each would get the gradients of the one before"
             raise InvalidArgumentError(refusal("staleness", requirement, self.delay, "set staleness=0"))
 
     def before_backward(self) -> None:
-        """Refuse a second backward pass of a step by hand: its gradients would be lost.
+        """Start to send what comes late, unless that is under way, and refuse a second backward pass of a step by hand.
 
         Raises:
-            InvalidArgumentError: It is one.
+            InvalidArgumentError: It is one: its gradients would be lost.
         """
+        self.start()
         assert self._task is not None
         if not self.delay or self._task.automatic_optimization:
             return
