@@ -12,7 +12,9 @@ import numpy as np
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DATE = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ](\d{1,2}(?::\d{1,2}(?::\d{1,2}(?:\.\d+)?)?)?))? ?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+    r"(\d{4}-\d\d-\d\d)"
+    r"(?:[T ](\d{1,2}(?::\d{1,2}(?::\d{1,2}(?:\.\d+)?)?)?|\d{4}(?:\d\d(?:\.\d+)?)?))? ?(Z|[+-]\d\d(?::?\d\d)?)?",
+    re.ASCII,
 )
 _INTEGERS = ((-(2**63), 2**63), (0, 2**64))
 _BLANKS = " \t\r\n\x0b\x0c"
@@ -132,7 +134,8 @@ def moment(cell):
     if not is_date(cell):
         return number(cell)
     date, clock, offset = _DATE.fullmatch(cell.strip(_BLANKS)).groups()
-    hours, minutes, seconds = (re.findall(r"[0-9.]+", clock or "") + ["0"] * 3)[:3]
+    parts = r"[0-9.]+" if ":" in (clock or "") else r"[0-9]{1,2}(?:\.[0-9]+)?"
+    hours, minutes, seconds = (re.findall(parts, clock or "") + ["0"] * 3)[:3]
     since = (datetime.date.fromisoformat(date) - datetime.date(1970, 1, 1)).days * 86400
     assert int(hours) < 24
     assert int(minutes) < 60

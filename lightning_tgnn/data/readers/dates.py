@@ -19,6 +19,8 @@ _DASHES, _DIGITS = [4, 7], [0, 1, 2, 3, 5, 6, 8, 9]
 _MICROSECONDS = 1e6
 _NANOSECONDS = 1e9
 _DATE_LENGTH, _LONGEST = 10, 40
+_PLAIN = np.isin(np.arange(256), np.frombuffer(b"0123456789T :.Z\0", np.uint8))
+"""The letters of a time of day without an offset, of which pandas takes no other form than ours."""
 
 
 def is_date(text: str) -> bool:
@@ -54,9 +56,10 @@ def seconds_of_dates(texts: Any) -> np.ndarray:
     digits, rest = letters[:, _DIGITS], letters[:, _DATE_LENGTH:]
     if not ((letters[:, _DASHES] == ord("-")).all() and (digits >= ord("0")).all() and (digits <= ord("9")).all()):
         raise ValueError("a time that is no date")
-    # It takes zones such as +2:00, too.
-    has_zone = ((rest == ord("+")) | (rest == ord("-"))).any(axis=1)
-    if not all(_DATE.fullmatch(text) for text in texts[has_zone]):
+    # It takes zones such as +2:00, too, other blanks before a zone, and a point without a fraction.
+    bare_points = (rest[:, :-1] == ord(".")) & ((rest[:, 1:] < ord("0")) | (rest[:, 1:] > ord("9")))
+    is_plain = _PLAIN[rest].all(axis=1) & ~bare_points.any(axis=1)
+    if not all(_DATE.fullmatch(text) for text in texts[~is_plain]):
         raise ValueError("a time that is no date")
     return seconds_of(nw.from_native(pd.to_datetime(texts, format="ISO8601", utc=True), series_only=True))
 
