@@ -9,12 +9,18 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.granularity import choose_granularity, fit_redundancy
 from lightning_tgnn.algorithms.traffic.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
 from lightning_tgnn.callbacks.figures.step_traffic import StepTraffic
+from lightning_tgnn.comm import Flow
+from lightning_tgnn.strategies.parts.orders import Pipelined, PipelinedOrder
+from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import EventBatch
+
+_NOTHING = "AdaptiveMicroBatch has nothing to do"
 
 
 class _Guess(NamedTuple):
@@ -48,16 +54,20 @@ class AdaptiveMicroBatch(Callback):
         GranularityTuner(1, **self._options)  # refuses now what would not work in training
         self.micro_batches: int | None = None
         self._tuner: GranularityTuner | None = None
-        self._order: Any = None
+        self._order: PipelinedOrder | None = None
         self._clock = perf_counter
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._tuner = None
-        strategy: Any = trainer.strategy
-        self._order = getattr(strategy, "order", None)
-        if self._order is None or isinstance(_planned(strategy), int) or trainer.world_size == 1:
-            rank_zero_info(f"AdaptiveMicroBatch has nothing to do: {_nothing_to_do(strategy, self._order)}")
+        strategy = trainer.strategy
+        self._order = strategy.order if isinstance(strategy, PlanRunner) else None
+        if not isinstance(strategy, PlanRunner) or self._order is None:
+            rank_zero_info(f"{_NOTHING}: {type(strategy).__name__} has no micro-batches")
+        elif (given := _given(strategy)) is not None:
+            rank_zero_info(f"{_NOTHING}: micro_batches={given} is given; 'adaptive' leaves it to be found")
+        elif trainer.world_size == 1:
+            rank_zero_info(f"{_NOTHING}: one rank exchanges nothing")
         elif self.micro_batches is not None:
             self._set(trainer, self.micro_batches)
         else:
@@ -68,7 +78,9 @@ class AdaptiveMicroBatch(Callback):
             self._set(trainer, self._tuner.micro_batches)
 
     @override
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
+    ) -> None:
         if self._tuner is None:
             return
         if self._tuner.profiling:
@@ -77,13 +89,14 @@ class AdaptiveMicroBatch(Callback):
 
     @override
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
     ) -> None:
         tuner = self._tuner
         if tuner is None:
             return
         seconds = self._now(trainer) - self._began
         if tuner.profiling:
+            assert isinstance(batch, EventBatch)
             self._profile(batch)
         tuner.record(seconds)
         if tuner.wanted == "proposal":
@@ -109,7 +122,7 @@ class AdaptiveMicroBatch(Callback):
     def _profile(self, batch: EventBatch) -> None:
         """Measure a step's exchange, and repetition in its batch and in the first halves and quarters of it."""
         self._traffic.end()
-        for size in sorted({len(batch) // part for part in (1, 2, 4)} - {0}):
+        for size in sorted({len(batch) // share for share in (1, 2, 4)} - {0}):
             self._sizes.append(size)
             self._rates.append(prefix_redundancy(batch, size))
 
@@ -132,6 +145,7 @@ class AdaptiveMicroBatch(Callback):
         )
 
     def _set(self, trainer: pl.Trainer, micro_batches: int) -> None:
+        assert self._order is not None
         if micro_batches != self._order.micro_batches or micro_batches == self.micro_batches:
             self._order.micro_batches = micro_batches
             if trainer.is_global_zero:
@@ -147,18 +161,12 @@ class AdaptiveMicroBatch(Callback):
         self.micro_batches = state_dict["micro_batches"]
 
 
-def _per_exchange(flow: Any) -> float:
+def _per_exchange(flow: Flow | None) -> float:
     return flow.in_flight / flow.waits if flow is not None and flow.waits else 0.0
 
 
-def _planned(strategy: Any) -> str | int:
-    """Return what the plan of a strategy with a pipeline says of n."""
-    return strategy.planned.order.micro_batches
-
-
-def _nothing_to_do(strategy: Any, order: Any) -> str:
-    if order is None:
-        return f"{type(strategy).__name__} has no micro-batches"
-    if isinstance(_planned(strategy), int):
-        return f"micro_batches={_planned(strategy)} is given; 'adaptive' leaves it to be found"
-    return "one rank exchanges nothing"
+def _given(strategy: PlanRunner) -> int | None:
+    """Return the number that the plan of a strategy gives for n; None where it leaves that to be found."""
+    assert strategy.planned is not None
+    order = strategy.planned.order
+    return order.micro_batches if isinstance(order, Pipelined) and isinstance(order.micro_batches, int) else None

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
+from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
+from lightning_tgnn.comm import Flow
+from lightning_tgnn.strategies.runner import PlanRunner
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class CacheThreshold(Callback):
@@ -49,12 +57,12 @@ class CacheThreshold(Callback):
         self._settings = {"threshold": threshold, "rise": rise, "fall": fall, "least": least, "greatest": greatest}
         ThresholdController(**self._settings)  # refuses now what would not work in training
         self.history: list[tuple[float, float]] = []
-        self._before: dict[str, Any] = {}  # flows by operation
+        self._before: dict[str, Flow] = {}
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        strategy: Any = trainer.strategy
-        if getattr(strategy, "replica_state", None) is None:
+        strategy = trainer.strategy
+        if not isinstance(strategy, PlanRunner) or strategy.replica_state is None:
             rank_zero_info(f"CacheThreshold has nothing to do: {type(strategy).__name__} has no cache")
             return
         # A resumed run takes threshold and mean from its checkpoint, later.
@@ -63,15 +71,15 @@ class CacheThreshold(Callback):
 
     @override
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
     ) -> None:
-        strategy: Any = trainer.strategy
-        state = getattr(strategy, "replica_state", None)
-        if state is None or state.replicas is None:
+        strategy = trainer.strategy
+        state = strategy.replica_state if isinstance(strategy, PlanRunner) else None
+        if not isinstance(strategy, PlanRunner) or state is None or state.replicas is None:
             return
         replicas = state.replicas
-        flows, self._before = strategy.exchange.traffic.since(self._before), strategy.exchange.traffic.snapshot()
-        flows = [flow for name, flow in flows.items() if "forward" in name or "backward" in name]
+        since, self._before = strategy.exchange.traffic.since(self._before), strategy.exchange.traffic.snapshot()
+        flows = [flow for name, flow in since.items() if "forward" in name or "backward" in name]
         sent = sum(flow.sent for flow in flows)
         away = state.hosts != state.hosts[strategy.global_rank]
         outer = sum(int(torch.tensor(flow.sent_to)[away].sum()) for flow in flows)
@@ -99,13 +107,10 @@ class CacheThreshold(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not self.history or not trainer.is_global_zero:
             return
-        for logger in trainer.loggers:
-            add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
-            if add_figure is not None:
-                add_figure("cache/epochs", epochs_figure(self.history), trainer.global_step)
+        write_figure(trainer, "cache/epochs", partial(epochs_figure, self.history))
 
 
-def epochs_figure(history: list[tuple[float, float]]) -> Any:
+def epochs_figure(history: list[tuple[float, float]]) -> Figure:
     """Return a matplotlib figure of the threshold and of the share of rows sent, epoch by epoch."""
     from matplotlib.figure import Figure  # not pyplot: nothing to open a window or to keep figures alive
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.edge_bank import EdgeBank
 from lightning_tgnn.algorithms.streams.past import past_end
 from lightning_tgnn.checks import InvalidArgumentError, check_positive, refusal
 from lightning_tgnn.metrics import LinkMetrics
-from lightning_tgnn.types import EventBatch
+from lightning_tgnn.types import (
+    DrawsNegatives,
+    EventBatch,
+    EventColumns,
+    SplitStreamData,
+    datamodule_of,
+    shares_node_state,
+)
 
 
 class EdgeBankBaseline(pl.Callback):
@@ -24,7 +30,7 @@ class EdgeBankBaseline(pl.Callback):
     ``test`` the figures of `LinkPrediction` as ``test/edgebank/ap`` and ``test/edgebank_window/ap`` and so on.
 
     Args:
-        window: In the unit of the stream; None takes the time that the test part lasts, as the paper does.
+        window: In the unit of the stream; None takes the time that the test split lasts, as the paper does.
 
     Raises:
         InvalidArgumentError: The window is not above 0.
@@ -32,9 +38,9 @@ class EdgeBankBaseline(pl.Callback):
 
     def __init__(self, window: float | None = None) -> None:
         if window is not None:
-            check_positive("window", window, cure="give a span of time, or None for that of the test part")
+            check_positive("window", window, cure="give a span of time, or None for that of the test split")
         self.window = window
-        self._store: Any = None
+        self._store: EventColumns | None = None
         self._bank: EdgeBank | None = None
         self._metrics: dict[str, LinkMetrics] = {}
 
@@ -44,8 +50,9 @@ class EdgeBankBaseline(pl.Callback):
         Raises:
             InvalidArgumentError: The task draws no negatives, or the data is no stream of events.
         """
-        data: Any = getattr(trainer, "datamodule", None)
-        if getattr(data, "store", None) is None or not getattr(pl_module, "draws_negatives", True):
+        data = datamodule_of(trainer)
+        draws = not isinstance(pl_module, DrawsNegatives) or pl_module.draws_negatives
+        if not isinstance(data, SplitStreamData) or not draws:
             cure = "leave EdgeBank out, or predict links on a TemporalDataModule"
             received = f"{type(pl_module).__name__} on {type(data).__name__}"
             raise InvalidArgumentError(refusal("EdgeBank", "beside a link predictor", received, cure))
@@ -60,7 +67,7 @@ class EdgeBankBaseline(pl.Callback):
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
-        outputs: Any,
+        outputs: STEP_OUTPUT,
         batch: EventBatch,
         batch_idx: int,
         dataloader_idx: int = 0,
@@ -79,7 +86,8 @@ class EdgeBankBaseline(pl.Callback):
         self._log("test", trainer, pl_module)
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        data = datamodule_of(trainer)
+        assert isinstance(data, SplitStreamData)
         store = data.store
         if self._store is not store:  # of an earlier run on other data
             self._store = store
@@ -89,17 +97,17 @@ class EdgeBankBaseline(pl.Callback):
         self._metrics = {name: LinkMetrics().to(pl_module.device) for name in ("edgebank", "edgebank_window")}
 
     def _score(self, batch: EventBatch) -> None:
-        # A test part at one moment has no span; its events then remember that moment.
+        # A test split at one moment has no span; its events then remember that moment.
         window = self.window or self._test_span or torch.finfo(torch.float64).tiny
         for (_, metrics), span in zip(self._metrics.items(), (None, window), strict=True):
             positive, negatives = _scores(self._bank, batch, self._past, span)
             metrics.update(positive, batch.rank_missing_last(negatives), batch.unseen)
 
-    def _log(self, part: str, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        shared = getattr(trainer.strategy, "shares_node_state", False)
+    def _log(self, split: str, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        shared = shares_node_state(trainer.strategy)
         for name, metrics in self._metrics.items():
             for figure, value in metrics.compute().items():
-                pl_module.log(f"{part}/{name}/{figure}", value, sync_dist=shared)
+                pl_module.log(f"{split}/{name}/{figure}", value, sync_dist=shared)
         self._metrics = {}
 
 
@@ -107,7 +115,7 @@ def _scores(bank: EdgeBank | None, batch: EventBatch, past: str, window: float |
     """Return the scores of the true destinations [B] and of the negatives [B, Q]."""
     assert bank is not None
     count = batch.negatives.shape[1]
-    src, dst, events, negatives = (part.cpu() for part in (batch.src, batch.dst, batch.events, batch.negatives))
+    src, dst, events, negatives = (column.cpu() for column in (batch.src, batch.dst, batch.events, batch.negatives))
     time, before = bank.event_time[events], past_end(bank.event_time, events, batch.shared.first, past)
     positive = bank.remembers(src, dst, before, time=time, window=window)
     source, before, time = (column.repeat_interleave(count) for column in (src, before, time))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.callbacks.figures.exchange_figures import Counts, exchange_figures, residual_figure
 from lightning_tgnn.callbacks.figures.step_traffic import StepTraffic
+from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
 from lightning_tgnn.checks import check_int
-from lightning_tgnn.types import CachingStore
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import CachingStore, EventBatch, NodeStateTask, has_stages
 
 
 class ExchangeMonitor(Callback):
@@ -51,11 +54,13 @@ class ExchangeMonitor(Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        strategy: Any = trainer.strategy
+        strategy, task = trainer.strategy, pl_module
         self._window = None
-        if not getattr(strategy, "shares_node_state", False):
+        if not isinstance(strategy, PlanRunner) or not strategy.shares_node_state:
             rank_zero_info(f"ExchangeMonitor has nothing to do: {type(strategy).__name__} shares no node state")
             return
+        assert has_stages(task)
+        self._strategy, self._task = strategy, task
         self._window = StepTraffic(strategy.exchange.traffic)
         self._sent = torch.zeros(trainer.world_size, dtype=torch.float64)
         self._clear()
@@ -66,50 +71,50 @@ class ExchangeMonitor(Callback):
         self._neighbors: Tensor | int = 0
 
     @override
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
+    ) -> None:
         if self._window is not None:
-            self._rows_before = _rows_asked_for(pl_module)
+            self._rows_before = _rows_asked_for(self._task)
             self._window.begin()
 
     @override
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
     ) -> None:
         if self._window is None:
             return
+        assert isinstance(batch, EventBatch)
         self._window.end()
-        rows = [now - before for now, before in zip(_rows_asked_for(pl_module), self._rows_before, strict=True)]
+        rows = [now - before for now, before in zip(_rows_asked_for(self._task), self._rows_before, strict=True)]
         seen = [len(batch.root_index), len(batch.nodes), 2 * len(batch), batch.num_written, *rows]
         self._seen = [total + more for total, more in zip(self._seen, seen, strict=True)]
         # A tensor until the window closes: to make a number of it is to wait for the device.
         self._neighbors = self._neighbors + batch.neighbor_mask.sum()
         if self._window.steps == self.every_n_steps:
-            self._close_window(trainer, pl_module)
+            self._close_window(trainer)
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._window is None:
             return
         if self._window.steps:
-            self._close_window(trainer, pl_module)
+            self._close_window(trainer)
         sent = _of_all_ranks(trainer, self._sent)
         self._sent.zero_()
         if trainer.is_global_zero and trainer.world_size > 1:
-            for logger in trainer.loggers:
-                add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
-                if add_figure is not None:
-                    add_figure("exchange/residual", residual_figure(sent), trainer.global_step)
+            write_figure(trainer, "exchange/residual", partial(residual_figure, sent))
 
-    def _close_window(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        window, strategy = self._window, trainer.strategy
+    def _close_window(self, trainer: pl.Trainer) -> None:
+        window, strategy = self._window, self._strategy
         assert window is not None
         roots, distinct, written, distinct_written, asked, found = self._seen
         counts = Counts(roots + int(self._neighbors), distinct, written, distinct_written, asked, found, window.flows)
         # All ranks exchange in the same order, so that they have counted the same operations.
         packed = _of_all_ranks(trainer, counts.packed())
-        self.latest = exchange_figures(packed, list(window.flows), window.steps, pl_module.state_spec)
-        self.latest["sven/staleness"] = float(getattr(strategy, "staleness", 0))
-        if (order := getattr(strategy, "order", None)) is not None:
+        self.latest = exchange_figures(packed, list(window.flows), window.steps, self._task.state_spec)
+        self.latest["sven/staleness"] = float(strategy.staleness)
+        if (order := strategy.order) is not None:
             self.latest["sven/micro_batches"] = float(order.micro_batches)
         if trainer.is_global_zero:
             for logger in trainer.loggers:
@@ -120,7 +125,7 @@ class ExchangeMonitor(Callback):
         self._clear()
 
 
-def _rows_asked_for(task: Any) -> tuple[int, int]:
+def _rows_asked_for(task: NodeStateTask[object]) -> tuple[int, int]:
     """Return how many rows of other ranks the store has been asked for so far, and how many its cache had."""
     store = task.state_store
     return (store.asked, store.found) if isinstance(store, CachingStore) else (0, 0)
@@ -132,5 +137,5 @@ def _of_all_ranks(trainer: pl.Trainer, row: Tensor) -> Tensor:
     # As a sum, each rank's row in its place: the gather that Lightning offers is one that torch is giving up.
     table = row.new_zeros(trainer.world_size, len(row), device=strategy.root_device)
     table[trainer.global_rank] = row
-    summed: Any = strategy.reduce(table, reduce_op="sum")
+    summed = strategy.reduce(table, reduce_op="sum")
     return summed.cpu()

@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.stage_times import STAGES
 from lightning_tgnn.callbacks.figures.distributions import log_memory, log_scores, over_ranks
-from lightning_tgnn.callbacks.figures.latest_embeddings import LatestEmbeddings, keeping
-from lightning_tgnn.callbacks.figures.replaced_methods import ReplacedMethods
+from lightning_tgnn.callbacks.figures.latest_embeddings import LatestEmbeddings, ReplacedMethods, keeping
 from lightning_tgnn.callbacks.figures.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.callbacks.figures.system_figures import BatchCounts, stage_totals, system_figures
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_points, writers_of
 from lightning_tgnn.checks import check_int
-from lightning_tgnn.types import Stages
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import (
+    MeasuredTask,
+    PrefetchingLoader,
+    Stages,
+    StreamData,
+    TellsStages,
+    datamodule_of,
+    has_stages,
+)
 
 _WINDOW = 50  # where nothing says how often to log
 
@@ -39,7 +49,7 @@ class SystemMonitor(Callback):
 
     For TensorBoard, after every training epoch ``memory/norm`` and ``memory/age``, histograms over the nodes that have
     a memory, age in the stream's unit (``memory/broken_rows`` where some are NaN or infinite); with every validation
-    and test ``scores/<part>_positive`` and ``…_negative``, histograms of probabilities, and ``scores/<part>_curve``,
+    and test ``scores/<split>_positive`` and ``…_negative``, histograms of probabilities, and ``scores/<split>_curve``,
     precision over recall; at the end ``embeddings`` for the projector, of the nodes that the last validation of this
     fit saw last, on whatever rank. (Of static graphs: the class scores of its last vertices.)
 
@@ -77,26 +87,29 @@ class SystemMonitor(Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        strategy: Any = trainer.strategy
+        strategy = trainer.strategy
         clock = clock_of(strategy.root_device)
-        self._recorder = recorder = StageRecorder(clock, lambda: getattr(strategy, "waited", 0.0))
+        waited = (lambda: strategy.waited) if isinstance(strategy, PlanRunner) else lambda: 0.0
+        self._recorder = recorder = StageRecorder(clock, waited)
         self._counts = BatchCounts()
         self._loader_waited = _waited(trainer)
-        self._stages = getattr(pl_module, "stages", None)
+        self._stages = pl_module.stages if isinstance(pl_module, TellsStages) else None
         if self._stages is not None:
             self._stages.add(recorder)
         if self._points:
-            answering = "embed" if hasattr(pl_module, "embed") else "forward"
+            answering = "embed" if has_stages(pl_module) else "forward"
             self._methods.replace(pl_module, answering, partial(keeping, self._embeddings, trainer))
 
     @override
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
+    ) -> None:
         if self._recorder is not None:
             before, self._loader_waited = self._loader_waited, _waited(trainer)
             self._recorder.begin(max(self._loader_waited - before, 0.0))  # less where the loader is a new one
 
     @override
-    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
         if self._recorder is not None:
             self._recorder.enter("backward")
 
@@ -106,13 +119,15 @@ class SystemMonitor(Callback):
             self._recorder.leave()
 
     @override
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
         if self._recorder is not None:
             self._recorder.enter("step")
 
     @override
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
     ) -> None:
         if self._recorder is not None:
             self._recorder.end()
@@ -125,7 +140,7 @@ class SystemMonitor(Callback):
         _ = trainer.callback_metrics  # reduced now on all ranks; a progress bar would do it on the first one alone
         if self._recorder is not None and self._recorder.steps:
             self._close_window(trainer)
-        log_memory(trainer, getattr(pl_module, "state_store", None))
+        log_memory(trainer, pl_module.state_store if has_stages(pl_module) else None)
 
     def _close_window(self, trainer: pl.Trainer) -> None:
         """Log the window, on all ranks at the same step."""
@@ -148,8 +163,8 @@ class SystemMonitor(Callback):
 
     @override
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            log_scores(trainer, "val", getattr(pl_module, "val_metrics", None))
+        if not trainer.sanity_checking and isinstance(pl_module, MeasuredTask):
+            log_scores(trainer, "val", pl_module.measured("val"))
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -158,7 +173,8 @@ class SystemMonitor(Callback):
 
     @override
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        log_scores(trainer, "test", getattr(pl_module, "test_metrics", None))
+        if isinstance(pl_module, MeasuredTask):
+            log_scores(trainer, "test", pl_module.measured("test"))
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -181,13 +197,15 @@ class SystemMonitor(Callback):
         found = self._embeddings.take(trainer)
         if not len(found.nodes):
             return
-        ids = getattr(getattr(getattr(trainer, "datamodule", None), "store", None), "node_ids", None)
+        data = datamodule_of(trainer)
+        ids = data.store.node_ids if isinstance(data, StreamData) else None
         names = found.nodes.tolist() if ids is None else ids[found.nodes.numpy()].tolist()
-        header, rows = ["node", "side" if hasattr(pl_module, "stage_order") else "label"], found.labels.tolist()
+        header, rows = ["node", "side" if has_stages(pl_module) else "label"], found.labels.tolist()
         for writer in writers_of(trainer):
             write_points(writer, found.vectors, list(zip(names, rows, strict=True)), header, trainer.global_step)
 
 
 def _waited(trainer: pl.Trainer) -> float:
     """Return for how long training has stood until it had its batches, as far as the loader tells."""
-    return getattr(trainer.train_dataloader, "waited", 0.0)
+    loader: object = trainer.train_dataloader
+    return loader.waited if isinstance(loader, PrefetchingLoader) else 0.0

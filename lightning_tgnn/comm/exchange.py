@@ -19,7 +19,7 @@ _CPU = torch.device("cpu")
 class PendingRows:
     """Rows on their way."""
 
-    def __init__(self, rows: Tensor, work: Any, exchange: Exchange, operation: str) -> None:
+    def __init__(self, rows: Tensor, work: dist.Work | None, exchange: Exchange, operation: str) -> None:
         self._rows = rows
         self._work = work
         self._exchange = exchange
@@ -30,7 +30,7 @@ class PendingRows:
             # The moment of arrival, seen by the thread that brings it: how much of the way nobody waited for.
             work.get_future().add_done_callback(self._mark)
 
-    def _mark(self, _: Any) -> None:
+    def _mark(self, _: object) -> None:
         self._arrived = perf_counter()
 
     def wait(self) -> Tensor:
@@ -65,7 +65,9 @@ class Exchange:
         device: Where rows are; counts travel on it as well.
     """
 
-    def __init__(self, ranks: int = 1, rank: int = 0, group: Any = None, device: torch.device | str = _CPU) -> None:
+    def __init__(
+        self, ranks: int = 1, rank: int = 0, group: dist.ProcessGroup | None = None, device: torch.device | str = _CPU
+    ) -> None:
         self.ranks = ranks
         self.rank = rank
         self.device = torch.device(device)

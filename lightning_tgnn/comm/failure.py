@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 
@@ -52,13 +51,14 @@ class Attendance:
     def __init__(self, rank: int) -> None:
         self._rank, self._over = rank, threading.Event()
         store = _store()
+        assert store is not None
         for word in ("call", f"own/{rank}", f"here/{rank}"):
             store.delete_key(f"{_KEY}/{word}")
         self._thread = threading.Thread(target=self._answer, args=(store,), name="roll call", daemon=True)
         self._thread.start()
         atexit.register(self.end)
 
-    def _answer(self, store: Any) -> None:
+    def _answer(self, store: dist.Store) -> None:
         with suppress(Exception):  # without the store nobody can call
             while not self._over.wait(_ANSWER_SECONDS):
                 if store.check([f"{_KEY}/call"]):
@@ -89,7 +89,7 @@ def handle_failure(rank: int, error: BaseException) -> None:
         store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
 
 
-def _store() -> Any:
+def _store() -> dist.Store | None:
     if not dist.is_available() or not dist.is_initialized():
         return None
     return dist.distributed_c10d._get_default_store()
@@ -98,8 +98,9 @@ def _store() -> Any:
 def _who_failed(error: BaseException) -> PeerFailureError:
     """Hold a roll call, and return what to raise: whoever neither answers nor has left word is gone."""
     store, rank, ranks = _store(), dist.get_rank(), dist.get_world_size()
+    assert store is not None
     cure = "resume from the last checkpoint"
-    patience = store.timeout
+    patience = store.timeout  # type: ignore[attr-defined]  # which torch's stub leaves out
     try:
         store.set_timeout(timedelta(seconds=_ROLL_CALL_SECONDS))
         store.set(f"{_KEY}/call", "1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 
@@ -24,7 +23,7 @@ class ProcessGroups:
 
     def __init__(self, layout: RankLayout, rank: int, timeout: timedelta | None = None) -> None:
         self.layout = layout
-        self._own: dict[str, Any] = {}
+        self._own: dict[str, dist.ProcessGroup] = {}
         if layout.ranks == 1:
             return
         for family, groups in layout.families.items():
@@ -33,7 +32,7 @@ class ProcessGroups:
                 if rank in ranks:
                     self._own[family] = group
 
-    def of(self, family: str) -> Any:
+    def of(self, family: str) -> dist.ProcessGroup | None:
         """Return this rank's group of a family; None where it is alone.
 
         Raises:

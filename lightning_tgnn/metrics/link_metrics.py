@@ -1,8 +1,6 @@
-"""The figures of a link predictor on one part of a stream."""
+"""The figures of a link predictor on one split of a stream."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +41,8 @@ class LinkMetrics(nn.Module):
 
     def scores(self) -> tuple[Tensor, Tensor]:
         """Return the scores that this rank has added, of true destinations [n] and of their first negatives [n]."""
-        kept: Any = self.against_first["ap"]
+        kept = self.against_first["ap"]
+        assert isinstance(kept, LinkAveragePrecision)
         none = torch.empty(0, device=kept.device)
         return torch.cat([*kept.positive, none]), torch.cat([*kept.negatives, none])
 

@@ -7,8 +7,6 @@ warns.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -35,7 +33,7 @@ class _OverAllScores(Metric):
     positive: list[Tensor]
     negatives: list[Tensor]
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.add_state("positive", default=[], dist_reduce_fx="cat")
         self.add_state("negatives", default=[], dist_reduce_fx="cat")
@@ -104,7 +102,7 @@ class _MeanOverEvents(Metric):
     total: Tensor
     count: Tensor
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         # float64: a float32 sum over millions of events would depend on the batch size.
         self.add_state("total", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
@@ -177,7 +175,7 @@ class HitsAtK(_MeanOverEvents):
     tensor(0.5000)
     """
 
-    def __init__(self, k: int = 10, **kwargs: Any) -> None:
+    def __init__(self, k: int = 10, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.k = check_int("k", k, minimum=1, cure="give the ranks that count as a hit, for example 10")
 

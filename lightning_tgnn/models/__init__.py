@@ -2,8 +2,7 @@
 
 from lightning_tgnn.models.graphs.gat import GAT
 from lightning_tgnn.models.graphs.gcn import GCN
-from lightning_tgnn.models.memory.event_classifier import EventClassifier
-from lightning_tgnn.models.memory.link_predictor import LinkPredictor
+from lightning_tgnn.models.memory.heads import EventClassifier, LinkPredictor
 from lightning_tgnn.models.memory.memory_model import MemoryModel
 from lightning_tgnn.models.memory.memory_tgnn import MemoryTGNN
 from lightning_tgnn.models.memory.neighborhood import NeighborEdges, neighbor_edges

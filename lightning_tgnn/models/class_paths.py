@@ -11,7 +11,7 @@ from typing import Any
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def import_path(kind: Any) -> str:
+def import_path(kind: object) -> str:
     """Return the shortest path by which a class or function can be imported again.
 
     >>> import torch
@@ -42,7 +42,7 @@ def class_path(build: Callable[..., Any]) -> dict[str, Any]:
     return {"class_path": import_path(kind), "init_args": arguments}
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, Mapping):
         return all(_is_plain(part) for part in (*value, *value.values()))
     if isinstance(value, (list, tuple)):

@@ -54,5 +54,5 @@ class CDFGNNStrategy(PlanRunner):
         self._sums = VertexCut(partition, cache, threshold, bits, relay)
 
     @override
-    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
         return Plan(self.layout, WholeGraph(), self._sums, WholeStep(), self._mean)

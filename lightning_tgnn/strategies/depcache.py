@@ -29,5 +29,5 @@ class DepCacheStrategy(PlanRunner):
         self._rows, self._mean = Replicated(), MeanGradients()
 
     @override
-    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
         return Plan(self.layout, DataParallel(), self._rows, InOrder(), self._mean)

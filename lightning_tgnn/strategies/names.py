@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lightning.pytorch.strategies import Strategy, StrategyRegistry
 
 from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal
@@ -26,7 +24,7 @@ class _Names(list[str]):
     Its own refusal names four of Lightning's strategies and none that anybody has registered, so ours comes first.
     """
 
-    def __contains__(self, name: Any) -> bool:
+    def __contains__(self, name: object) -> bool:
         if super().__contains__(name) or not isinstance(name, str):
             return super().__contains__(name)
         requirement = f"one of {', '.join(own_names())} of this package, or of Lightning's, such as ddp"

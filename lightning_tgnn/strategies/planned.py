@@ -71,7 +71,7 @@ class PlannedStrategy(PlanRunner):
         return replace(layout, hosts=self._hosts)
 
     @override
-    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
         return Plan(self.layout, **self._parts)
 
 

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 from torch import Tensor
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange, ProcessGroups
 from lightning_tgnn.strategies.parts.orders import PipelinedOrder
-from lightning_tgnn.strategies.parts.run import OpenState, Run
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
-from lightning_tgnn.types import Plan, RankLayout, WeightUpdates
+from lightning_tgnn.types import (
+    ChecksGradients,
+    OpenState,
+    OrderedTask,
+    Plan,
+    PrefetchingLoader,
+    RankLayout,
+    Run,
+    WeightUpdates,
+    has_stages,
+)
 from lightning_tgnn.types.layout import everybody
 
 _CHECKPOINT_KEY = "lightning_tgnn.strategy"
 STATE, GRADIENTS = "state", "gradients"
+_Result = TypeVar("_Result")
 
 
 class PlanRunner(SupervisedStrategy):
@@ -48,7 +63,7 @@ class PlanRunner(SupervisedStrategy):
         self._state: OpenState | None = None
         self._updates: WeightUpdates | None = None
 
-    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
         """Return what is to be run: who works on what, where state lives, how stages follow, when weights change.
 
         Asked at the start of every run of a Trainer. The parts should be the same objects each time: a store or updates
@@ -70,7 +85,8 @@ class PlanRunner(SupervisedStrategy):
     @property
     def order(self) -> PipelinedOrder | None:
         """The pipeline of this run; None where there is none."""
-        order = getattr(self.lightning_module, "stage_order", None)
+        task: object = self.lightning_module
+        order = task.stage_order if isinstance(task, OrderedTask) else None
         return order if isinstance(order, PipelinedOrder) else None
 
     @property
@@ -85,21 +101,23 @@ class PlanRunner(SupervisedStrategy):
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
-        task: Any = self.lightning_module
-        run = self._begin(task, trainer)
+        assert self.lightning_module is not None
+        run = self._begin(self.lightning_module, trainer)
+        assert self.planned is not None
         assert self._state is not None
         assert self._updates is not None
         self._updates.check(trainer)
         self._state.give(run, self._saved)
         # Always set: an earlier strategy may have left an order that goes to its own store.
-        order = run.plan.order.open(run, task) or getattr(task, "default_stage_order", None)
-        if order is not None:
-            task.stage_order = order
+        task: object = run.task
+        order = self.planned.order.open(run, task if has_stages(task) else None)
+        if isinstance(task, OrderedTask):
+            task.stage_order = order or task.default_stage_order
         super().setup(trainer)
         if trainer.state.fn == "fit":
             self._updates.check_optimizers(self.optimizers)
 
-    def _begin(self, task: Any, trainer: pl.Trainer) -> Run:
+    def _begin(self, task: pl.LightningModule, trainer: pl.Trainer) -> Run:
         """Return the run that begins, with its parts open."""
         before, plan = self.planned, self.plan(task, trainer)
         if self._groups is None or self._groups.layout != plan.layout:
@@ -109,7 +127,8 @@ class PlanRunner(SupervisedStrategy):
             place = ranks.index(self.global_rank)
             self.exchange = Exchange(len(ranks), place, self._groups.of(STATE), self.root_device)
         run = Run(
-            plan=plan,
+            layout=plan.layout,
+            schedule=plan.schedule,
             rank=self.global_rank,
             task=task,
             trainer=trainer,
@@ -136,6 +155,7 @@ class PlanRunner(SupervisedStrategy):
         super().configure_ddp()
         assert self._updates is not None
         assert self.lightning_module is not None
+        assert isinstance(self.model, DistributedDataParallel)
         self._updates.attach(self.lightning_module, self.model, self._saved.pop("gradients", {}))
 
     @override
@@ -143,11 +163,15 @@ class PlanRunner(SupervisedStrategy):
         assert self._state is not None
         loader = self._state.loader(dataloader)
         if self.prefetch_batches is not None:
+            if not isinstance(loader, PrefetchingLoader):
+                cure = "leave it out, or take the loaders of TemporalDataModule"
+                requirement = f"left out: a {type(loader).__name__} makes no batches ahead"
+                raise InvalidArgumentError(refusal("prefetch_batches", requirement, self.prefetch_batches, cure))
             loader.prefetch_batches = self.prefetch_batches
         return loader
 
     @override
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
         assert self._state is not None
         self._state.begin_turn()
@@ -159,7 +183,13 @@ class PlanRunner(SupervisedStrategy):
         self._updates.before_backward()
 
     @override
-    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
+    def optimizer_step(
+        self,
+        optimizer: Optimizer,
+        closure: Callable[[], _Result],
+        model: pl.LightningModule | Module | None = None,
+        **kwargs: object,
+    ) -> _Result:
         assert self._updates is not None
         update = super().optimizer_step
         return self._updates.step(closure, lambda passes: update(optimizer, passes, model, **kwargs))
@@ -177,16 +207,16 @@ class PlanRunner(SupervisedStrategy):
         return {"gradients": self._updates.state_dict(), **self._state.state_dict()}
 
     @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
         checkpoint[_CHECKPOINT_KEY] = state = self.strategy_state()
-        check = getattr(self.lightning_module, "check_saved_gradients", None)
-        if check is not None:  # on all ranks alike: these are means over the ranks
-            check(state["gradients"])
+        task: object = self.lightning_module
+        if isinstance(task, ChecksGradients):  # on all ranks alike: these are means over the ranks
+            task.check_saved_gradients(state["gradients"])
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     @override
-    def load_checkpoint(self, checkpoint_path: Any, *args: Any, **options: Any) -> dict[str, Any]:
-        checkpoint = super().load_checkpoint(checkpoint_path, *args, **options)
+    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
         self._saved = dict(checkpoint.get(_CHECKPOINT_KEY, {}))
         if self._updates is not None:
             self._updates.forget()  # gradients of an earlier fit, whose weights have now gone

@@ -16,6 +16,12 @@ from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
 
 
+class StaleGradients(MeanGradients):
+    """`MeanGradients` whose delay a user has given as Sven's ``staleness``."""
+
+    argument = "staleness"
+
+
 class SvenStrategy(PlanRunner):
     """Sven: redundancy-free exchange of sharded node state, balanced partition, two pipelines.
 
@@ -52,7 +58,7 @@ class SvenStrategy(PlanRunner):
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
         self._order = Pipelined(micro_batches, fetch_ahead)
-        self._mean = MeanGradients(staleness)
+        self._mean = StaleGradients(staleness)
         self._rows = Sharded(partition, row_cache_mb, omit_own_half, features_by_event)
 
     @property
@@ -61,5 +67,5 @@ class SvenStrategy(PlanRunner):
         return self._mean.delay
 
     @override
-    def plan(self, task: Any, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
         return Plan(self.layout, DataParallel(), self._rows, self._order, self._mean)

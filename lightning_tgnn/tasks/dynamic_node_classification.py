@@ -16,7 +16,7 @@ class DynamicNodeClassification(EventClassification):
 
     Labels are 0 or 1, such as whether a user is banned after an edit. What is looked at is the embedding of the source
     just before the event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled
-    events of the part, ``auc``.
+    events of the split, ``auc``.
     """
 
     reads_destination = False

@@ -18,7 +18,7 @@ class EdgeClassification(EventClassification):
 
     Which of the two the labels of the stream say. What is looked at are the embeddings of both ends just before the
     event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled events of the
-    part, ``f1_micro``.
+    split, ``f1_micro``.
     """
 
     figure = "f1_micro"

@@ -18,11 +18,11 @@ from lightning_tgnn.tasks.optimization import (
     OptimizerCallable,
     ParamGroups,
 )
-from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_message, check_model
+from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
-class EventClassification(MemoryTask):
+class EventClassification(MemoryTask[Metric]):
     """Trains a memory-based temporal GNN to tell the label of each event as it happens.
 
     What counts is known at the event: the embeddings of its ends just before it, and its own features. Events with a
@@ -86,9 +86,8 @@ class EventClassification(MemoryTask):
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
-        built_by, made_by = at_path("model", model), at_path("message", message)
+        built_by, made_by = at_path("model", model), message_builder(message)
         check_model(built_by, MODEL_NAMES, "a MemoryModel")
-        check_message(made_by)
         config = ModelConfig(
             memory_dim=memory_dim,
             embedding_dim=embedding_dim,
@@ -126,7 +125,7 @@ class EventClassification(MemoryTask):
         raise NotImplementedError
 
     def make_metric(self, info: StreamInfo) -> Metric:
-        """Return what is measured on a part."""
+        """Return what is measured on a split."""
         raise NotImplementedError
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -143,7 +142,7 @@ class EventClassification(MemoryTask):
         if info.training_labels == 0:
             cure = "give labels of the events that are trained on, or choose other val_ratio and test_ratio"
             name = f"the labels for {type(self).__name__}"
-            raise InvalidArgumentError(refusal(name, "known for some events of the training part", "none", cure))
+            raise InvalidArgumentError(refusal(name, "known for some events of the training split", "none", cure))
         super().build(info)
         self.val_metrics, self.test_metrics = self.make_metric(info), self.make_metric(info)
 
@@ -187,11 +186,11 @@ class EventClassification(MemoryTask):
         self.measure(metric, logits, batch.labels)
 
     def figures(self, metrics: Metric) -> dict[str, Tensor]:
-        """Return what was measured on a part, by name."""
+        """Return what was measured on a split, by name."""
         return {self.figure: metrics.compute()}
 
 
-def refuse_labels(task: Any, requirement: str, info: StreamInfo) -> InvalidArgumentError:
+def refuse_labels(task: EventClassification, requirement: str, info: StreamInfo) -> InvalidArgumentError:
     """Return the refusal of a stream's labels."""
     described = f"{info.num_classes} {'labels per event' if info.multi_label else 'classes'}"
     received = described if info.num_classes else "none of that kind"

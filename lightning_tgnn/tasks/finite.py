@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,7 +72,7 @@ def _largest(gradients: Mapping[str, Tensor], broken: list[str]) -> str:
     return f"the largest gradient is {extremes[name]:.3g} of {name}; "
 
 
-def check_finite(what: str, values: Iterable[tuple[str, Any]]) -> None:
+def check_finite(what: str, values: Iterable[tuple[str, object]]) -> None:
     """Refuse a tensor that holds a value that is not finite.
 
     Args:

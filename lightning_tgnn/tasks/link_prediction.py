@@ -19,15 +19,15 @@ from lightning_tgnn.tasks.optimization import (
     OptimizerCallable,
     ParamGroups,
 )
-from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_message, check_model
+from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
-class LinkPrediction(MemoryTask):
+class LinkPrediction(MemoryTask[LinkMetrics]):
     """Trains a memory-based temporal GNN to tell true destinations from negatives.
 
-    Logs ``train/loss`` and ``train/events_per_second``; for ``val`` and ``test`` over all events of the part ``ap`` and
-    ``auc`` (against the first negative of each event), ``mrr``, ``expected_mrr`` and ``hits@10`` (against all its
+    Logs ``train/loss`` and ``train/events_per_second``; for ``val`` and ``test`` over all events of the split ``ap``
+    and ``auc`` (against the first negative of each event), ``mrr``, ``expected_mrr`` and ``hits@10`` (against all its
     negatives), and ``ap_inductive`` over the events that have a node unseen in training, where there are any. ``mrr``
     is that of TGB's evaluator, one over the mean rank of the ties; ``expected_mrr`` and ``hits@10`` are means over a
     random order of the ties, so that they can be held against chance. See `lightning_tgnn.metrics`.
@@ -87,9 +87,8 @@ class LinkPrediction(MemoryTask):
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
-        built_by, made_by = at_path("model", model), at_path("message", message)
+        built_by, made_by = at_path("model", model), message_builder(message)
         check_model(built_by, MODEL_NAMES, "a MemoryModel")
-        check_message(made_by)
         config = ModelConfig(
             memory_dim=memory_dim,
             embedding_dim=embedding_dim,
@@ -145,7 +144,7 @@ class LinkPrediction(MemoryTask):
         self._evaluate(batch, self.test_metrics)
 
     def figures(self, metrics: LinkMetrics) -> dict[str, Tensor]:
-        """Return what was measured on a part, by name."""
+        """Return what was measured on a split, by name."""
         return metrics.compute()
 
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:

@@ -1,36 +1,57 @@
-"""The part that every task on a memory-based temporal GNN shares: the protocol of a run, and its checkpoints."""
+"""What every task on a memory-based temporal GNN shares: the protocol of a run, and its checkpoints."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from time import perf_counter
+from typing import Any, Generic, Protocol, TypeVar
 
+from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.models import ModelConfig
-from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.optimization import Optimization
-from lightning_tgnn.tasks.random_states import random_states, restore_random_states
 from lightning_tgnn.tasks.requirements import (
     check_same_graph,
     check_trainer,
-    note_loaded_weights,
-    warn_of_untrained_weights,
 )
+from lightning_tgnn.tasks.resume import random_states, restore_random_states
 from lightning_tgnn.tasks.staged_task import StagedTask
-from lightning_tgnn.types import EventBatch, StreamInfo
+from lightning_tgnn.types import (
+    BatchedData,
+    CatchUpLoader,
+    EventBatch,
+    NamedData,
+    Snapshot,
+    StreamInfo,
+    datamodule_of,
+    shares_node_state,
+)
 
 _CHECKPOINT_KEY = "lightning_tgnn"
+_RATE_STEPS = 50
 
 
-class MemoryTask(StagedTask):
+class Measures(Protocol):
+    """What the steps of an evaluation add to."""
+
+    def reset(self) -> object:
+        """Forget what was measured."""
+        ...
+
+
+_Metrics = TypeVar("_Metrics", bound=Measures)
+
+
+class MemoryTask(StagedTask, Generic[_Metrics]):
     """Trains a memory-based temporal GNN by the protocol below; subclasses define head, steps and figures.
 
     Node state is empty at the start of each training epoch. Validation continues from the end of training on a
-    snapshot and puts it back; the sanity check leaves no trace; test takes in the validation part first. Checkpoints
+    snapshot and puts it back; the sanity check leaves no trace; test takes in the validation split first. Checkpoints
     hold the node state and the random states, so that resuming continues as if nothing had happened.
 
     Args:
@@ -52,10 +73,10 @@ class MemoryTask(StagedTask):
     figure = ""
     """The name of what the progress bar shows of `figures`."""
 
-    val_metrics: Any
+    val_metrics: _Metrics
     """What the validation steps add to, with ``reset``; `figures` makes figures of it; left out where steps do."""
 
-    test_metrics: Any
+    test_metrics: _Metrics
     """The same of the test steps."""
 
     def __init__(
@@ -76,10 +97,9 @@ class MemoryTask(StagedTask):
             "detect_nan": detect_nan,
         }
         super().__init__(model, config, message=message, **training)
-        self._snapshot: Any = None
+        self._snapshot: Snapshot | None = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
-        note_loaded_weights(self)
 
     def setup(self, stage: str) -> None:
         """Refuse several ranks, each of which would keep a node state of its own, and what float64 times rule out."""
@@ -108,7 +128,7 @@ class MemoryTask(StagedTask):
         """Measure the training epoch by itself."""
         self._rate.restart()
 
-    def on_train_batch_end(self, outputs: Any, batch: EventBatch, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: EventBatch, batch_idx: int) -> None:
         """Count the batch's events, and as many for each other rank: they share a step as evenly as can be."""
         self.has_trained_weights = True
         self._rate.add(len(batch) * self.trainer.world_size)
@@ -116,8 +136,8 @@ class MemoryTask(StagedTask):
         if every and self.trainer.global_step % every == 0:
             self.log("train/events_per_second", self._rate.per_second(), prog_bar=True, batch_size=len(batch))
 
-    def figures(self, metrics: Any) -> dict[str, Tensor]:
-        """Return what was measured on a part, by name."""
+    def figures(self, metrics: _Metrics) -> dict[str, Tensor]:
+        """Return what was measured on a split, by name."""
         raise NotImplementedError
 
     def _abandon_evaluation(self) -> None:
@@ -125,13 +145,14 @@ class MemoryTask(StagedTask):
         if self._snapshot is not None:
             self._end_evaluation()
 
-    def _begin_evaluation(self, loader: Any, *, catch_up: bool) -> None:
+    def _begin_evaluation(self, loader: CatchUpLoader | None, *, catch_up: bool) -> None:
         self._abandon_evaluation()
         self._snapshot = self.state_store.snapshot()
         if catch_up:
+            assert loader is not None
             self._catch_up(loader)
 
-    def _catch_up(self, loader: Any) -> None:
+    def _catch_up(self, loader: CatchUpLoader) -> None:
         """Take in the events between the node state and the first event of ``loader``."""
         position = self.state_store.position
         if position > loader.start:
@@ -147,14 +168,9 @@ class MemoryTask(StagedTask):
         self.commit(self.make_mails(self.apply_mail(self.fetch(batch.nodes).wait()), batch)).wait()
 
     def _end_evaluation(self) -> None:
-        self.state_store.restore(self._snapshot)
-        self._snapshot = None
-
-    def on_validation_start(self) -> None:
-        """Warn of untrained weights."""
-        warn_of_untrained_weights(self)
-
-    on_test_start = on_predict_start = on_validation_start
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            self.state_store.restore(snapshot)
 
     def on_validation_epoch_start(self) -> None:
         """Continue from the end of training, on a snapshot, with nothing measured."""
@@ -170,7 +186,7 @@ class MemoryTask(StagedTask):
         self._rate.restart()
 
     def on_test_epoch_start(self) -> None:
-        """Take in the validation part, on a snapshot, with nothing measured."""
+        """Take in the validation split, on a snapshot, with nothing measured."""
         self._forget("test")
         quick = bool(getattr(self.trainer, "fast_dev_run", False))
         self._begin_evaluation(self.trainer.test_dataloaders, catch_up=not quick)
@@ -180,19 +196,23 @@ class MemoryTask(StagedTask):
         self._log_figures("test")
         self._end_evaluation()
 
-    def _forget(self, part: str) -> None:
-        if (metrics := getattr(self, f"{part}_metrics", None)) is not None:
+    def measured(self, split: str) -> _Metrics | None:
+        """Return what the steps on ``"val"`` or ``"test"`` add to; None where they add to nothing."""
+        return getattr(self, f"{split}_metrics", None)
+
+    def _forget(self, split: str) -> None:
+        if (metrics := self.measured(split)) is not None:
             metrics.reset()
 
-    def _log_figures(self, part: str) -> None:
-        if (metrics := getattr(self, f"{part}_metrics", None)) is None:
+    def _log_figures(self, split: str) -> None:
+        if (metrics := self.measured(split)) is None:
             return
         figures = self.figures(metrics)
         metrics.reset()
         # They are equal on all ranks already; Lightning wants to be told so.
-        shared = getattr(self.trainer.strategy, "shares_node_state", False)
+        shared = shares_node_state(self.trainer.strategy)
         for name, value in figures.items():
-            self.log(f"{part}/{name}", value, prog_bar=name == self.figure, sync_dist=shared)
+            self.log(f"{split}/{name}", value, prog_bar=name == self.figure, sync_dist=shared)
 
     def on_predict_epoch_start(self) -> None:
         """Take in what came before, on a snapshot."""
@@ -209,15 +229,16 @@ class MemoryTask(StagedTask):
         # A checkpoint made in the middle of an evaluation holds what that evaluation will put back.
         state = self.state_store.state_dict(self._snapshot)
         self.check_saved("node state", state)
-        data = getattr(self.trainer, "datamodule", None)
+        data = datamodule_of(self.trainer)
+        batch_size = data.batch_size if isinstance(data, BatchedData) else 0
         checkpoint[_CHECKPOINT_KEY] = {
             "stream": asdict(self.info),
             "state": state,
             "random": random_states(self.trainer),
             **self.resumption(),
             # What answers from the checkpoint alone need, beside the task's name: how to come by its stream again.
-            "data": getattr(data, "recipe", None),
-            "global_batch_size": getattr(data, "batch_size", 0) * self.trainer.world_size,
+            "data": dict(data.recipe) if isinstance(data, NamedData) else None,
+            "global_batch_size": batch_size * self.trainer.world_size,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -240,3 +261,25 @@ class MemoryTask(StagedTask):
             check_same_graph(info, self.info)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
         self._load_saved_state()
+
+
+class EventRate:
+    """Events per second over the latest steps since the clock was restarted."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque(maxlen=_RATE_STEPS + 1)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was counted; what took time until now does not count."""
+        self._marks.clear()
+        self._marks.append((perf_counter(), 0))
+
+    def add(self, events: int) -> None:
+        """Count a step that has just ended."""
+        self._marks.append((perf_counter(), self._marks[-1][1] + events))
+
+    def per_second(self) -> float:
+        """Return the rate; 0 before the first step."""
+        (first_time, first), (last_time, last) = self._marks[0], self._marks[-1]
+        return (last - first) / (last_time - first_time) if last > first else 0.0

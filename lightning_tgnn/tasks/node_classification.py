@@ -35,11 +35,9 @@ from lightning_tgnn.tasks.requirements import (
     check_left_out,
     check_model,
     check_precision,
-    note_loaded_weights,
-    warn_of_untrained_weights,
 )
 from lightning_tgnn.tasks.resumable import ResumableTask
-from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
+from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph, datamodule_of
 
 GRAPH_MODELS = ("gcn", "gat")
 _CHECKPOINT_KEY = "lightning_tgnn"
@@ -122,7 +120,6 @@ class NodeClassification(ResumableTask):
         self.train_figures: Tensor | None = None  # loss and accuracy
         # Adds up over the replicas of a vertex; a strategy puts another in its place.
         self.replicas: ReplicaSum = alone
-        note_loaded_weights(self)
 
     def setup(self, stage: str) -> None:
         """Refuse a precision that the sums over replicas do not have."""
@@ -138,12 +135,13 @@ class NodeClassification(ResumableTask):
         """
         if self._trainer is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the graph
-        info = getattr(getattr(self.trainer, "datamodule", None), "info", None)
+        data = datamodule_of(self.trainer)
+        info = getattr(data, "info", None)
         if not isinstance(info, GraphInfo):
             if self.model is not None and info is None:
                 return
             cure = "pass trainer.fit(model, datamodule=FullGraphDataModule(...))"
-            received = type(getattr(self.trainer, "datamodule", None)).__name__
+            received = type(data).__name__
             raise InvalidArgumentError(refusal("datamodule", "a FullGraphDataModule", received, cure))
         if self.model is None:
             self.build(info)
@@ -178,19 +176,19 @@ class NodeClassification(ResumableTask):
         """Return what the arguments say: Adam without a schedule by default."""
         return self.optimization.configure(self, torch.optim.Adam, self.hparams["lr"], self.hparams["weight_decay"])
 
-    def forward(self, part: Subgraph) -> Tensor:
+    def forward(self, subgraph: Subgraph) -> Tensor:
         """Return logits, float32 [n, C]."""
         assert self.model is not None
-        return self.model(part, self.replicas)
+        return self.model(subgraph, self.replicas)
 
-    def training_step(self, part: Subgraph, batch_idx: int) -> Tensor:
+    def training_step(self, subgraph: Subgraph, batch_idx: int) -> Tensor:
         """Return the loss over all vertices of the training split."""
         with self.stages("embed"):
-            logits = self(part)
-        scored, labels = logits[part.scored], part.labels[part.scored]
-        # A rank may have no vertex to score, but takes part in every exchange.
-        loss = cross_entropy(scored, labels, reduction="sum") * part.share + 0 * logits.sum()
-        right = (scored.detach().argmax(-1) == labels).sum() * part.share
+            logits = self(subgraph)
+        scored, labels = logits[subgraph.scored], subgraph.labels[subgraph.scored]
+        # A rank may have no vertex to score, but takes subgraph in every exchange.
+        loss = cross_entropy(scored, labels, reduction="sum") * subgraph.share + 0 * logits.sum()
+        right = (scored.detach().argmax(-1) == labels).sum() * subgraph.share
         figures = torch.stack([loss.detach(), right])
         self.train_figures = self.trainer.strategy.reduce(figures, reduce_op="mean")
         self.has_trained_weights = True
@@ -214,24 +212,18 @@ class NodeClassification(ResumableTask):
         """The share of the training vertices that the last step had right, over all ranks; None before the first."""
         return None if self.train_figures is None else float(self.train_figures[1])
 
-    def on_validation_start(self) -> None:
-        """Warn of untrained weights."""
-        warn_of_untrained_weights(self)
-
-    on_test_start = on_predict_start = on_validation_start
-
-    def validation_step(self, part: Subgraph, batch_idx: int) -> None:
+    def validation_step(self, subgraph: Subgraph, batch_idx: int) -> None:
         """Score the validation split."""
-        self._evaluate(part, self.val_metrics)
+        self._evaluate(subgraph, self.val_metrics)
 
-    def test_step(self, part: Subgraph, batch_idx: int) -> None:
+    def test_step(self, subgraph: Subgraph, batch_idx: int) -> None:
         """Score the test split."""
-        self._evaluate(part, self.test_metrics)
+        self._evaluate(subgraph, self.test_metrics)
 
-    def _evaluate(self, part: Subgraph, metrics: MetricCollection) -> None:
-        logits = self(part)[part.scored]
+    def _evaluate(self, subgraph: Subgraph, metrics: MetricCollection) -> None:
+        logits = self(subgraph)[subgraph.scored]
         self.check_scores(logits)
-        metrics.update(*_measurable(logits, part.labels[part.scored]))
+        metrics.update(*_measurable(logits, subgraph.labels[subgraph.scored]))
 
     def on_validation_epoch_end(self) -> None:
         """Log the figures over all ranks."""
@@ -246,9 +238,9 @@ class NodeClassification(ResumableTask):
         self.log_dict(metrics.compute(), prog_bar=True, sync_dist=True)
         metrics.reset()
 
-    def predict_step(self, part: Subgraph, batch_idx: int) -> dict[str, Tensor]:
+    def predict_step(self, subgraph: Subgraph, batch_idx: int) -> dict[str, Tensor]:
         """Return vertices and the probability of each class, [t, C]."""
-        return {"node": part.nodes[part.scored], "probability": self(part)[part.scored].softmax(-1)}
+        return {"node": subgraph.nodes[subgraph.scored], "probability": self(subgraph)[subgraph.scored].softmax(-1)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the graph looks like."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.types import LRSchedulerTypeUnion
 
 from lightning_tgnn.checks import CheckpointError, refusal
 
@@ -89,7 +90,9 @@ def _rescaled(rate: float, old: float, new: float) -> float:
     return new if rate == old or not old else rate * (new / old)
 
 
-def _rescale_scheduler(scheduler: Any, saved: dict[str, Any], configured: dict[str, Any], trainer: pl.Trainer) -> None:
+def _rescale_scheduler(
+    scheduler: LRSchedulerTypeUnion, saved: dict[str, Any], configured: dict[str, Any], trainer: pl.Trainer
+) -> None:
     """Tell a scheduler the learning rates that have changed, and those of which it is made up."""
     number = next((n for n, optimizer in enumerate(trainer.optimizers) if optimizer is scheduler.optimizer), None)
     if number is None or not hasattr(scheduler, "base_lrs"):
@@ -100,5 +103,5 @@ def _rescale_scheduler(scheduler: Any, saved: dict[str, Any], configured: dict[s
         rates = getattr(scheduler, name, [])
         if len(rates) == len(initial):
             setattr(scheduler, name, [_rescaled(rate, *pair) for rate, pair in zip(rates, initial, strict=True)])
-    for part in getattr(scheduler, "_schedulers", []):
-        _rescale_scheduler(part, saved, configured, trainer)
+    for member in getattr(scheduler, "_schedulers", []):
+        _rescale_scheduler(member, saved, configured, trainer)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from inspect import signature
-from typing import Any
+from typing import TypeVar
 
 import lightning.pytorch as pl
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean, refusal
-from lightning_tgnn.types import StateStore, StreamInfo
+from lightning_tgnn.types import ExchangingStore, StateStore, StreamInfo, shares_node_state
 
+_Given = TypeVar("_Given")
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
-def check_model(model: Any, names: Collection[str], builds: str) -> None:
+def check_model(model: object, names: Collection[str], builds: str) -> None:
     """Refuse what is neither the name of a model nor builds one.
 
     Args:
@@ -36,19 +36,22 @@ def check_model(model: Any, names: Collection[str], builds: str) -> None:
     raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", _told(model), cure))
 
 
-def check_message(message: Any) -> None:
-    """Refuse what builds no message function.
+def message_builder(
+    message: str | Callable[[int, int], nn.Module] | None,
+) -> Callable[[int, int], nn.Module] | None:
+    """Return what builds a message function, given as such or by its import path; None as it is.
 
     Raises:
-        InvalidArgumentError: It is such a thing.
+        InvalidArgumentError: There is nothing at that path, or it builds none.
     """
-    if message is None or _builds(message):
-        return
+    found = at_path("message", message)
+    if found is None or (not isinstance(found, str) and _builds(found)):
+        return found
     cure = "give the class of your module; one that is built already by message=lambda memory_dim, edge_dim: module"
-    raise InvalidArgumentError(refusal("message", "what builds a module for two widths", _told(message), cure))
+    raise InvalidArgumentError(refusal("message", "what builds a module for two widths", _told(found), cure))
 
 
-def at_path(argument: str, given: Any) -> Any:
+def at_path(argument: str, given: str | _Given) -> str | _Given:
     """Return what stands at an import path, and anything else as it is.
 
     Raises:
@@ -57,15 +60,15 @@ def at_path(argument: str, given: Any) -> Any:
     return check_import(argument, given) if isinstance(given, str) and "." in given else given
 
 
-def _builds(given: Any) -> bool:
+def _builds(given: object) -> bool:
     return callable(given) and not isinstance(given, nn.Module)
 
 
-def _told(given: Any) -> Any:
+def _told(given: object) -> object:
     return given if isinstance(given, (str, dict)) else type(given).__name__
 
 
-def check_left_out(task: type, **given: Any) -> None:
+def check_left_out(task: type, **given: object) -> None:
     """Refuse settings that a model of a user's own would not get to see.
 
     Args:
@@ -96,12 +99,12 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
         cure = "set accelerator='cpu': Apple's GPU has no float64, which times need"
         raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "'cpu' or 'cuda'", "mps", cure))
     ranks = trainer.world_size
-    if ranks > 1 and not getattr(trainer.strategy, "shares_node_state", False):
+    if ranks > 1 and not shares_node_state(trainer.strategy):
         cure = "set strategy='sven', or devices=1: each rank would keep a node state of its own"
         received = f"{type(trainer.strategy).__name__} with {ranks} ranks"
         requirement = "a strategy that shares node state over ranks"
         raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
-    held = getattr(getattr(store, "exchange", None), "ranks", ranks)
+    held = store.exchange.ranks if isinstance(store, ExchangingStore) else ranks
     if held != ranks:
         cure = "use as many ranks, or load a checkpoint into a new task"
         requirement = f"the {held} of the node state"
@@ -121,27 +124,6 @@ def check_precision(trainer: pl.Trainer, cure: str) -> None:
     if str(trainer.precision) not in _PRECISIONS:
         requirement = f"one of {', '.join(_PRECISIONS)}"
         raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
-
-
-def note_loaded_weights(task: Any) -> None:
-    """Have a task's ``has_trained_weights`` become true when weights are loaded into it."""
-    task.has_trained_weights = False
-    task.register_load_state_dict_post_hook(_weights_were_loaded)
-
-
-def _weights_were_loaded(task: Any, keys: Any) -> None:
-    task.has_trained_weights = True
-
-
-def warn_of_untrained_weights(task: Any) -> None:
-    """Warn where `Trainer.validate`, `test` or `predict` is about to take weights as they were drawn."""
-    doing = task.trainer.state.fn
-    if doing == "fit" or task.has_trained_weights:
-        return
-    rank_zero_warn(
-        f"{doing.value} takes untrained weights: this task has not been trained, nor loaded from a checkpoint;"
-        " call trainer.fit first, or give ckpt_path"
-    )
 
 
 def check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:

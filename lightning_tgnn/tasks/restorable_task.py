@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import partial
 from inspect import Parameter, signature
-from typing import Any, ClassVar, TypeVar
+from typing import IO, Any, ClassVar, TypeVar
 
 import lightning.pytorch as pl
 from jsonargparse import ArgumentParser
+from lightning.fabric.utilities.types import _MAP_LOCATION_TYPE, _PATH
 from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hparams_from_yaml
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -33,9 +34,9 @@ class RestorableTask(pl.LightningModule):
     @_restricted_classmethod
     def load_from_checkpoint(
         cls,  # noqa: N805
-        checkpoint_path: Any,
-        map_location: Any = None,
-        hparams_file: Any = None,
+        checkpoint_path: _PATH | IO,
+        map_location: _MAP_LOCATION_TYPE = None,
+        hparams_file: _PATH | None = None,
         strict: bool | None = None,
         weights_only: bool | None = None,
         *,
@@ -83,7 +84,7 @@ class RestorableTask(pl.LightningModule):
 
 
 def task_again(
-    kind: type[_Task], saved: Any, *, given: Mapping[str, Any] | None = None, file: Any, trust: bool = False
+    kind: type[_Task], saved: object, *, given: Mapping[str, Any] | None = None, file: object, trust: bool = False
 ) -> _Task:
     """Return a new task with the hyperparameters of a file, those that the caller gives aside.
 
@@ -118,12 +119,12 @@ def _check_taken(kind: type, given: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(refusal("argument", requirement, name, "correct its name"))
 
 
-def _with_saved_arguments(given: Any, saved: Any) -> Any:
+def _with_saved_arguments(given: object, saved: object) -> object:
     """Return a class that the caller gives with the arguments that the file has for a class of that path."""
-    told = saved if isinstance(saved, Mapping) else {}
-    arguments = told.get("init_args") or {}
-    is_same = isinstance(given, type) and told.get("class_path") == import_path(given)
-    if not is_same or not isinstance(arguments, Mapping) or describes_a_class(arguments):
+    if not isinstance(given, type) or not isinstance(saved, Mapping) or saved.get("class_path") != import_path(given):
+        return given
+    arguments = saved.get("init_args") or {}
+    if not isinstance(arguments, Mapping) or describes_a_class(arguments):
         return given
     return partial(given, **arguments)
 
@@ -136,5 +137,5 @@ def _made(kind: type, arguments: Mapping[str, Any], given: set[str]) -> dict[str
     return {name: made.task[name] for name in arguments}
 
 
-def _read(path: str) -> Any:
+def _read(path: str) -> dict[str, Any]:
     return load_hparams_from_tags_csv(path) if path.endswith(".csv") else load_hparams_from_yaml(path, False)

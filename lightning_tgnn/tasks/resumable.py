@@ -12,6 +12,7 @@ from lightning_tgnn.files.best_checkpoint import carry_best
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optimizer_settings, take_changed_options
 from lightning_tgnn.tasks.trained_task import TrainedTask
+from lightning_tgnn.types import BatchedData, FixedSettings, datamodule_of
 
 CURE = "give that, or leave the checkpoint out to train anew"
 
@@ -51,11 +52,10 @@ class ResumableTask(TrainedTask):
 
     def resumption(self) -> dict[str, Any]:
         """Return what a checkpoint holds for `resume_with`, plain values all."""
-        data = getattr(self.trainer, "datamodule", None)
-        fixed = getattr(data, "fixed_settings", None)
+        data = datamodule_of(self.trainer)
         return {
             "task": task_name(type(self)),
-            "settings": {} if fixed is None else fixed(training=True),
+            "settings": dict(data.fixed_settings(training=True)) if isinstance(data, FixedSettings) else {},
             "optimizers": self._optimizers_configured,
         }
 
@@ -77,13 +77,13 @@ class ResumableTask(TrainedTask):
         for line in check_same(arguments, self.hparams, f"{type(self).__name__}({{}}=...)", self.may_change):
             if training:
                 rank_zero_info(line)
-        data: Any = getattr(self.trainer, "datamodule", None)
-        if hasattr(data, "fixed_settings"):
+        data = datamodule_of(self.trainer)
+        if isinstance(data, FixedSettings):
             check_same(
                 saved.get("settings", {}), data.fixed_settings(training=training), f"{type(data).__name__}({{}}=...)"
             )
         size = saved.get("global_batch_size")  # 0 where it was not known
-        if training and self._fit_progress.is_within_epoch and size and hasattr(data, "batch_size"):
+        if training and self._fit_progress.is_within_epoch and size and isinstance(data, BatchedData):
             # The loader would refuse it as well, but later than schedules of another length, which follow from it.
             check_global_batch_size(size, data.batch_size, self.trainer.world_size)
         self._optimizers_saved = saved.get("optimizers") if training else None
@@ -132,14 +132,14 @@ def task_name(kind: type) -> str:
     return kind.__name__ if kind.__module__.startswith(f"{package}.") else import_path(kind)
 
 
-def _differ(saved: Any, given: Any) -> bool:
+def _differ(saved: object, given: object) -> bool:
     saved, given = _as_in_yaml(saved), _as_in_yaml(given)
     if isinstance(saved, dict | str) and isinstance(given, dict | str) and type(saved) is not type(given):
         return False  # a class by its path and arguments from a recipe, by its name from Python
     return saved != given
 
 
-def _as_in_yaml(value: Any) -> Any:
+def _as_in_yaml(value: object) -> object:
     if isinstance(value, dict):
         return {name: _as_in_yaml(held) for name, held in value.items()}
     return [_as_in_yaml(held) for held in value] if isinstance(value, list | tuple) else value

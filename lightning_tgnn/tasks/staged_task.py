@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from inspect import currentframe
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -37,14 +37,17 @@ from lightning_tgnn.types import (
     StateUpdate,
     StreamInfo,
     UpdatedRows,
+    datamodule_of,
 )
+
+_Answer = TypeVar("_Answer")
 
 
 class StagedTask(ResumableTask):
     """A memory-based temporal GNN whose step is made of stages.
 
     They (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a stage rather than
-    the step. A strategy that reads rows in parts goes to its store in place of `fetch`.
+    the step. A strategy that reads rows in pieces goes to its store in place of `fetch`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
@@ -90,7 +93,11 @@ class StagedTask(ResumableTask):
         self.stages = Stages()
 
     def save_hyperparameters(
-        self, *args: Any, ignore: Any = None, frame: FrameType | None = None, logger: bool = True
+        self,
+        *args: object,
+        ignore: Sequence[str] | str | None = None,
+        frame: FrameType | None = None,
+        logger: bool = True,
     ) -> None:
         """Save arguments as Lightning does, and of a class or function its path: checkpoints hold plain values only."""
         current = currentframe()
@@ -123,7 +130,7 @@ class StagedTask(ResumableTask):
         """
         if self._trainer is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the stream.
-        datamodule = getattr(self.trainer, "datamodule", None)
+        datamodule = datamodule_of(self.trainer)
         info = getattr(datamodule, "info", None)
         if not isinstance(info, StreamInfo | None) or (info is None and self.model is None):
             cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)); static graphs take NodeClassification"
@@ -233,7 +240,7 @@ class StagedTask(ResumableTask):
             self._saved_state = None
 
 
-def in_order(task: NodeStateTask, batch: EventBatch) -> Any:
+def in_order(task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
     """Run the stages of a step one after the other; mails are delivered after the batch has been scored."""
     stages = task.stages
     with stages("fetch"):

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec
 from weakref import WeakSet
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
+from torch.nn import Module
 
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, refusal
-from lightning_tgnn.tasks.accumulated_gradients import accumulated_gradients, restore_accumulated_gradients
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
 from lightning_tgnn.tasks.restorable_task import RestorableTask
-from lightning_tgnn.tasks.resume import FitProgress
+from lightning_tgnn.tasks.resume import FitProgress, accumulated_gradients, restore_accumulated_gradients
 
+_Arguments = ParamSpec("_Arguments")
 LOOK_EVERY = 50
 """Batches from one look at all weights and gradients to the next.
 
@@ -38,6 +40,9 @@ class TrainedTask(RestorableTask):
 
     Raises:
         InvalidArgumentError: ``detect_nan`` is not a bool.
+
+    Attributes:
+        has_trained_weights: Whether the weights have been trained here, or loaded.
     """
 
     def __init__(self, *, detect_nan: bool = True) -> None:
@@ -50,6 +55,8 @@ class TrainedTask(RestorableTask):
         self._loss: Tensor | None = None
         self._until_look: int | None = None  # batches; None before the first look of a fit
         self._fault: NotFiniteError | None = None
+        self.has_trained_weights = False
+        self.register_load_state_dict_post_hook(_note_loaded_weights)
 
     def on_fit_start(self) -> None:
         """Forget how an earlier fit ended."""
@@ -66,6 +73,18 @@ class TrainedTask(RestorableTask):
         saved, self._saved_gradients = self._saved_gradients, {}
         if self.trainer.ckpt_path is not None:
             restore_accumulated_gradients(saved, self.trainer)
+
+    def on_validation_start(self) -> None:
+        """Warn where `Trainer.validate`, `test` or `predict` is about to take weights as they were drawn."""
+        doing = self.trainer.state.fn
+        if doing is None or doing == "fit" or self.has_trained_weights:
+            return
+        rank_zero_warn(
+            f"{doing.value} takes untrained weights: this task has not been trained, nor loaded from a checkpoint;"
+            " call trainer.fit first, or give ckpt_path"
+        )
+
+    on_test_start = on_predict_start = on_validation_start
 
     def on_validation_epoch_end(self) -> None:
         """Note that this validation is over."""
@@ -89,8 +108,8 @@ class TrainedTask(RestorableTask):
             return
         is_first, self._until_look = self._until_look is None, LOOK_EVERY - 1
         where = f"in batch {self.trainer.fit_loop.batch_idx} of epoch {self.trainer.current_epoch}"
-        options = {"gradients": not self._has_loss_scale, "is_first": is_first}
-        self._end_on_fault(check_step, where, loss, dict(self.named_parameters()), **options)
+        weights, of_gradients = dict(self.named_parameters()), not self._has_loss_scale
+        self._end_on_fault(check_step, where, loss, weights, gradients=of_gradients, is_first=is_first)
 
     @property
     def _has_loss_scale(self) -> bool:
@@ -117,10 +136,10 @@ class TrainedTask(RestorableTask):
             NotFiniteError: There are such.
         """
         if self.detect_nan:
-            part = "test" if self.trainer.testing else "validation"
-            self._end_on_fault(check_finite, f"scores of the {part}", [("", values) for values in scores])
+            split = "test" if self.trainer.testing else "validation"
+            self._end_on_fault(check_finite, f"scores of the {split}", [("", values) for values in scores])
 
-    def check_saved(self, what: str, values: Mapping[str, Any]) -> None:
+    def check_saved(self, what: str, values: Mapping[str, object]) -> None:
         """Refuse tensors of a checkpoint that are not finite.
 
         Raises:
@@ -138,9 +157,11 @@ class TrainedTask(RestorableTask):
         if not self._has_loss_scale:
             self.check_saved("gradient", gradients)
 
-    def _end_on_fault(self, check: Any, *arguments: Any, **options: Any) -> None:
+    def _end_on_fault(
+        self, check: Callable[_Arguments, None], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> None:
         try:
-            check(*arguments, **options)
+            check(*args, **kwargs)
         except NotFiniteError as fault:
             self._fault = fault
             for callback in _with_save_on_exception(self.trainer, True):
@@ -166,6 +187,11 @@ class TrainedTask(RestorableTask):
         saved = checkpoint.get(_CHECKPOINT_KEY, {})
         self._fit_progress.load(checkpoint, saved)
         self._saved_gradients = saved.get("gradients", {})
+
+
+def _note_loaded_weights(task: Module, keys: object) -> None:
+    assert isinstance(task, TrainedTask)
+    task.has_trained_weights = True
 
 
 def _with_save_on_exception(trainer: pl.Trainer, value: bool) -> list[ModelCheckpoint]:

@@ -1,51 +1,103 @@
 """Data classes and protocols that cross folders."""
 
-from lightning_tgnn.types.graphs import GraphInfo, ReplicaLinks, ReplicaSum, SparseRows, Subgraph
+from lightning_tgnn.types.data_modules import (
+    BatchedData,
+    CatchUpLoader,
+    EventColumns,
+    FixedSettings,
+    NamedData,
+    SplitStreamData,
+    StreamData,
+    datamodule_of,
+)
+from lightning_tgnn.types.exchange import ExchangingStore, RowExchange, RowHandle
+from lightning_tgnn.types.graphs import (
+    CuttableLoader,
+    GraphInfo,
+    ReplicaLinks,
+    ReplicaSum,
+    ReplicaTask,
+    SparseRows,
+    Subgraph,
+    TracksAccuracy,
+)
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.node_state import (
     CachingStore,
     CommitHandle,
     FetchHandle,
-    NodeStateTask,
+    HoldingStore,
     PieceHandle,
     PiecewiseStore,
-    StageOrder,
+    Snapshot,
     StateRows,
     StateSpec,
     StateStore,
     StateUpdate,
     UpdatedRows,
 )
-from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart, WeightUpdates
+from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
 from lightning_tgnn.types.queries import QueryBatch, RootBatch
-from lightning_tgnn.types.schedule import Pass, PlannedPart, Schedule, ScheduledLoader, Turn
-from lightning_tgnn.types.stages import StageListener, Stages
+from lightning_tgnn.types.run import Broadcast, OpenState, Run, SharesNodeState, WeightUpdates, shares_node_state
+from lightning_tgnn.types.schedule import Pass, PlannedPart, PrefetchingLoader, Schedule, ScheduledLoader, Turn
+from lightning_tgnn.types.stages import (
+    NodeStateTask,
+    OrderedTask,
+    StageListener,
+    StageOrder,
+    Stages,
+    has_stages,
+    missing_stages,
+)
+from lightning_tgnn.types.tasks import ChecksGradients, DrawsNegatives, MeasuredTask, TellsStages
 from lightning_tgnn.types.temporal import EventBatch, SampledRoots, SharedBatch, StreamInfo
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [
+    "BatchedData",
+    "Broadcast",
     "CachingStore",
+    "CatchUpLoader",
+    "ChecksGradients",
     "CommitHandle",
+    "CuttableLoader",
+    "DrawsNegatives",
     "EventBatch",
+    "EventColumns",
+    "ExchangingStore",
     "FetchHandle",
+    "FixedSettings",
     "GraphInfo",
+    "HoldingStore",
+    "MeasuredTask",
+    "NamedData",
     "NodeStateTask",
+    "OpenState",
     "OrderPart",
+    "OrderedTask",
     "Pass",
     "PieceHandle",
     "PiecewiseStore",
     "Plan",
     "PlannedPart",
+    "PrefetchingLoader",
     "QueryBatch",
     "RankLayout",
     "ReplicaLinks",
     "ReplicaSum",
+    "ReplicaTask",
     "RootBatch",
+    "RowExchange",
+    "RowHandle",
+    "Run",
     "SampledRoots",
     "Schedule",
     "ScheduledLoader",
     "SharedBatch",
+    "SharesNodeState",
+    "Snapshot",
     "SparseRows",
+    "SplitStreamData",
     "StageListener",
     "StageOrder",
     "Stages",
@@ -54,11 +106,18 @@ __all__ = [
     "StateStore",
     "StateUpdate",
     "StorePart",
+    "StreamData",
     "StreamInfo",
     "Subgraph",
+    "TellsStages",
     "TensorFields",
+    "TracksAccuracy",
     "Turn",
     "UpdatedRows",
     "UpdatesPart",
     "WeightUpdates",
+    "datamodule_of",
+    "has_stages",
+    "missing_stages",
+    "shares_node_state",
 ]

@@ -1,13 +1,13 @@
 """Static graphs cut over ranks; shapes and units are stated once, here.
 
 Letters: ``N`` vertices and ``E`` edges of the graph, ``F`` features, ``C`` classes; ``n`` vertices and ``e`` edges of a
-rank's part.
+rank's subgraph.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -36,15 +36,15 @@ class GraphInfo:
 
 @dataclass(frozen=True, repr=False)
 class ReplicaLinks(TensorFields):
-    """One hop of the way between the replicas of a part's vertices: mirrors below, who gathers from them above.
+    """One hop of the way between the replicas of a subgraph's vertices: mirrors below, who gathers from them above.
 
     Both lists run over the other ranks in order, and for each over its vertices by ascending number, so that entry by
     entry a rank's mirrors are what the ranks above them expect.
 
     Attributes:
-        mirrors: int64 [S], places of this part's replicas that are gathered elsewhere, by that rank.
+        mirrors: int64 [S], places of this subgraph's replicas that are gathered elsewhere, by that rank.
         of_mirrors: int64 [P], how many are gathered on each rank.
-        mastered: int64 [T], places of this part's replicas that gather others, once for each of these, by its rank.
+        mastered: int64 [T], places of this subgraph's replicas that gather others, once for each of these, by its rank.
         of_mastered: int64 [P], how many of them each rank has.
     """
 
@@ -56,7 +56,7 @@ class ReplicaLinks(TensorFields):
 
 @dataclass(frozen=True, repr=False)
 class SparseRows(TensorFields):
-    """A part's edges as a matrix in compressed rows, and its transpose.
+    """A subgraph's edges as a matrix in compressed rows, and its transpose.
 
     Attributes:
         starts: int64 [n + 1], where the edges into each vertex begin.
@@ -96,16 +96,16 @@ def _starts(ends: Tensor, num_nodes: int) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Subgraph(TensorFields):
-    """A rank's part of a graph: what a step of full-batch training needs.
+    """The part of a graph that a rank has: what a step of full-batch training needs.
 
     Attributes:
         nodes: int64 [n], numbers of the vertices in the graph, ascending.
         features: float32 [n, F].
-        edges: The part's edges between places of ``nodes``.
+        edges: The subgraph's edges between places of ``nodes``.
         labels: int64 [n]; -1 where there is none.
         scored: int64 [t], places of the vertices of the split whose master is here: each vertex of the graph is scored
             once.
-        share: What the sum of this part's losses has to be multiplied by, so that the mean of the ranks' is the mean
+        share: What the sum of this subgraph's losses has to be multiplied by, so that the mean over ranks is the mean
             over the split's vertices.
         hops: Where else the vertices are: the way to the master, over the leader of a host where hosts have several
             ranks. Values are gathered from the first hop to the last and scattered backwards.
@@ -136,16 +136,63 @@ class Subgraph(TensorFields):
 class ReplicaSum(Protocol):
     """Adds up the values of all replicas of each vertex; on one rank it returns what it is given.
 
-    A layer calls it where it has aggregated over the part's edges.
+    A layer calls it where it has aggregated over the subgraph's edges.
     """
 
     def __call__(self, values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
         """Return the sums at every replica.
 
         Args:
-            values: float32 [n, d], what this part's edges contribute to each of its vertices.
+            values: float32 [n, d], what this subgraph's edges contribute to each of its vertices.
             key: Names the call among those of a step; the same on all ranks.
             blocks: Widths of blocks of columns, d in all, whose values are of different size, so that those of each are
                 to be quantised by themselves; all together if empty.
+        """
+        ...
+
+
+@runtime_checkable
+class ReplicaTask(Protocol):
+    """A task that adds up over the replicas of vertices; a strategy that cuts the graph says how."""
+
+    replicas: ReplicaSum
+
+
+@runtime_checkable
+class TracksAccuracy(Protocol):
+    """A task that knows its accuracy in training."""
+
+    @property
+    def train_accuracy(self) -> float | None:
+        """The share of the training vertices that the last step had right, over all ranks; None before the first."""
+        ...
+
+
+class SubgraphLoader(Protocol):
+    """A loader of one rank's subgraph."""
+
+    @property
+    def part(self) -> Subgraph:
+        """This rank's subgraph."""
+        ...
+
+
+@runtime_checkable
+class CuttableLoader(Protocol):
+    """A loader of a graph that can be cut over ranks by its edges."""
+
+    @property
+    def edges(self) -> tuple[Tensor, Tensor, int]:
+        """Sources and destinations of all edges, int32 or int64 [E] each, and N."""
+        ...
+
+    def shard(self, owner: Tensor, hosts: Tensor, rank: int, /, *, relay: bool = True) -> SubgraphLoader:
+        """Return a loader of a rank's subgraph.
+
+        Args:
+            owner: Integers [E], the rank of every edge.
+            hosts: int64 [P], the host of every rank.
+            rank: Whose subgraph.
+            relay: Let the replicas of a host reach other hosts by one of them.
         """
         ...

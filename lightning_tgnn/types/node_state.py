@@ -1,4 +1,4 @@
-"""Node state: its rows, the stores that hold them, and the stages that read and write them.
+"""Node state: its rows, and the stores that hold them.
 
 Letters: those of `lightning_tgnn.types.temporal`, and ``M`` mails per mailbox.
 """
@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from lightning_tgnn.types.stages import Stages
-from lightning_tgnn.types.temporal import EventBatch
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 
@@ -116,6 +114,10 @@ class CommitHandle(Protocol):
         ...
 
 
+Snapshot = dict[str, Any]
+"""A copy of node state, or of a rank's rows of it, that only the store which has made it can read."""
+
+
 @runtime_checkable
 class StateStore(Protocol):
     """Where node state lives. Tasks and models see only this; the strategy decides what stands behind it."""
@@ -137,15 +139,15 @@ class StateStore(Protocol):
         """Return to the state before the first event."""
         ...
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Snapshot:
         """Return a copy of the whole state, for `restore` only."""
         ...
 
-    def restore(self, snapshot: Any) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Put a snapshot back."""
         ...
 
-    def state_dict(self, snapshot: Any = None) -> dict[str, Any]:
+    def state_dict(self, snapshot: Snapshot | None = None) -> dict[str, Any]:
         """Return tensors and plain values that hold the whole state, or that of a snapshot.
 
         Where several ranks share the state, all have to call it, and rank 0 gets the rows.
@@ -203,56 +205,10 @@ class CachingStore(Protocol):
     found: int
 
 
-class NodeStateTask(Protocol):
-    """What a strategy that shares node state asks of a LightningModule: its stages, and where state and order go."""
+@runtime_checkable
+class HoldingStore(Protocol):
+    """A store that shows the rows that it holds."""
 
-    state_store: StateStore
-    stage_order: StageOrder
-    stages: Stages
-
-    @property
-    def has_state_store(self) -> bool:
-        """Whether there is node state from an earlier run."""
-        ...
-
-    @property
-    def default_stage_order(self) -> StageOrder:
-        """The order of the stages where no strategy has another."""
-        ...
-
-    @property
-    def state_spec(self) -> StateSpec:
-        """Widths of a row of node state."""
-        ...
-
-    def fetch(self, nodes: Tensor) -> FetchHandle:
-        """Start to read the rows of distinct nodes."""
-        ...
-
-    def apply_mail(self, rows: StateRows) -> UpdatedRows:
-        """Take in the pending mails of the rows."""
-        ...
-
-    def embed(self, updated: UpdatedRows, batch: EventBatch) -> Tensor:
-        """Return the embeddings [R, d_emb] of the roots."""
-        ...
-
-    def score(self, embeddings: Tensor, batch: EventBatch) -> Any:
-        """Return what the task makes of the embeddings."""
-        ...
-
-    def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
-        """Return what the batch writes; needs the first ``batch.num_written`` rows only."""
-        ...
-
-    def commit(self, update: StateUpdate) -> CommitHandle:
-        """Start to write memory and to deliver mails."""
-        ...
-
-
-class StageOrder(Protocol):
-    """Runs the stages of a step in some order and returns what `NodeStateTask.score` does."""
-
-    def __call__(self, task: NodeStateTask, batch: EventBatch) -> Any:
-        """Run a step on a batch, and tell the task's ``stages`` of each."""
+    def held(self) -> StateRows:
+        """Return the rows that are counted here, for statistics: each row on exactly one rank. They are no copies."""
         ...

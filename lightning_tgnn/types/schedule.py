@@ -12,7 +12,7 @@ from lightning_tgnn.types.layout import RankLayout
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over the events of a part of a stream.
+    """One pass over the events of a split of a stream.
 
     Attributes:
         num_events: How many events there are; turns count them from 0.
@@ -33,7 +33,7 @@ class Turn:
         events: The rank's own events, places in the pass; they may be none.
         of: The global batch that they are from.
         draw: Which set of negatives they are trained with; None for the one of evaluation.
-        ranks: How many ranks have a part of the global batch.
+        ranks: How many ranks share the global batch.
         copy: Which copy of node state is read and written.
         reads: Whether node state is read.
         writes: Whether it is written.
@@ -93,3 +93,16 @@ class ScheduledLoader(Protocol):
             InvalidArgumentError: The ranks or the number of events do not fit.
         """
         ...
+
+
+@runtime_checkable
+class PrefetchingLoader(Protocol):
+    """A loader that makes batches ahead.
+
+    Attributes:
+        prefetch_batches: How many; 0 makes each when it is asked for.
+        waited: Seconds for which whoever iterates has stood until there was a batch.
+    """
+
+    prefetch_batches: int
+    waited: float

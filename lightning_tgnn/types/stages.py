@@ -1,9 +1,23 @@
-"""When the stages of a turn begin and end, told to whoever listens."""
+"""The stages of a turn: what a task does in each, in which order, and who hears when they begin and end."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
+
+from torch import Tensor
+from typing_extensions import get_protocol_members
+
+from lightning_tgnn.types.node_state import (
+    CommitHandle,
+    FetchHandle,
+    StateRows,
+    StateSpec,
+    StateStore,
+    StateUpdate,
+    UpdatedRows,
+)
+from lightning_tgnn.types.temporal import EventBatch
 
 
 class StageListener(Protocol):
@@ -61,3 +75,89 @@ class Stage:
 
 
 _UNHEARD = Stage([], "", 0)
+
+
+_Answer = TypeVar("_Answer")
+_Answer_co = TypeVar("_Answer_co", covariant=True)
+
+
+class NodeStateTask(Protocol[_Answer_co]):
+    """What a strategy that shares node state asks of a LightningModule: its stages, and where state and order go.
+
+    Its parameter is what the task makes of embeddings, such as the logits of links.
+    """
+
+    state_store: StateStore
+    stage_order: StageOrder
+    stages: Stages
+
+    @property
+    def has_state_store(self) -> bool:
+        """Whether there is node state from an earlier run."""
+        ...
+
+    @property
+    def default_stage_order(self) -> StageOrder:
+        """The order of the stages where no strategy has another."""
+        ...
+
+    @property
+    def state_spec(self) -> StateSpec:
+        """Widths of a row of node state."""
+        ...
+
+    def fetch(self, nodes: Tensor) -> FetchHandle:
+        """Start to read the rows of distinct nodes."""
+        ...
+
+    def apply_mail(self, rows: StateRows) -> UpdatedRows:
+        """Take in the pending mails of the rows."""
+        ...
+
+    def embed(self, updated: UpdatedRows, batch: EventBatch) -> Tensor:
+        """Return the embeddings [R, d_emb] of the roots."""
+        ...
+
+    def score(self, embeddings: Tensor, batch: EventBatch) -> _Answer_co:
+        """Return what the task makes of the embeddings."""
+        ...
+
+    def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
+        """Return what the batch writes; needs the first ``batch.num_written`` rows only."""
+        ...
+
+    def commit(self, update: StateUpdate) -> CommitHandle:
+        """Start to write memory and to deliver mails."""
+        ...
+
+
+class StageOrder(Protocol):
+    """Runs the stages of a step in some order and returns what `NodeStateTask.score` does."""
+
+    def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
+        """Run a step on a batch, and tell the task's ``stages`` of each."""
+        ...
+
+
+@runtime_checkable
+class OrderedTask(Protocol):
+    """A task whose stages a strategy may put in another order."""
+
+    stage_order: StageOrder
+
+    @property
+    def default_stage_order(self) -> StageOrder:
+        """The order of the stages where no strategy has another."""
+        ...
+
+
+def missing_stages(task: object) -> list[str]:
+    """Return the names of `NodeStateTask` that a task lacks."""
+    # Of the class first: to ask the task itself would make what its properties make.
+    members = sorted(get_protocol_members(NodeStateTask))
+    return [name for name in members if not hasattr(type(task), name) and not hasattr(task, name)]
+
+
+def has_stages(task: object) -> TypeGuard[NodeStateTask[object]]:
+    """Return whether a task has all that `NodeStateTask` names."""
+    return not missing_stages(task)

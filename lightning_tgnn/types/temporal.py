@@ -29,7 +29,7 @@ class StreamInfo:
         num_events: Events of the whole stream.
         node_feature_dim: Width of the node features, 0 without.
         edge_feature_dim: Width of the edge features, 0 without.
-        gap_mean: Mean time between consecutive events of a node, over the training part, in the stream's unit.
+        gap_mean: Mean time between consecutive events of a node, over the training split, in the stream's unit.
         gap_std: Standard deviation of the same.
         fingerprint: Digest of the columns, to tell one graph from another.
         num_classes: Classes of the events' labels, 0 without labels or where they are no classes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class TensorFields:
     """
 
     def __repr__(self) -> str:
-        return short_repr(self)
+        return _short_repr(self)
 
     def to(self: _Batch, device: torch.device | str, non_blocking: bool = False) -> _Batch:
         """Return a copy whose tensors are on ``device``."""
@@ -34,7 +34,7 @@ class TensorFields:
         return replace(self, **moved)  # type: ignore[type-var]
 
 
-def short_repr(value: Any) -> str:
+def _short_repr(value: TensorFields) -> str:
     """Return a data class as one or two lines of a shell; of tensors and arrays types and shapes.
 
     >>> from dataclasses import dataclass
@@ -46,7 +46,7 @@ def short_repr(value: Any) -> str:
     Rows(nodes=float32[3, 2], count=3)
     """
     shown: list[str] = []
-    for field in fields(value):
+    for field in fields(value):  # type: ignore[arg-type]
         held = getattr(value, field.name)
         if held is None:
             continue
@@ -57,7 +57,7 @@ def short_repr(value: Any) -> str:
     return f"{type(value).__name__}({', '.join(shown)})"
 
 
-def _short(held: Any) -> str:
+def _short(held: object) -> str:
     if hasattr(held, "dtype") and hasattr(held, "shape"):
         return f"{str(held.dtype).removeprefix('torch.')}{list(held.shape)}"
     if is_dataclass(held) and not isinstance(held, type):

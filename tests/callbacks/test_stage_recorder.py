@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_tgnn.callbacks.figures.latest_embeddings import Embedded, LatestEmbeddings
-from lightning_tgnn.callbacks.figures.replaced_methods import ReplacedMethods
+from lightning_tgnn.callbacks.figures.latest_embeddings import Embedded, LatestEmbeddings, ReplacedMethods
 from lightning_tgnn.callbacks.figures.stage_recorder import DeviceClock, HostClock, StageRecorder, clock_of
 from lightning_tgnn.types import Stages
 

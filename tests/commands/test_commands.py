@@ -20,7 +20,7 @@ from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.cli import main
 from lightning_tgnn.commands.bench.processes import Processes
 from lightning_tgnn.commands.partition.nodes import MAKERS
-from lightning_tgnn.strategies.parts.node_partition import choose_partition
+from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import RankLayout
 from tests.data.example_streams import random_store
 

@@ -21,7 +21,7 @@ from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.cli import main
 from lightning_tgnn.commands.shared.kinds import kind_of
 from lightning_tgnn.data import generate_graph, read_events
-from lightning_tgnn.strategies.parts.edge_partition import choose_edge_partition
+from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from tests.data.example_streams import random_store
 from tests.multiprocess.ranks import free_port
 

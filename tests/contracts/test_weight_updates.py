@@ -65,6 +65,6 @@ def test_a_second_pass_by_hand_is_refused_where_it_would_be_lost(name, trained):
     for rank in range(RANKS):
         refused = trained[rank]["refused"][name]
         if UPDATES[name].delay:
-            assert refused.startswith("staleness must be 0 where manual_backward is called more than once")
+            assert refused.startswith("delay must be 0 where manual_backward is called more than once")
         else:
             assert refused is None

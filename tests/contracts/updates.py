@@ -8,11 +8,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import get_protocol_members
 
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange, ProcessGroups
 from lightning_tgnn.strategies.parts import MeanGradients
-from lightning_tgnn.strategies.parts.run import Run
-from lightning_tgnn.types import RankLayout, WeightUpdates
+from lightning_tgnn.types import RankLayout, Run, WeightUpdates
 
 RANKS, STEPS, LR, DECAY, CLIP = 3, 7, 0.2, 0.3, 0.4
 WIDTH = 3
@@ -259,7 +259,8 @@ def on_rank(rank, ranks):
 
 def open_rank(name, case, groups, rank, count):
     run = Run(
-        plan=SimpleNamespace(layout=RankLayout.of(count)),
+        layout=RankLayout.of(count),
+        schedule=DataParallel(),
         rank=rank,
         task=None,
         trainer=None,

@@ -171,7 +171,7 @@ def refusals(rank, ranks, folder):
     fit(CDFGNNStrategy(partition=files["good"]), ranks, epochs=1)
     apart = CDFGNNStrategy(partition=(part + rank) % ranks)
     fit(apart, ranks, epochs=1)
-    assert torch.equal(apart.replica_state._part.long(), part)  # that of the first rank, whatever the others were given
+    assert torch.equal(apart.replica_state._cut.long(), part)  # that of the first rank, whatever the others were given
 
     split = torch.eye(3, dtype=torch.bool)
     edge = torch.tensor([0])

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy
 from lightning_tgnn.data import generate_graph
-from lightning_tgnn.strategies.processes import termination
+from lightning_tgnn.strategies.processes import signals
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 
@@ -76,7 +76,7 @@ def trial(rank, folder, number):
 
 def on_rank(rank, ranks, folder):
     as_torchrun(rank, ranks)
-    termination._EVALUATION_BATCHES = 2  # a validation here has few
+    signals._EVALUATION_BATCHES = 2  # a validation here has few
     once = fit(*prepare(), sven(), ranks, epochs=EPOCHS)
     places = []
     for number in range(TRIALS):

@@ -8,7 +8,7 @@ import torch
 
 from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
-from lightning_tgnn.strategies.parts.edge_partition import choose_edge_partition
+from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from lightning_tgnn.types import Pass
 from tests.replay.slow_sums import SlowSums
 

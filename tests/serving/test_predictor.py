@@ -272,7 +272,7 @@ def test_pieces_of_candidates_and_nodes_change_nothing(tmp_path, monkeypatch):
     predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store))
     whole = predictor.top_k([1, 2, 3], k=7), predictor.embed(np.arange(60))
     monkeypatch.setattr("lightning_tgnn.serving.ranking._CANDIDATES_PER_PIECE", 3)
-    monkeypatch.setattr("lightning_tgnn.models.memory.link_predictor._PAIRS_PER_CHUNK", {"cpu": 2})
+    monkeypatch.setattr("lightning_tgnn.models.memory.heads._PAIRS_PER_CHUNK", {"cpu": 2})
     pieces = predictor.top_k([1, 2, 3], k=7), predictor.embed(np.arange(60))
     np.testing.assert_allclose(whole[0].probabilities, pieces[0].probabilities, atol=1e-6)
     assert (whole[0].destinations == pieces[0].destinations).all()

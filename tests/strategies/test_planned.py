@@ -1,13 +1,14 @@
 """A strategy of parts that a user chooses: what it takes, and what it refuses before there is a task."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lightning_tgnn import LinkPrediction, TemporalDataModule
+from lightning_tgnn import LinkPrediction, SvenStrategy, TemporalDataModule
 from lightning_tgnn.algorithms.schedules import DataParallel, WholeGraph
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts import InOrder, MeanGradients, Pipelined, Replicated, Sharded, VertexCut, WholeStep
@@ -65,6 +66,26 @@ def test_an_option_that_there_is_not_is_refused():
         PlannedStrategy(**OF_EVENTS, staleness=1)
 
 
+@pytest.mark.parametrize("delay", [-1, 2, True, 0.5])
+def test_a_delay_is_refused_by_the_name_that_a_user_has_written(delay):
+    with pytest.raises(InvalidArgumentError, match=r"^delay must be "):
+        MeanGradients(delay)
+    with pytest.raises(InvalidArgumentError, match=r"^staleness must be "):
+        SvenStrategy(staleness=delay)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cure"),
+    [(lambda: PlannedStrategy(**OF_EVENTS), "or delay=0"), (lambda: SvenStrategy(staleness=1), "or staleness=0")],
+)
+def test_a_loss_scale_is_refused_with_the_argument_that_a_user_has_written(strategy, cure):
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), precision="16-mixed")
+    run = SimpleNamespace(group_of=lambda family: None, ranks=1, device=torch.device("cpu"))
+    updates = strategy().plan(None, trainer).updates.open(run)
+    with pytest.raises(InvalidArgumentError, match=cure):
+        updates.check(trainer)
+
+
 @pytest.mark.parametrize("missing", ["schedule", "store", "order"])
 def test_a_part_that_is_not_given_is_missed(missing):
     with pytest.raises(TypeError, match=missing):
@@ -119,7 +140,7 @@ def train(strategy, *tasks, **options):
     sizes = {"memory_dim": 4, "embedding_dim": 4, "time_dim": 4}
     trainer = pl.Trainer(strategy=strategy, **settings)
     for task in tasks:
-        with pytest.raises(InvalidArgumentError, match="staleness must be 0 with several optimizers"):
+        with pytest.raises(InvalidArgumentError, match="delay must be 0 with several optimizers"):
             trainer.fit(task, datamodule=data)
     trainer.fit(LinkPrediction("tgn", **sizes), datamodule=data)
     return order

@@ -141,8 +141,8 @@ KINDS = [  # streams that are good for another task
     ("node", {"labels": np.stack([LABELS] * 3, 1)}, NODE, "'3 labels per event'; give the stream such labels"),
     ("node", {"labels": np.arange(EVENTS) % 3}, NODE, "'3 classes'; give the stream such labels"),
     ("edge", {"labels": at(LABELS, 5, 10**9)}, "without gaps, below 1000", "'1000000001 classes'; give the stream"),
-    ("edge", {"labels": at(LABELS - 9, -1, 1)}, "known for some events of the training part", "'none'; give labels of"),
-    ("node", {"labels": at(LABELS - 9, -1, 1)}, "known for some events of the training part", "'none'; give labels of"),
+    ("edge", {"labels": at(LABELS - 9, -1, 1)}, "known for some events of the training split", "'none'; give labels"),
+    ("node", {"labels": at(LABELS - 9, -1, 1)}, "known for some events of the training split", "'none'; give labels"),
 ]
 
 

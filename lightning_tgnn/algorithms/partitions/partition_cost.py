@@ -23,7 +23,7 @@ class BalanceReport:
         cost: int64 [M], rows that each rank receives and sends, the off-diagonal column and row sums of ``matrix``.
         maximum: The largest cost.
         max_over_mean: The largest cost over the mean one; 1 is perfect balance, and what no traffic at all gives.
-        saved: int64 [M], the printed Eq. 5: demand of each rank inside its own part. That traffic is *saved*, so
+        saved: int64 [M], the printed Eq. 5: demand of each rank for its own nodes. That traffic is *saved*, so
             minimising its maximum would minimise the wrong thing; it is here to compare with the paper's figures.
     """
 

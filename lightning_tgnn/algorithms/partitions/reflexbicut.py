@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -88,8 +87,8 @@ class _Contested:
     """What step 1 leaves: contested ``nodes`` (int64 [C]), their ``cost`` [C, M] and the ``base`` [M] of the ranks."""
 
     nodes: Tensor
-    cost: Any
-    base: Any
+    cost: np.ndarray
+    base: np.ndarray
 
 
 def _settle(demand: Demand) -> tuple[Tensor, _Contested]:
@@ -120,7 +119,7 @@ def _settle(demand: Demand) -> tuple[Tensor, _Contested]:
     return owner, _Contested(contested, cost.numpy(), base.numpy())
 
 
-def _starts(rest: _Contested, demand: Demand, price_rounds: int) -> Iterator[tuple[Any, Any]]:
+def _starts(rest: _Contested, demand: Demand, price_rounds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield owners of the contested nodes, and the nodes, most decided first."""
     from lightning_tgnn.algorithms.partitions import reflexbicut_loops as loops
 
@@ -134,7 +133,7 @@ def _starts(rest: _Contested, demand: Demand, price_rounds: int) -> Iterator[tup
         yield method(demand.num_nodes, demand.num_ranks)[rest.nodes].numpy(), order
 
 
-def _least_cut(rest: _Contested, prices: Any, order: Any, floor: int) -> Any:
+def _least_cut(rest: _Contested, prices: np.ndarray, order: np.ndarray, floor: int) -> np.ndarray:
     """Return the owners that the least capacity gives, by binary search above ``floor``."""
     from lightning_tgnn.algorithms.partitions import reflexbicut_loops as loops
 
@@ -150,7 +149,7 @@ def _least_cut(rest: _Contested, prices: Any, order: Any, floor: int) -> Any:
     return best
 
 
-def _revisited(rest: _Contested, owner: Any, order: Any, sweeps: int) -> tuple[int, int, Any]:
+def _revisited(rest: _Contested, owner: np.ndarray, order: np.ndarray, sweeps: int) -> tuple[int, int, np.ndarray]:
     """Return the maximum cost, the sum of the costs, and the owners after step 3."""
     from lightning_tgnn.algorithms.partitions import reflexbicut_loops as loops
 

@@ -1,4 +1,4 @@
-"""Replicas of the vertices of a vertex-cut: which parts have them, which one is the master, and what that costs."""
+"""Replicas of the vertices of a vertex-cut: which ranks have them, which one is the master, and what that costs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Replicas:
     """Where the vertices of a vertex-cut are, and by what way their values meet.
 
     Attributes:
-        present: bool [P, N], which parts have a vertex; one without edges is in one part.
-        master: int64 [N], the part whose replica sums up the others.
-        leader: int64 [H, N], the part that speaks for the replicas of a host: the master on its own, any of them on
+        present: bool [P, N], which ranks have a vertex; one without edges is on one rank.
+        master: int64 [N], the rank whose replica sums up the others.
+        leader: int64 [H, N], the rank that speaks for the replicas of a host: the master on its own, any of them on
             another, -1 where there is none.
-        hosts: int64 [P], the host of every part.
+        hosts: int64 [P], the host of every rank.
     """
 
     present: Tensor
@@ -28,62 +28,62 @@ class Replicas:
     hosts: Tensor
 
     @classmethod
-    def of(cls, src: Tensor, dst: Tensor, part: Tensor, num_nodes: int, hosts: Tensor) -> Replicas:
+    def of(cls, src: Tensor, dst: Tensor, owner: Tensor, num_nodes: int, hosts: Tensor) -> Replicas:
         """Return those of a cut.
 
         The master is on the host with the most replicas, so that most of them reach it without leaving theirs; among
-        the parts of a host, vertices take turns.
+        the ranks of a host, vertices take turns.
 
         Args:
             src: Integers [E].
             dst: Integers [E].
-            part: Integers [E], the part of every edge.
+            owner: Integers [E], the rank of every edge.
             num_nodes: N.
-            hosts: int64 [P], the host of every part.
+            hosts: int64 [P], the host of every rank.
         """
-        parts, num_hosts = len(hosts), int(hosts.max()) + 1
-        present = torch.zeros(parts, num_nodes, dtype=torch.bool)
+        ranks, num_hosts = len(hosts), int(hosts.max()) + 1
+        present = torch.zeros(ranks, num_nodes, dtype=torch.bool)
         for ends in (src, dst):
-            for some, places in zip(ends.split(_CHUNK), part.split(_CHUNK), strict=True):
+            for some, places in zip(ends.split(_CHUNK), owner.split(_CHUNK), strict=True):
                 present[places.long(), some.long()] = True
         nodes = torch.arange(num_nodes)
         alone = nodes[~present.any(0)]
-        present[alone % parts, alone] = True
+        present[alone % ranks, alone] = True
         master = torch.empty(num_nodes, dtype=torch.int64)
         leader = torch.empty(num_hosts, num_nodes, dtype=torch.int64)
         for some in nodes.split(_CHUNK):
             here = present[:, some]
-            turn = ((torch.arange(parts).unsqueeze(1) + some) % parts).masked_fill_(~here, -1)
+            turn = ((torch.arange(ranks).unsqueeze(1) + some) % ranks).masked_fill_(~here, -1)
             on_host = torch.zeros(num_hosts, len(some), dtype=torch.int64).index_add_(0, hosts, here.long())
-            master[some] = (on_host[hosts] * parts + turn).masked_fill_(~here, -1).argmax(0)
+            master[some] = (on_host[hosts] * ranks + turn).masked_fill_(~here, -1).argmax(0)
             for host in range(num_hosts):
                 best, first = turn.masked_fill((hosts != host).unsqueeze(1), -1).max(0)
                 leader[host, some] = first.masked_fill_(best < 0, -1)
         leader[hosts[master], nodes] = master
         return cls(present, master, leader, hosts)
 
-    def hops(self, nodes: Tensor, part: int, *, relay: bool = True) -> list[Tensor]:
-        """Return where a part sends the values of vertices in each hop on their way to the masters, int64 [n]; -1: not.
+    def hops(self, nodes: Tensor, rank: int, *, relay: bool = True) -> list[Tensor]:
+        """Return where a rank sends the values of vertices in each hop on their way to the masters, int64 [n]; -1: not.
 
         With ``relay`` the first hop ends at the leaders of hosts and the second at the masters, so that a vertex
-        crosses to another host once. Where no host has two parts, or there is only one host, one hop does it.
+        crosses to another host once. Where no host has two ranks, or there is only one host, one hop does it.
 
         Args:
             nodes: int64 [n], vertices.
-            part: Whose replicas.
+            rank: Whose replicas.
             relay: Go by the leaders.
         """
-        absent, master = ~self.present[part, nodes], self.master[nodes]
-        absent |= master == part
+        absent, master = ~self.present[rank, nodes], self.master[nodes]
+        absent |= master == rank
         if not relay or not self.relays:
             return [master.masked_fill(absent, -1)]
-        leader = self.leader[self.hosts[part], nodes]
-        leads = leader == part
+        leader = self.leader[self.hosts[rank], nodes]
+        leads = leader == rank
         return [leader.masked_fill(absent | leads, -1), master.masked_fill(absent | ~leads, -1)]
 
     @property
     def relays(self) -> bool:
-        """Whether there are several hosts, and one with several parts."""
+        """Whether there are several hosts, and one with several ranks."""
         return 1 < len(self.leader) < len(self.hosts)
 
 
@@ -93,7 +93,7 @@ class CutReport:
 
     Attributes:
         replication_factor: Replicas per vertex.
-        edge_imbalance: Edges of the part that has the most, over the mean.
+        edge_imbalance: Edges of the rank that has the most, over the mean.
         vertex_imbalance: The same of vertices.
         inner: Pairs of a mirror and its master on one host: messages of a gather, and of a scatter, within hosts.
         outer: The same between hosts.
@@ -108,15 +108,15 @@ class CutReport:
     crossing: int
 
 
-def cut_report(part: Tensor, replicas: Replicas) -> CutReport:
+def cut_report(owner: Tensor, replicas: Replicas) -> CutReport:
     """Return what a cut costs.
 
     Args:
-        part: Integers [E], the part of every edge.
+        owner: Integers [E], the rank of every edge.
         replicas: Of this cut.
     """
-    parts, num_nodes = replicas.present.shape
-    edges = sum(torch.bincount(some.long(), minlength=parts) for some in part.split(_CHUNK))
+    ranks, num_nodes = replicas.present.shape
+    edges = sum(torch.bincount(some.long(), minlength=ranks) for some in owner.split(_CHUNK))
     assert isinstance(edges, Tensor)
     vertices = replicas.present.sum(1)
     home = replicas.hosts[replicas.master]

@@ -1,4 +1,4 @@
-"""Vertex-cut partitions: every edge belongs to one part, a vertex is in each part that has an edge of it."""
+"""Vertex-cut partitions: every edge belongs to one rank, a vertex is on each rank that has an edge of it."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def vertex_cut(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> Tensor:
-    """Assign every edge to a part.
+    """Assign every edge to a rank.
 
     The ends may be mapped from files; besides them and the result an order of the edges is held in memory, and a byte
-    for each vertex and part.
+    for each vertex and rank.
 
-    ``"hierarchical"`` takes edges by the sum of their ends' degrees and gives each to the part of the least
+    ``"hierarchical"`` takes edges by the sum of their ends' degrees and gives each to the rank of the least
     ``(1 - gamma) * new replicas + gamma * hosts new to a vertex + alpha * edges + beta * vertices`` (CDFGNN, Eq. 24);
     ``"ebv"`` is the same with gamma = 0. ``"hdrf"`` (Petroni et al., CIKM 2015) prefers to cut vertices of high degree,
-    ``"random"`` hashes the edge, ``"metis"`` gives an edge to the METIS part of its destination.
+    ``"random"`` hashes the edge, ``"metis"`` gives an edge to the rank that METIS gives its destination.
 
     Args:
         src: Integers [E].
         dst: Integers [E].
         num_nodes: N.
-        hosts: int64 [P], the host of every part, from 0 on.
+        hosts: int64 [P], the host of every rank, from 0 on.
         method: One of `CUT_METHODS`.
-        gamma: Weight of hosts against parts, of ``"hierarchical"`` alone, in [0, 1].
+        gamma: Weight of hosts against ranks, of ``"hierarchical"`` alone, in [0, 1].
         alpha: Weight of the balance of edges.
         beta: Weight of the balance of vertices.
 
@@ -51,7 +51,7 @@ def vertex_cut(
         int32 [E].
 
     Raises:
-        InvalidArgumentError: There is no such method, no edge, fewer edges than parts, or an id out of range.
+        InvalidArgumentError: There is no such method, no edge, fewer edges than ranks, or an id out of range.
     """
     check_choice("partition", method, CUT_METHODS)
     check_int("num_nodes", num_nodes, minimum=1, cure="give the number of nodes, N")
@@ -102,13 +102,13 @@ def _by_evaluation(
     )
 
 
-def _by_hash(src: Tensor, dst: Tensor, parts: int) -> Tensor:
+def _by_hash(src: Tensor, dst: Tensor, ranks: int) -> Tensor:
     pieces = zip(src.split(_CHUNK), dst.split(_CHUNK), strict=True)
-    return torch.cat([(counter_hash(one.long(), other.long()) % parts).to(torch.int32) for one, other in pieces])
+    return torch.cat([(counter_hash(one.long(), other.long()) % ranks).to(torch.int32) for one, other in pieces])
 
 
-def _by_hdrf(src: Tensor, dst: Tensor, num_nodes: int, parts: int) -> Tensor:
+def _by_hdrf(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
     from lightning_tgnn.algorithms.partitions.vertex_cut_loops import assign_by_hdrf
 
-    seen = np.zeros((num_nodes, parts), np.uint8)
+    seen = np.zeros((num_nodes, ranks), np.uint8)
     return torch.from_numpy(assign_by_hdrf(src.numpy(), dst.numpy(), seen, 1.1))

@@ -1,4 +1,4 @@
-"""The compiled loops that assign edges to parts one after the other."""
+"""The compiled loops that assign edges to ranks one after the other."""
 
 from __future__ import annotations
 
@@ -40,38 +40,38 @@ def order_by_degrees(src: Any, dst: Any, num_nodes: int, order: Any) -> None:
 def assign_by_evaluation(
     src: Any, dst: Any, order: Any, hosts: Any, seen: Any, seen_by_host: Any, gamma: float, alpha: float, beta: float
 ) -> Any:
-    """Assign each edge to the part of the least evaluation (CDFGNN, Eq. 24); the first of equal ones.
+    """Assign each edge to the rank of the least evaluation (CDFGNN, Eq. 24); the first of equal ones.
 
     Args:
         src: Integers [E].
         dst: Integers [E].
         order: Integers [E], positions of the edges in the order of assignment.
-        hosts: int64 [P], the host of every part.
-        seen: uint8 [N, P], which parts have a vertex; written.
+        hosts: int64 [P], the host of every rank.
+        seen: uint8 [N, P], which ranks have a vertex; written.
         seen_by_host: uint8 [N, H], which hosts have it; written.
-        gamma: Weight of hosts against parts.
+        gamma: Weight of hosts against ranks.
         alpha: Weight of the balance of edges.
         beta: Weight of the balance of vertices.
 
     Returns:
-        int32 [E], the part of every edge.
+        int32 [E], the rank of every edge.
     """
-    parts = len(hosts)
+    ranks = len(hosts)
     part_of = np.empty(len(src), np.int32)
-    edge_cost, vertex_cost = np.zeros(parts), np.zeros(parts)
-    edge_step = alpha * parts / max(len(src), 1)
-    vertex_step = beta * parts / max(len(seen), 1)
+    edge_cost, vertex_cost = np.zeros(ranks), np.zeros(ranks)
+    edge_step = alpha * ranks / max(len(src), 1)
+    vertex_step = beta * ranks / max(len(seen), 1)
     for place in range(len(order)):
         edge = order[place]
         u, v = src[edge], dst[edge]
         best, least = 0, np.inf
-        for part in range(parts):
-            host = hosts[part]
-            new = 2.0 - seen[u, part] - seen[v, part]
+        for rank in range(ranks):
+            host = hosts[rank]
+            new = 2.0 - seen[u, rank] - seen[v, rank]
             new_to_host = 2.0 - seen_by_host[u, host] - seen_by_host[v, host]
-            cost = (1 - gamma) * new + gamma * new_to_host + edge_cost[part] + vertex_cost[part]
+            cost = (1 - gamma) * new + gamma * new_to_host + edge_cost[rank] + vertex_cost[rank]
             if cost < least:
-                best, least = part, cost
+                best, least = rank, cost
         part_of[edge] = best
         edge_cost[best] += edge_step
         for end in (u, v):
@@ -84,21 +84,21 @@ def assign_by_evaluation(
 
 @njit(nogil=True, cache=True)
 def assign_by_hdrf(src: Any, dst: Any, seen: Any, balance: float) -> Any:
-    """Assign each edge, in the order given, to the part of the highest score of HDRF.
+    """Assign each edge, in the order given, to the rank of the highest score of HDRF.
 
     Args:
         src: Integers [E].
         dst: Integers [E].
-        seen: uint8 [N, P], which parts have a vertex; written.
+        seen: uint8 [N, P], which ranks have a vertex; written.
         balance: Weight of the balance of edges, lambda.
 
     Returns:
         int32 [E].
     """
-    parts = seen.shape[1]
+    ranks = seen.shape[1]
     part_of = np.empty(len(src), np.int32)
     degree = np.zeros(len(seen), np.int64)
-    load = np.zeros(parts, np.int64)
+    load = np.zeros(ranks, np.int64)
     for edge in range(len(src)):
         u, v = src[edge], dst[edge]
         degree[u] += 1
@@ -106,14 +106,14 @@ def assign_by_hdrf(src: Any, dst: Any, seen: Any, balance: float) -> Any:
         share = degree[u] / (degree[u] + degree[v])
         least, greatest = load.min(), load.max()
         best, highest = 0, -np.inf
-        for part in range(parts):
-            score = balance * (greatest - load[part]) / (1.0 + greatest - least)
-            if seen[u, part]:
+        for rank in range(ranks):
+            score = balance * (greatest - load[rank]) / (1.0 + greatest - least)
+            if seen[u, rank]:
                 score += 2.0 - share
-            if seen[v, part]:
+            if seen[v, rank]:
                 score += 1.0 + share
             if score > highest:
-                best, highest = part, score
+                best, highest = rank, score
         part_of[edge] = best
         load[best] += 1
         seen[u, best] = 1

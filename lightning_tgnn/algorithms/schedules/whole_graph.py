@@ -12,7 +12,7 @@ from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 
 @dataclass(frozen=True)
 class WholeGraph(Schedule):
-    """All ranks work on the whole graph, each on the part that the store gives it; there are no events."""
+    """All ranks work on the whole graph, each on the subgraph that the store gives it; there are no events."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sums"})
     offers: ClassVar[frozenset[str]] = frozenset({"graph"})

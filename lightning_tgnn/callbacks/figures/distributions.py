@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
@@ -11,23 +9,25 @@ from torch import Tensor
 from lightning_tgnn.algorithms.streams.score_bins import bin_counts
 from lightning_tgnn.callbacks.figures.system_figures import BINS, HeldMemory
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_curve, write_histogram, writers_of
+from lightning_tgnn.metrics import LinkMetrics
+from lightning_tgnn.types import HoldingStore
 
 
 def over_ranks(trainer: pl.Trainer, values: Tensor, operation: str) -> Tensor:
     """Return the sum or the maximum over the ranks, on the CPU; all of them have to call it."""
     strategy = trainer.strategy
-    reduced: Any = strategy.reduce(values.to(strategy.root_device), reduce_op=operation)
+    reduced = strategy.reduce(values.to(strategy.root_device), reduce_op=operation)
     return reduced.cpu()
 
 
-def log_memory(trainer: pl.Trainer, store: Any) -> None:
+def log_memory(trainer: pl.Trainer, store: object) -> None:
     """Log norm and age of the rows of node state; on all ranks.
 
     Args:
         trainer: Whose loggers.
         store: The state store; one that does not tell which rows it holds is left alone.
     """
-    if not hasattr(store, "held"):
+    if not isinstance(store, HoldingStore):
         return
     held = HeldMemory.of(store.held())
     norm, latest, earliest = over_ranks(trainer, held.highest(), "max").tolist()
@@ -43,19 +43,19 @@ def log_memory(trainer: pl.Trainer, store: Any) -> None:
             writer.add_scalar("memory/broken_rows", counts[-1], trainer.global_step)
 
 
-def log_scores(trainer: pl.Trainer, part: str, metrics: Any) -> None:
+def log_scores(trainer: pl.Trainer, split: str, metrics: object) -> None:
     """Log the probabilities of true destinations and negatives of a finished evaluation; on all ranks.
 
     Args:
         trainer: Whose loggers.
-        part: ``"val"`` or ``"test"``.
+        split: ``"val"`` or ``"test"``.
         metrics: Of the task; those that keep no scores are left alone.
     """
-    if not callable(getattr(metrics, "scores", None)):
+    if not isinstance(metrics, LinkMetrics):
         return
     counts = torch.stack([bin_counts(logits.sigmoid(), 0, 1, 2 * BINS) for logits in metrics.scores()])
     positives, negatives = over_ranks(trainer, counts, "sum")
     for writer in writers_of(trainer):
-        write_histogram(writer, f"scores/{part}_positive", positives, 0, 1, trainer.global_step)
-        write_histogram(writer, f"scores/{part}_negative", negatives, 0, 1, trainer.global_step)
-        write_curve(writer, f"scores/{part}_curve", positives, negatives, trainer.global_step)
+        write_histogram(writer, f"scores/{split}_positive", positives, 0, 1, trainer.global_step)
+        write_histogram(writer, f"scores/{split}_negative", negatives, 0, 1, trainer.global_step)
+        write_curve(writer, f"scores/{split}_curve", positives, negatives, trainer.global_step)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.volume import BatchShape, depcache_volume, depcomm_volume, sven_volume
+from lightning_tgnn.comm import Flow
 from lightning_tgnn.types import StateSpec
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _OF_FLOW = ("sent", "received", "waited", "in_flight")
 _OF_BATCHES = ("entries", "distinct", "written", "distinct_written", "asked", "found")
@@ -38,7 +42,7 @@ class Counts:
     distinct_written: float
     asked: float
     found: float
-    flows: Mapping[str, Any]
+    flows: Mapping[str, Flow]
 
     def packed(self) -> Tensor:
         """Return float64 [6 + 4 operations], operations in alphabetical order."""
@@ -98,7 +102,7 @@ def _repeated(entries: float, distinct: float) -> float:
     return 1 - distinct / entries if entries else 0.0
 
 
-def residual_figure(sent: Tensor) -> Any:
+def residual_figure(sent: Tensor) -> Figure:
     """Return a matplotlib figure of ``J C_max - C``, by how much each pair of ranks stays under the busiest (Eq. 2).
 
     Args:

@@ -109,7 +109,7 @@ def keeping(embeddings: LatestEmbeddings, trainer: pl.Trainer, method: Callable[
     """
 
     @wraps(method)
-    def kept(*arguments: Any) -> Tensor:
+    def kept(*arguments: object) -> Tensor:
         made, batch = method(*arguments), arguments[-1]
         if trainer.validating and isinstance(batch, EventBatch):
             embeddings.add(_of_events(batch, made))
@@ -130,3 +130,24 @@ def _of_events(batch: EventBatch, made: Tensor) -> Embedded:
         vectors=made[: 2 * len(batch)].float().unflatten(0, (2, len(batch))).transpose(0, 1).flatten(0, 1),
         labels=sides.repeat(len(batch)),
     )
+
+
+class ReplacedMethods:
+    """Puts functions in the place of an object's methods and takes them away again; the class stays as it is."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[object, str, dict[str, object]]] = []
+
+    def replace(self, owner: object, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Put what ``make`` returns for a method in its place."""
+        own = {name: vars(owner)[name]} if name in vars(owner) else {}
+        self._before.append((owner, name, own))
+        setattr(owner, name, make(getattr(owner, name)))
+
+    def undo(self) -> None:
+        """Put everything back, the latest first."""
+        while self._before:
+            owner, name, own = self._before.pop()
+            delattr(owner, name)
+            for key, value in own.items():
+                setattr(owner, key, value)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from lightning_tgnn.comm import Flow, Traffic
 
 
 class StepTraffic:
     """Adds up, per operation, what comes between `begin` and `end`.
 
     Args:
-        traffic: `lightning_tgnn.comm.Traffic`, which others may read as well.
+        traffic: Which others may read as well.
 
     Attributes:
-        flows: `lightning_tgnn.comm.Flow` of every operation.
+        flows: Of every operation.
         steps: Steps that they are of.
     """
 
-    def __init__(self, traffic: Any) -> None:
+    def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
-        self._mark: dict[str, Any] = {}
+        self._mark: dict[str, Flow] = {}
         self.clear()
 
     def clear(self) -> None:
         """Start anew."""
-        self.flows: dict[str, Any] = {}
+        self.flows: dict[str, Flow] = {}
         self.steps = 0
 
     def begin(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +33,7 @@ class BatchCounts:
     written: int = 0
     distinct_written: int = 0
 
-    def add(self, batch: Any) -> None:
+    def add(self, batch: object) -> None:
         """Count a batch; those of static graphs have nothing to count."""
         if isinstance(batch, EventBatch):
             self.events += len(batch)

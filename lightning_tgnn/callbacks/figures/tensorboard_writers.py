@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
@@ -11,16 +11,75 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.score_bins import precision_recall
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def writers_of(trainer: pl.Trainer) -> list[Any]:
+
+@runtime_checkable
+class TensorBoardWriter(Protocol):
+    """What is asked of a SummaryWriter of TensorBoard."""
+
+    def add_scalar(self, tag: str, scalar_value: Tensor, global_step: int) -> None:
+        """Write a number."""
+        ...
+
+    def add_histogram_raw(
+        self,
+        tag: str,
+        min: float,
+        max: float,
+        num: int,
+        sum: float,
+        sum_squares: float,
+        bucket_limits: list[float],
+        bucket_counts: list[float],
+        global_step: int,
+    ) -> None:
+        """Write values that are counted already."""
+        ...
+
+    def add_pr_curve_raw(
+        self,
+        tag: str,
+        true_positive_counts: object,
+        false_positive_counts: object,
+        true_negative_counts: object,
+        false_negative_counts: object,
+        precision: object,
+        recall: object,
+        global_step: int,
+        num_thresholds: int,
+    ) -> None:
+        """Write a precision-recall curve."""
+        ...
+
+    def add_embedding(
+        self, mat: Tensor, metadata: list[list[str]], metadata_header: list[str], global_step: int, tag: str
+    ) -> None:
+        """Write points for the projector."""
+        ...
+
+
+@runtime_checkable
+class FigureWriter(Protocol):
+    """What shows pictures."""
+
+    def add_figure(self, tag: str, figure: Figure, global_step: int) -> None:
+        """Show a picture."""
+        ...
+
+
+def writers_of(trainer: pl.Trainer) -> list[TensorBoardWriter]:
     """Return the TensorBoard writers of the first rank; the other ranks have none."""
     if not trainer.is_global_zero:
         return []
     writers = [getattr(logger, "experiment", None) for logger in trainer.loggers]
-    return [writer for writer in writers if hasattr(writer, "add_histogram_raw")]
+    return [writer for writer in writers if isinstance(writer, TensorBoardWriter)]
 
 
-def write_histogram(writer: Any, tag: str, counts: Tensor, lowest: float, highest: float, step: int) -> None:
+def write_histogram(
+    writer: TensorBoardWriter, tag: str, counts: Tensor, lowest: float, highest: float, step: int
+) -> None:
     """Write values counted in equal bins; the sums that TensorBoard wants as well are those of the bins' centres.
 
     Args:
@@ -46,7 +105,7 @@ def write_histogram(writer: Any, tag: str, counts: Tensor, lowest: float, highes
     )
 
 
-def write_curve(writer: Any, tag: str, positives: Tensor, negatives: Tensor, step: int) -> None:
+def write_curve(writer: TensorBoardWriter, tag: str, positives: Tensor, negatives: Tensor, step: int) -> None:
     """Write the precision-recall curve of scores in [0, 1], counted as in `precision_recall`."""
     curve = {name: values.numpy() for name, values in precision_recall(positives, negatives).items()}
     writer.add_pr_curve_raw(
@@ -62,7 +121,9 @@ def write_curve(writer: Any, tag: str, positives: Tensor, negatives: Tensor, ste
     )
 
 
-def write_points(writer: Any, points: Tensor, labels: Sequence[Sequence[Any]], header: list[str], step: int) -> None:
+def write_points(
+    writer: TensorBoardWriter, points: Tensor, labels: Sequence[Sequence[object]], header: list[str], step: int
+) -> None:
     """Write points for the projector.
 
     Args:
@@ -74,3 +135,11 @@ def write_points(writer: Any, points: Tensor, labels: Sequence[Sequence[Any]], h
     """
     rows = [[str(value) for value in row] for row in labels]
     writer.add_embedding(points, metadata=rows, metadata_header=header, global_step=step, tag="embeddings")
+
+
+def write_figure(trainer: pl.Trainer, tag: str, draw: Callable[[], Figure]) -> None:
+    """Give a picture to the loggers that show some; where none does, nothing is drawn."""
+    for logger in trainer.loggers:
+        writer = getattr(logger, "experiment", None)
+        if isinstance(writer, FigureWriter):
+            writer.add_figure(tag, draw(), trainer.global_step)

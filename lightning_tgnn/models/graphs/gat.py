@@ -1,4 +1,4 @@
-"""GAT on a part of a graph (Velickovic et al., ICLR 2018)."""
+"""GAT on a subgraph (Velickovic et al., ICLR 2018)."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ class GAT(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(hidden_dim) if layer_norm else nn.Identity() for _ in layers)
         self.dropouts = nn.ModuleList(ReplicaDropout(dropout, layer) for layer in range(num_layers))
 
-    def forward(self, part: Subgraph, replicas: ReplicaSum) -> Tensor:
+    def forward(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
         """Return logits, float32 [n, C], the same at every replica of a vertex."""
-        hidden = part.features
+        hidden = subgraph.features
         for number, layer in enumerate(self.layers):
-            hidden = layer(self.dropouts[number](hidden, part), part.edges, replicas)
+            hidden = layer(self.dropouts[number](hidden, subgraph), subgraph.edges, replicas)
             if number < len(self.norms):
                 hidden = nn.functional.elu(self.norms[number](hidden))
         return hidden

@@ -1,4 +1,4 @@
-"""GCN on a part of a graph (Kipf and Welling, ICLR 2017)."""
+"""GCN on a subgraph (Kipf and Welling, ICLR 2017)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class GCN(nn.Module):
         for parameter in self.weights.parameters():
             nn.init.xavier_uniform_(parameter)
 
-    def forward(self, part: Subgraph, replicas: ReplicaSum) -> Tensor:
+    def forward(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
         """Return logits, float32 [n, C], the same at every replica of a vertex."""
-        hidden = part.features
+        hidden = subgraph.features
         for layer, weight in enumerate(self.weights):
-            rows = weight(self.dropouts[layer](hidden, part))
-            hidden = replicas(sparse_product(part.edges, part.edges.weights, rows), f"layer {layer}")
+            rows = weight(self.dropouts[layer](hidden, subgraph))
+            hidden = replicas(sparse_product(subgraph.edges, subgraph.edges.weights, rows), f"layer {layer}")
             hidden = hidden + self.biases[layer]
             if layer < len(self.norms):
                 hidden = self.norms[layer](hidden).relu()

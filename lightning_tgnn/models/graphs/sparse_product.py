@@ -1,4 +1,4 @@
-"""Products of a part's edges with the rows of its vertices, with gradients of both."""
+"""Products of a subgraph's edges with the rows of its vertices, with gradients of both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sparse_product(edges: SparseRows, weights: Tensor, rows: Tensor) -> Tensor:
     """Return for every vertex the weighted sum over the edges into it, [n, d].
 
     Args:
-        edges: Of the part.
+        edges: Of the subgraph.
         weights: float32 [e], in the order of ``edges.columns``.
         rows: float32 [n, d]; those of a lower precision are taken as such.
     """

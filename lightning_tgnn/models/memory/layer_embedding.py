@@ -67,7 +67,7 @@ class LayerEmbedding(Embedding):
             raise InvalidArgumentError(refusal("layer", f"of {self.embedding_dim} values per root", received, cure))
         return flat
 
-    def _called(self, ends: tuple[Tensor, Tensor], edges: NeighborEdges) -> Any:
+    def _called(self, ends: tuple[Tensor, Tensor], edges: NeighborEdges) -> object:
         if self.is_pyg:
             attributes = {} if self.time_encoder is None else {"edge_attr": self._attributes(edges)}
             return self.layer(ends, edges.edge_index, **attributes)

@@ -73,7 +73,7 @@ class TimeEncoder(nn.Module):
     encoding does not depend on whether a stream counts seconds or days.
 
     Longer times than ``longest`` count as that: a phase that training has hardly seen says nothing. Where activity
-    fades, as on CollegeMsg, most times of the test part are such.
+    fades, as on CollegeMsg, most times of the test split are such.
 
     Args:
         dim: Width of the encoding.

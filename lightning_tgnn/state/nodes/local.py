@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.types import StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import CommitHandle, FetchHandle, StateRows, StateSpec, StateUpdate
 
 
 class _Fetched:
@@ -52,13 +52,13 @@ class LocalStateStore:
                 mail_count=torch.zeros(size, dtype=torch.int64, device=device),
             )
 
-    def fetch(self, nodes: Tensor) -> _Fetched:
+    def fetch(self, nodes: Tensor) -> FetchHandle:
         """Read the rows of the distinct ``nodes``."""
         index = nodes.to(self.rows.memory.device)
         rows = StateRows(**{name: table.index_select(0, index) for name, table in self._tables().items()})
         return _Fetched(rows.to(nodes.device))
 
-    def commit(self, update: StateUpdate) -> _Committed:
+    def commit(self, update: StateUpdate) -> CommitHandle:
         """Write memory and deliver mails; a full mailbox loses its oldest mail."""
         update = update.to(self.rows.memory.device)
         self.rows.memory.index_copy_(0, update.nodes, update.memory)

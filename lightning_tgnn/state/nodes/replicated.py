@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.nodes.local import LocalStateStore
 from lightning_tgnn.state.nodes.update_exchange import UpdateUnderWay
 from lightning_tgnn.state.nodes.wire import MailCodec
-from lightning_tgnn.types import StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import CommitHandle, FetchHandle, RowExchange, StateRows, StateSpec, StateUpdate
 
 
 class ReplicatedStateStore(LocalStateStore):
@@ -23,7 +22,7 @@ class ReplicatedStateStore(LocalStateStore):
         device: Where the rows are kept.
     """
 
-    def __init__(self, spec: StateSpec, exchange: Exchange, device: torch.device | str = "cpu") -> None:
+    def __init__(self, spec: StateSpec, exchange: RowExchange, device: torch.device | str = "cpu") -> None:
         super().__init__(spec, device)
         self.exchange = exchange
         self._under_way: _Commit | None = None
@@ -38,12 +37,12 @@ class ReplicatedStateStore(LocalStateStore):
     def position(self, position: int) -> None:
         self._position = position
 
-    def fetch(self, nodes: Tensor) -> Any:
+    def fetch(self, nodes: Tensor) -> FetchHandle:
         """Read the rows of the distinct ``nodes``."""
         self._settle()
         return super().fetch(nodes)
 
-    def commit(self, update: StateUpdate) -> _Commit:  # type: ignore[override]
+    def commit(self, update: StateUpdate) -> CommitHandle:
         """Start to tell all ranks what this one's events write; of several ranks' writes the latest counts."""
         self._settle()
         self._under_way = _Commit(self, update.to(self.rows.memory.device))

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.comm import Conversation, Conversations, Exchange
+from lightning_tgnn.comm import Conversation, Conversations
 from lightning_tgnn.state.nodes.local import LocalStateStore, check_same_spec
 from lightning_tgnn.state.nodes.row_cache import RowCache
 from lightning_tgnn.state.nodes.step_fetch import PieceFetch, StepFetch
 from lightning_tgnn.state.nodes.update_exchange import UpdateUnderWay, by_owner
 from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
-from lightning_tgnn.types import FetchHandle, Stages, StateRows, StateSpec, StateUpdate, UpdatedRows
+from lightning_tgnn.types import FetchHandle, RowExchange, Stages, StateRows, StateSpec, StateUpdate, UpdatedRows
 
 _TABLES = tuple(field.name for field in fields(StateRows))
 
@@ -46,7 +46,7 @@ class ShardedStateStore:
         self,
         spec: StateSpec,
         owner: Tensor,
-        exchange: Exchange,
+        exchange: RowExchange,
         device: torch.device | str = "cpu",
         *,
         row_cache_mb: float = 256,

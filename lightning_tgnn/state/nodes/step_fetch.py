@@ -8,12 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lightning_tgnn.comm import Conversation, Exchange, PendingRows
+from lightning_tgnn.comm import Conversation
 from lightning_tgnn.state.nodes.local import LocalStateStore
 from lightning_tgnn.state.nodes.row_cache import RowCache
 from lightning_tgnn.state.nodes.update_exchange import by_owner
 from lightning_tgnn.state.nodes.wire import RowCodec
-from lightning_tgnn.types import StateRows
+from lightning_tgnn.types import RowExchange, RowHandle, StateRows
 
 _AT_ONCE = 0  # the message of rows that the step before does not change; those of the pieces follow
 
@@ -37,7 +37,7 @@ class RowSource(Protocol):
     local: LocalStateStore
     cache: RowCache
     row_codec: RowCodec
-    exchange: Exchange
+    exchange: RowExchange
     asked: int
     found: int
 
@@ -92,7 +92,7 @@ class StepFetch:
         self._missing = missing[order]
         self._of_missing = self.nodes[remote[self._missing]]
         self._arriving = [(message[order] == number).nonzero().squeeze(1) for number in range(messages)]
-        self._pending: list[PendingRows | None] = [None] * messages
+        self._pending: list[RowHandle | None] = [None] * messages
 
     def _cut(self, pieces: int, remote: Tensor, message: Tensor) -> list[Tensor]:
         """Return the places of the nodes in each piece."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.dedup import organize
-from lightning_tgnn.comm import Conversation, Exchange
+from lightning_tgnn.comm import Conversation
 from lightning_tgnn.state.nodes.wire import MailCodec, join, split
-from lightning_tgnn.types import StateUpdate
+from lightning_tgnn.types import RowExchange, StateUpdate
 
 Route = Callable[[Tensor], tuple[Tensor, list[int]]]
 """From nodes, int64 [L], to the places of those that travel, rank by rank, and how many go to each rank."""
@@ -33,7 +33,7 @@ class UpdateUnderWay:
         route: Who gets what.
     """
 
-    def __init__(self, update: StateUpdate, codec: MailCodec, exchange: Exchange, route: Route) -> None:
+    def __init__(self, update: StateUpdate, codec: MailCodec, exchange: RowExchange, route: Route) -> None:
         self._update, self._codec, self._exchange, self._route = update, codec, exchange, route
 
     def conversation(self) -> Conversation:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.traffic.row_changes import add_rows, changed_rows
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.replicas.hops import ReplicaHops
 from lightning_tgnn.state.replicas.rows import RowCoder, send_some
+from lightning_tgnn.types import RowExchange
 
 
 @dataclass
@@ -65,7 +65,7 @@ class ReplicaCache:
         self._first = True
 
     def update(
-        self, values: Tensor, threshold: float, coder: RowCoder, exchange: Exchange, operation: str
+        self, values: Tensor, threshold: float, coder: RowCoder, exchange: RowExchange, operation: str
     ) -> tuple[Tensor, SentRows]:
         """Take in this rank's values, float32 [n, k], and return the sums, float32 [n, k], and what was sent."""
         hops, known = self._hops, self.tables["known"]
@@ -90,7 +90,7 @@ class ReplicaCache:
         return summed, count
 
     def _gather(
-        self, values: Tensor, threshold: float, coder: RowCoder, exchange: Exchange, operation: str, count: SentRows
+        self, values: Tensor, threshold: float, coder: RowCoder, exchange: RowExchange, operation: str, count: SentRows
     ) -> Tensor:
         """Bring the tables behind the sums up to date and return which of the masters' sums that changes, bool [K]."""
         hops, own = self._hops, self.tables["own"]
@@ -147,6 +147,6 @@ class ReplicaCache:
         return dict(self.tables)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned for the same part."""
+        """Take over what `state_dict` returned for the same subgraph."""
         self.tables = {name: state[name].to(table.device).clone() for name, table in self.tables.items()}
         self._first = False

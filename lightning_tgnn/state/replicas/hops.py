@@ -15,7 +15,7 @@ SendRows = Callable[[Tensor, Tensor, tuple[Tensor, Tensor]], tuple[Tensor, Tenso
 
 
 class ReplicaHops:
-    """The hops of a part, and the vertices in them.
+    """The hops of a subgraph, and the vertices in them.
 
     Attributes:
         links: Of each hop, from the first to the last of a gather.
@@ -47,7 +47,7 @@ class ReplicaHops:
 
     @property
     def possible(self) -> int:
-        """Rows that this part sends where none is saved: its mirrors' up, and down one for each that it gathers."""
+        """Rows that this rank sends where none is saved: its mirrors' up, and down one for each that it gathers."""
         return sum(len(hop.mirrors) + len(hop.mastered) for hop in self.links)
 
     def scatter(self, data: Tensor, telling: Tensor, send: SendRows) -> tuple[Tensor, Tensor, int]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.traffic.quantize import dequantize
 from lightning_tgnn.algorithms.traffic.row_changes import add_quantized, add_rows, quantize_changes, quantize_rows
-from lightning_tgnn.comm import Exchange
+from lightning_tgnn.types import RowExchange
 
 _PLACE_BYTES = 4
 
@@ -65,7 +65,7 @@ class RowCoder:
 
 
 def send_some(
-    data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: Exchange, operation: str
+    data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: RowExchange, operation: str
 ) -> tuple[Tensor, Tensor]:
     """Send some rows of a list of links, and which of them they are.
 
@@ -100,7 +100,7 @@ def send_some(
 
 
 def send_all(
-    data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: Exchange, operation: str
+    data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: RowExchange, operation: str
 ) -> tuple[Tensor, Tensor]:
     """Send all rows of a list of links; arguments and results as in `send_some`."""
     own, theirs = (lengths.tolist() for lengths in links)

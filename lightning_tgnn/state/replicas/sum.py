@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
-from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.replicas.cache import ReplicaCache, SentRows
 from lightning_tgnn.state.replicas.hops import ReplicaHops
 from lightning_tgnn.state.replicas.rows import RowCoder, send_all
-from lightning_tgnn.types import ReplicaLinks
+from lightning_tgnn.types import ReplicaLinks, RowExchange
 
 _WHOLE = RowCoder(None)
 
@@ -27,7 +26,7 @@ class CachedReplicaSum:
     Args:
         exchange: Between the ranks.
         links: Where the replicas are, hop by hop.
-        num_nodes: Vertices of the part.
+        num_nodes: Vertices of the subgraph.
         cache: Send only rows that have changed by more than `threshold`.
         bits: Of each value on its way; None for float32.
         threshold: eps, in [0, 1).
@@ -39,7 +38,7 @@ class CachedReplicaSum:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: RowExchange,
         links: Sequence[ReplicaLinks],
         num_nodes: int,
         *,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from time import perf_counter
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,7 +39,7 @@ class GradientSync:
     def __init__(
         self,
         parameters: Iterable[tuple[str, torch.nn.Parameter]],
-        group: Any,
+        group: dist.ProcessGroup | None,
         ranks: int,
         *,
         delay: int,
@@ -76,7 +75,7 @@ class GradientSync:
         """Steps by which gradients come late."""
         return self._delay
 
-    def hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Take in a bucket; with the last one of a step the all-reduce starts and all buckets are answered."""
         numbers = [self._number[parameter] for parameter in bucket.parameters()]
         self._gathered.update(zip(numbers, (gradient.flatten() for gradient in bucket.gradients()), strict=True))
@@ -154,9 +153,9 @@ class _Mean:
         group: The process group that is to sum them; None where they are the mean.
     """
 
-    def __init__(self, values: Tensor, group: Any = None) -> None:
+    def __init__(self, values: Tensor, group: dist.ProcessGroup | None = None) -> None:
         self._values, self._group = values, group
-        self._work: Any = None
+        self._work: dist.Work | None = None
 
     def start(self) -> None:
         if self._group is not None:

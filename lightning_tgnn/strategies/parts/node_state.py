@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
-from typing_extensions import get_protocol_members
 
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, refusal
 from lightning_tgnn.state import ReplicatedStateStore, ShardedStateStore
-from lightning_tgnn.strategies.parts.node_partition import choose_partition
-from lightning_tgnn.strategies.parts.run import Run
-from lightning_tgnn.types import NodeStateTask, ScheduledLoader, StateStore, StorePart
+from lightning_tgnn.strategies.parts.partition import choose_partition
+from lightning_tgnn.types import (
+    NodeStateTask,
+    Run,
+    ScheduledLoader,
+    StateStore,
+    StorePart,
+    StreamData,
+    datamodule_of,
+    has_stages,
+    missing_stages,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +55,12 @@ class Sharded(StorePart):
         """Return the state of this rank."""
         return NodeState(self)
 
-    def store(self, run: Run, task: NodeStateTask) -> ShardedStateStore:
+    def store(self, run: Run, task: NodeStateTask[object]) -> ShardedStateStore:
         """Return the store of this rank."""
         num_nodes = task.state_spec.num_nodes
         owner = choose_partition(self.partition, num_nodes, run.ranks, run.trainer, run.broadcast)
-        stream = getattr(getattr(run.trainer, "datamodule", None), "store", None)
+        data = datamodule_of(run.trainer)
+        features = data.store.edge_features if isinstance(data, StreamData) else None
         return ShardedStateStore(
             task.state_spec,
             owner,
@@ -59,7 +68,7 @@ class Sharded(StorePart):
             run.device,
             row_cache_mb=self.row_cache_mb,
             omit_own_half=self.omit_own_half,
-            edge_features=getattr(stream, "edge_features", None) if self.features_by_event else None,
+            edge_features=features if self.features_by_event else None,
         )
 
 
@@ -74,7 +83,7 @@ class Replicated(StorePart):
         """Return the state of this rank."""
         return NodeState(self)
 
-    def store(self, run: Run, task: NodeStateTask) -> ReplicatedStateStore:
+    def store(self, run: Run, task: NodeStateTask[object]) -> ReplicatedStateStore:
         """Return the store of this rank."""
         return ReplicatedStateStore(task.state_spec, run.exchange, run.device)
 
@@ -97,7 +106,13 @@ class NodeState:
         Raises:
             InvalidArgumentError: The task has not the stages of a memory-based temporal GNN.
         """
-        self._run, task = run, _staged(run.task)
+        task: object = run.task
+        if not has_stages(task):
+            missing = ", ".join(missing_stages(task))
+            requirement = f"a task with the stages of a memory-based temporal GNN; {missing} missing"
+            cure = "subclass lightning_tgnn.tasks.MemoryTask, or take strategy='cdfgnn' for a static graph"
+            raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
+        self._run = run
         held = task.state_store if task.has_state_store else None
         if self._store is None or held is not self._store:
             self._store = self._part.store(run, task)
@@ -105,7 +120,7 @@ class NodeState:
                 self._store.load_state_dict(run.broadcast(held.state_dict()))
             task.state_store = self._store
 
-    def loader(self, loader: Any) -> Any:
+    def loader(self, loader: object) -> object:
         """Return a loader that follows the plan's schedule.
 
         Raises:
@@ -118,7 +133,7 @@ class NodeState:
             cure = "take the loaders of TemporalDataModule"
             received = type(loader).__name__
             raise InvalidArgumentError(refusal("dataloader", "one that can be cut over ranks", received, cure))
-        return loader.follow(self._run.plan.schedule, self._run.plan.layout, self._run.rank)
+        return loader.follow(self._run.schedule, self._run.layout, self._run.rank)
 
     def begin_turn(self) -> None:
         """Do nothing: batches say what they need."""
@@ -132,14 +147,3 @@ class NodeState:
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the task saves its node state."""
         return {}
-
-
-def _staged(task: Any) -> NodeStateTask:
-    # Of the class first: to ask the task itself would make what its properties make.
-    members = sorted(get_protocol_members(NodeStateTask))
-    missing = [name for name in members if not hasattr(type(task), name) and not hasattr(task, name)]
-    if missing:
-        requirement = f"a task with the stages of a memory-based temporal GNN; {', '.join(missing)} missing"
-        cure = "subclass lightning_tgnn.tasks.MemoryTask, or take strategy='cdfgnn' for a static graph"
-        raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
-    return task

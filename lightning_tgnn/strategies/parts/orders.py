@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.state import ShardedStateStore
-from lightning_tgnn.strategies.parts.run import Run
-from lightning_tgnn.types import EventBatch, NodeStateTask, OrderPart, PiecewiseStore, StageOrder, UpdatedRows
+from lightning_tgnn.types import EventBatch, NodeStateTask, OrderPart, PiecewiseStore, Run, StageOrder, UpdatedRows
 
 ADAPTIVE = "adaptive"
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class InOrder(OrderPart):
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows"})
 
-    def open(self, run: Run, task: NodeStateTask) -> StageOrder:
+    def open(self, run: Run, task: NodeStateTask[object] | None) -> StageOrder:
         """Return the task's own order."""
+        assert task is not None
         return task.default_stage_order
 
 
@@ -53,8 +54,9 @@ class Pipelined(OrderPart):
             raise InvalidArgumentError(refusal("micro_batches", "a number or 'adaptive'", self.micro_batches, cure))
         check_int("micro_batches", self.micro_batches, minimum=1, cure=cure)
 
-    def open(self, run: Run, task: NodeStateTask) -> PipelinedOrder:
+    def open(self, run: Run, task: NodeStateTask[object] | None) -> PipelinedOrder:
         """Return the order over the task's store."""
+        assert task is not None
         store = task.state_store
         assert isinstance(store, PiecewiseStore)
         count = self.micro_batches if isinstance(self.micro_batches, int) else 1
@@ -67,8 +69,9 @@ class UpdatedByOwners(OrderPart):
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "owners"})
 
-    def open(self, run: Run, task: NodeStateTask) -> OwnersOrder:
+    def open(self, run: Run, task: NodeStateTask[object] | None) -> OwnersOrder:
         """Return the order over the task's store."""
+        assert task is not None
         assert isinstance(task.state_store, ShardedStateStore)
         return OwnersOrder(task.state_store)
 
@@ -79,7 +82,7 @@ class WholeStep(OrderPart):
 
     needs: ClassVar[frozenset[str]] = frozenset({"sums"})
 
-    def open(self, run: Run, task: Any) -> None:
+    def open(self, run: Run, task: NodeStateTask[object] | None) -> None:
         """Leave the step as it is."""
 
 
@@ -111,7 +114,7 @@ class PipelinedOrder:
         self.fetch_ahead = fetch_ahead
         self.on_arrival = on_arrival
 
-    def __call__(self, task: NodeStateTask, batch: EventBatch) -> Any:
+    def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
         """Run a step on a batch."""
         stages = task.stages
         with stages("fetch"):
@@ -156,7 +159,7 @@ class OwnersOrder:
     def __init__(self, store: ShardedStateStore) -> None:
         self.store = store
 
-    def __call__(self, task: NodeStateTask, batch: EventBatch) -> Any:
+    def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
         """Run a step on a batch."""
         stages = task.stages
         index = torch.cat([batch.root_index, batch.neighbor_index[batch.neighbor_mask]])

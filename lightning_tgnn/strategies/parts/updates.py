@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import ClassVar, TypeVar
 
 import lightning.pytorch as pl
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
-from lightning_tgnn.strategies.parts.run import Run
-from lightning_tgnn.types import UpdatesPart
+from lightning_tgnn.types import Run, UpdatesPart
 
 _Result = TypeVar("_Result")
 
@@ -30,11 +31,14 @@ class MeanGradients(UpdatesPart):
 
     delay: int = 0
 
+    argument: ClassVar[str] = "delay"
+    """What a refusal calls the delay: the argument by which a user has given it."""
+
     def __post_init__(self) -> None:
         cure = "0 waits for gradients, 1 applies them a step late"
-        check_int("staleness", self.delay, minimum=0, cure=cure)
+        check_int(self.argument, self.delay, minimum=0, cure=cure)
         if self.delay > 1:
-            raise InvalidArgumentError(refusal("staleness", "0 or 1", self.delay, cure))
+            raise InvalidArgumentError(refusal(self.argument, "0 or 1", self.delay, cure))
 
     def open(self, run: Run, *, may_be_unused: bool = False) -> MeanUpdates:
         """Return the updates of this rank.
@@ -43,20 +47,23 @@ class MeanGradients(UpdatesPart):
             run: What begins.
             may_be_unused: Whether a step may leave parameters out.
         """
-        return MeanUpdates(self.delay, run, may_be_unused=may_be_unused)
+        return MeanUpdates(self, run, may_be_unused=may_be_unused)
 
 
 class MeanUpdates:
     """Updates by the mean of the ranks' gradients, on one rank.
 
     Args:
-        delay: Steps by which gradients come late, 0 or 1.
+        part: What was planned.
         run: What begins.
         may_be_unused: Whether a step may leave parameters out.
+
+    Attributes:
+        delay: Steps by which gradients come late, 0 or 1.
     """
 
-    def __init__(self, delay: int, run: Run, *, may_be_unused: bool) -> None:
-        self.delay = delay
+    def __init__(self, part: MeanGradients, run: Run, *, may_be_unused: bool) -> None:
+        self.delay, self._argument = part.delay, part.argument
         self._group, self._ranks, self._device = run.group_of("gradients"), run.ranks, run.device
         self._may_be_unused = may_be_unused
         self._sync: GradientSync | None = None
@@ -68,7 +75,7 @@ class MeanUpdates:
         """Seconds for which this rank has stood waiting for gradients of others."""
         return 0.0 if self._sync is None else self._sync.waited
 
-    def attach(self, task: pl.LightningModule, model: Any, pending: Mapping[str, Tensor]) -> None:
+    def attach(self, task: pl.LightningModule, model: DistributedDataParallel, pending: Mapping[str, Tensor]) -> None:
         """Follow a model from here on; a second fit of the same parameters goes on with what the first has left.
 
         Raises:
@@ -100,11 +107,12 @@ class MeanUpdates:
         if not self.delay or trainer.state.fn != "fit":
             return
         if str(trainer.precision) == "16-mixed":
-            cure = "set precision='bf16-mixed', or staleness=0: gradients a step late have the scale of the step before"
+            late = "gradients a step late have the scale of the step before"
+            cure = f"set precision='bf16-mixed', or {self._argument}=0: {late}"
             requirement = "without a loss scale where gradients come late"
             raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
 
-    def check_optimizers(self, optimizers: Sequence[Any]) -> None:
+    def check_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
         """Refuse several optimizers where gradients come late.
 
         Raises:
@@ -112,7 +120,7 @@ class MeanUpdates:
         """
         if self.delay and len(optimizers) > 1:
             requirement = "0 with several optimizers: each would get the gradients of the one before"
-            raise InvalidArgumentError(refusal("staleness", requirement, self.delay, "set staleness=0"))
+            raise InvalidArgumentError(refusal(self._argument, requirement, self.delay, f"set {self._argument}=0"))
 
     def before_backward(self) -> None:
         """Start to send what comes late, unless that is under way, and refuse a second backward pass of a step by hand.
@@ -127,8 +135,8 @@ class MeanUpdates:
         self._passes += 1
         if self._passes > 1:
             requirement = "0 where manual_backward is called more than once before a step of the optimizer"
-            cure = "set staleness=0, or add up the losses and call manual_backward once"
-            raise InvalidArgumentError(refusal("staleness", requirement, self.delay, cure))
+            cure = f"set {self._argument}=0, or add up the losses and call manual_backward once"
+            raise InvalidArgumentError(refusal(self._argument, requirement, self.delay, cure))
 
     def start(self) -> None:
         """Start the all-reduce of gradients that come late: it would be in the way of rows that somebody waits for."""

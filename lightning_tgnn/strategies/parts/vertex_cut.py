@@ -15,9 +15,8 @@ from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.state import CachedReplicaSum
-from lightning_tgnn.strategies.parts.edge_partition import choose_edge_partition
-from lightning_tgnn.strategies.parts.run import Run
-from lightning_tgnn.types import StorePart
+from lightning_tgnn.strategies.parts.partition import choose_edge_partition
+from lightning_tgnn.types import CuttableLoader, ReplicaSum, ReplicaTask, Run, StorePart, TracksAccuracy
 
 ADAPTIVE = "adaptive"
 
@@ -64,7 +63,7 @@ class VertexCut(StorePart):
 
 
 class ReplicaState:
-    """The part of a graph that a rank has, and its sums over replicas.
+    """The subgraph that a rank has, and its sums over replicas.
 
     Args:
         part: What was planned.
@@ -80,17 +79,18 @@ class ReplicaState:
         self.replicas: CachedReplicaSum | None = None
         self._run: Run | None = None
         self._saved: Mapping[str, Any] = {}
-        self._part: Tensor | None = None
+        self._cut: Tensor | None = None
         self._cut_of: Tensor | None = None
-        self._replicas_before: Any = None
-        self._part_is_restored = False
+        self._task: ReplicaTask | None = None
+        self._replicas_before: ReplicaSum | None = None
+        self._cut_is_restored = False
         self._saved_accuracy: float | None = None
 
     @property
     def hosts(self) -> Tensor:
         """int64 [P], the host of every rank."""
         assert self._run is not None
-        return torch.tensor(self._run.plan.layout.hosts)
+        return torch.tensor(self._run.layout.hosts)
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
         """Note what the task adds up with, which `take_back` puts back; the graph is cut when its loader is known.
@@ -98,45 +98,46 @@ class ReplicaState:
         Raises:
             InvalidArgumentError: It is no task on a static graph.
         """
-        task: Any = run.task
-        if not hasattr(task, "replicas"):
+        task: object = run.task
+        if not isinstance(task, ReplicaTask):
             requirement = "a task that adds up over replicas by its attribute `replicas`"
             cure = (
                 "take lightning_tgnn.NodeClassification or see its page in docs, or strategy='sven' for event streams"
             )
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
-        self._run, self._saved = run, saved
+        self._run, self._saved, self._task = run, saved, task
         self._replicas_before = task.replicas
         self.replicas = None  # caches and threshold are of one run; a checkpoint keeps them
-        if self._part_is_restored:
-            self._part = None
+        if self._cut_is_restored:
+            self._cut = None
         self.controller, self._saved_accuracy = ThresholdController(), None
         if "hosts" in saved and not self._same_way:
             before = _way(saved["hosts"], saved["relay"])
             now = _way(self.hosts.tolist(), self._planned.relay)
             rank_zero_info(f"the checkpoint is of {before}: with {now}, cut and caches start anew")
 
-    def loader(self, loader: Any) -> Any:
-        """Return a loader of this rank's part.
+    def loader(self, loader: object) -> object:
+        """Return a loader of this rank's subgraph.
 
         Raises:
             InvalidArgumentError: It is no loader of a graph.
         """
-        if not hasattr(loader, "edges"):
+        if not isinstance(loader, CuttableLoader):
             cure = "take the loaders of FullGraphDataModule, or strategy='sven' for event streams"
             received = type(loader).__name__
             raise InvalidArgumentError(refusal("dataloader", "of a graph that can be cut", received, cure))
-        run = self._run
+        run, task = self._run, self._task
         assert run is not None
+        assert task is not None
         if run.ranks == 1:
             return loader
-        if self._part is None or self._cut_of is not loader.edges[0]:
+        if self._cut is None or self._cut_of is not loader.edges[0]:
             self._cut_of = loader.edges[0]
-            self._part_is_restored = self._fits(loader)
-            given = self._saved["part"] if self._part_is_restored else self._planned.partition
-            self._part = choose_edge_partition(given, loader.edges, self.hosts, run.trainer, run.broadcast)
+            self._cut_is_restored = self._fits(loader)
+            given = self._saved["part"] if self._cut_is_restored else self._planned.partition
+            self._cut = choose_edge_partition(given, loader.edges, self.hosts, run.trainer, run.broadcast)
             self.replicas = None
-        cut = loader.shard(self._part, self.hosts, run.rank, relay=self._planned.relay)
+        cut = loader.shard(self._cut, self.hosts, run.rank, relay=self._planned.relay)
         if self.replicas is None:
             hops = [links.to(run.device) for links in cut.part.hops]
             self.replicas = CachedReplicaSum(
@@ -148,7 +149,6 @@ class ReplicaState:
                 threshold=self._start,
             )
             self._take_over(self._saved, self.replicas, with_caches=self._fits(loader))
-        task: Any = run.task
         task.replicas = self.replicas
         return cut
 
@@ -160,19 +160,18 @@ class ReplicaState:
 
     def forget(self) -> None:
         """Have neither cut nor caches: both come from the checkpoint, or anew."""
-        self._part = self.replicas = None
+        self._cut = self.replicas = None
 
     def take_back(self) -> None:
         """Leave the task as it was."""
-        if self._replicas_before is not None and self._run is not None:
-            task: Any = self._run.task
-            task.replicas = self._replicas_before
+        if self._replicas_before is not None and self._task is not None:
+            self._task.replicas = self._replicas_before
             self._replicas_before = None
         self._saved = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return cut, caches and threshold."""
-        if self.replicas is None or self._part is None or self._run is None:
+        if self.replicas is None or self._cut is None or self._run is None:
             return {}
         caches = self.replicas.state_dict()["caches"]
         gathered = {
@@ -180,7 +179,7 @@ class ReplicaState:
             for name, cache in caches.items()
         }
         return {
-            "part": self._part,
+            "part": self._cut,
             "hosts": self.hosts.tolist(),
             "relay": self._planned.relay,
             "caches": gathered,
@@ -189,7 +188,7 @@ class ReplicaState:
             "accuracy": self._accuracy,
         }
 
-    def _fits(self, loader: Any) -> bool:
+    def _fits(self, loader: CuttableLoader) -> bool:
         """Whether what a checkpoint holds of the cut is of this graph and these hosts."""
         saved = self._saved.get("part")
         # Of a file that holds something else: a name would be that of a method or of a file to read.
@@ -223,12 +222,14 @@ class ReplicaState:
     def _accuracy(self) -> float | None:
         """The training accuracy of the epoch before, of the checkpoint in the first epoch of a resumed run."""
         assert self._run is not None
-        known = getattr(self._run.task, "train_accuracy", None)
+        task: object = self._run.task
+        known = task.train_accuracy if isinstance(task, TracksAccuracy) else None
         if known is None:
             known = self._saved_accuracy
-        if known is None:
-            known = self._run.trainer.callback_metrics.get("train/accuracy")
-        return None if known is None else float(known)
+        if known is not None:
+            return float(known)
+        logged = self._run.trainer.callback_metrics.get("train/accuracy")
+        return None if logged is None else float(logged)
 
 
 def _way(hosts: list[int], relay: bool) -> str:

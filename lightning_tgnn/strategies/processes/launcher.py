@@ -12,7 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import numpy as np
@@ -26,6 +26,8 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.whole import write_tensors
+
+_Result = TypeVar("_Result")
 
 
 class ReturningLauncher(_MultiProcessingLauncher):
@@ -44,7 +46,9 @@ class ReturningLauncher(_MultiProcessingLauncher):
         return True  # what an interactive session rules out is refused when processes start
 
     @override
-    def launch(self, function: Callable, *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
+    def launch(
+        self, function: Callable[..., _Result], *args: object, trainer: pl.Trainer | None = None, **kwargs: object
+    ) -> _Result:
         """Run a function in new processes; see Lightning's.
 
         Raises:
@@ -69,7 +73,7 @@ class ReturningLauncher(_MultiProcessingLauncher):
         super()._wrapping_function(process_idx, *args)
 
     @override
-    def _collect_rank_zero_results(self, trainer: pl.Trainer, results: Any) -> _WorkerOutput | None:
+    def _collect_rank_zero_results(self, trainer: pl.Trainer, results: object) -> _WorkerOutput | None:
         trained = _trained(trainer) if trainer.state.fn == TrainerFn.FITTING else None
         if self._strategy.local_rank != 0:
             return None
@@ -140,7 +144,7 @@ def _check_loops_may_be_forked() -> None:
     raise InvalidArgumentError(refusal("start_method", "other than 'fork' after training here", received, cure))
 
 
-def _check_importable(held: Any, start_method: str) -> None:
+def _check_importable(held: object, start_method: str) -> None:
     """Refuse classes and functions of a session that has no file: a new interpreter cannot import them.
 
     Raises:
@@ -165,7 +169,7 @@ class _SessionNames(ForkingPickler):
         super().__init__(BytesIO(), pickle.HIGHEST_PROTOCOL)
         self.found: set[str] = set()
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         """Look at a value on its way; arrays, which name nothing, are left out."""
         if isinstance(value, (Tensor, np.ndarray)):
             return int, ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,14 +12,20 @@ from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Attendance, handle_failure
-from lightning_tgnn.strategies.processes.interrupts import FirstRankLauncher, ignore_interrupts, restore_interrupts
 from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
-from lightning_tgnn.strategies.processes.termination import Termination
+from lightning_tgnn.strategies.processes.signals import (
+    FirstRankLauncher,
+    Handler,
+    Termination,
+    ignore_interrupts,
+    restore_interrupts,
+)
 
 
 class SupervisedStrategy(DDPStrategy):
@@ -52,7 +59,7 @@ class SupervisedStrategy(DDPStrategy):
             options.setdefault("start_method", "spawn")
         super().__init__(**options)
         self._attendance: Attendance | None = None
-        self._interrupts: Any = None  # what Ctrl-C did before this rank left it to the first
+        self._interrupts: Handler | None = None  # what Ctrl-C did before this rank left it to the first
         self._termination: Termination | None = None
 
     @override
@@ -67,7 +74,8 @@ class SupervisedStrategy(DDPStrategy):
                 assert self.cluster_environment is not None
                 self._launcher = FirstRankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
             return
-        environment: Any = self.cluster_environment
+        environment = self.cluster_environment
+        assert environment is not None
         if environment.creates_processes_externally:
             cure = "leave it out, and run a script"
             requirement = f"'popen' where {type(environment).__name__} starts the processes"
@@ -96,24 +104,24 @@ class SupervisedStrategy(DDPStrategy):
             self._termination = Termination(trainer, self.root_device)
 
     @override
-    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+    def validation_step(self, *args: object, **kwargs: object) -> STEP_OUTPUT:
         return self._evaluated(super().validation_step(*args, **kwargs))
 
     @override
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+    def test_step(self, *args: object, **kwargs: object) -> STEP_OUTPUT:
         return self._evaluated(super().test_step(*args, **kwargs))
 
     @override
-    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+    def predict_step(self, *args: object, **kwargs: object) -> STEP_OUTPUT:
         return self._evaluated(super().predict_step(*args, **kwargs))
 
-    def _evaluated(self, outcome: Any) -> Any:
+    def _evaluated(self, outcome: STEP_OUTPUT) -> STEP_OUTPUT:
         if self._termination is not None:
             self._termination.compare_in_evaluation()
         return outcome
 
     @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
         failed: Exception | None = None
         try:
             super().save_checkpoint(checkpoint, filepath, storage_options)

@@ -1,4 +1,4 @@
-"""The score of a pair of embeddings."""
+"""Heads of tasks: the score of a pair of embeddings, and the class of an event."""
 
 from __future__ import annotations
 
@@ -62,3 +62,24 @@ class LinkPredictor(nn.Module):
                 hidden = torch.relu_(sources[some].unsqueeze(1) + candidates[chunk])
                 logits[some, chunk] = hidden @ self.out.weight[0]
         return (logits + self.out.bias).float()
+
+
+class EventClassifier(nn.Module):
+    """``W relu(A [z, e])``: logits per event.
+
+    Args:
+        in_dim: Width of what is known of an event.
+        hidden_dim: Width in between.
+        out_dim: Logits per event.
+        dropout: Of the hidden layer.
+    """
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(in_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden_dim, out_dim)
+        )
+
+    def forward(self, parts: list[Tensor]) -> Tensor:
+        """Return logits, float32 [B, out_dim], of parts [B, ...] that stand side by side."""
+        return self.layers(torch.cat(parts, dim=-1)).float()

@@ -1,18 +1,26 @@
-"""SIGTERM, by which schedulers end jobs: all ranks end at the same step."""
+"""Signals that end a run: SIGTERM ends all ranks at one step; Ctrl-C the first, which ends the others."""
 
 from __future__ import annotations
 
-from typing import Any
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from typing_extensions import override
 
 from lightning_tgnn.comm import peer_failure
 
 _EVALUATION_BATCHES = 8
+Handler = Callable[[int, FrameType | None], object] | int
+"""What a process does at a signal, as `signal.signal` has it."""
 
 
 class Termination:
@@ -34,7 +42,7 @@ class Termination:
         trainer._signal_connector._sigterm_notifier_fn = self._note  # type: ignore[method-assign, assignment]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = self.compare  # type: ignore[method-assign]
 
-    def _note(self, signum: int, frame: Any) -> None:
+    def _note(self, signum: int, frame: FrameType | None) -> None:
         launcher = self._trainer.strategy.launcher
         if launcher is not None and not self._told:
             launcher.kill(signum)  # of the processes that this one has started
@@ -50,9 +58,8 @@ class Termination:
         with peer_failure("comparison of ranks between two steps"):
             dist.all_reduce(told, dist.ReduceOp.MAX)
         if told.item():
-            trainer: Any = self._trainer
-            trainer._signal_connector.received_sigterm = True
-            rank_zero_info(f"SIGTERM: all {trainer.world_size} ranks end after step {trainer.global_step}")
+            self._trainer._signal_connector.received_sigterm = True
+            rank_zero_info(f"SIGTERM: all {self._trainer.world_size} ranks end after step {self._trainer.global_step}")
             raise SIGTERMException
 
     def compare_in_evaluation(self) -> None:
@@ -60,3 +67,39 @@ class Termination:
         self._batches += 1
         if self._batches % _EVALUATION_BATCHES == 0:
             self.compare()
+
+
+class FirstRankLauncher(_SubprocessScriptLauncher):
+    """Starts processes that leave Ctrl-C to the one that has started them.
+
+    A terminal sends it to all of them. Those that end by themselves break off what they exchange with the others, which
+    ends these by an abort in the middle of a C++ destructor, without a word.
+    """
+
+    @override
+    def _call_children_scripts(self) -> None:
+        with deaf_to_interrupts():  # a new process inherits what is ignored
+            super()._call_children_scripts()
+
+
+@contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C for a while."""
+    before = ignore_interrupts()
+    try:
+        yield
+    finally:
+        restore_interrupts(before)
+
+
+def ignore_interrupts() -> Handler | None:
+    """Ignore Ctrl-C from now on, and return what `restore_interrupts` needs; other threads cannot, and get None."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def restore_interrupts(before: Handler | None) -> None:
+    """Do at Ctrl-C what was done before `ignore_interrupts`."""
+    if before is not None:
+        signal.signal(signal.SIGINT, before)

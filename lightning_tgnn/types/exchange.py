@@ -1,0 +1,70 @@
+"""Rows that travel between ranks, as whoever holds state asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+class RowHandle(Protocol):
+    """Rows on their way."""
+
+    def wait(self) -> Tensor:
+        """Return the rows, those of the first rank first, in the order in which each rank sent them."""
+        ...
+
+
+class RowExchange(Protocol):
+    """Moves rows between the ranks of a group. Every rank calls the same methods in the same order.
+
+    Letters: ``M`` ranks of the group.
+    """
+
+    @property
+    def ranks(self) -> int:
+        """Size of the group."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Own rank in it."""
+        ...
+
+    def counts(self, counts: Tensor, operation: str = "counts") -> Tensor:
+        """Tell every rank a row of ``counts`` (int64 [M, k]) and return what they tell, int64 [M, k], on the CPU."""
+        ...
+
+    def start_counts(self, counts: Tensor, operation: str = "counts") -> RowHandle:
+        """Start to tell every rank a row of ``counts`` (int64 [M, k])."""
+        ...
+
+    def start(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> RowHandle:
+        """Start to send the first ``sent[0]`` of ``rows`` [n, ...] to rank 0, the next ``sent[1]`` to rank 1, and on.
+
+        Args:
+            rows: Of any dtype.
+            sent: Rows for each rank.
+            received: Rows from each rank, as it has told by `counts`.
+            operation: Under what name the bytes are counted.
+        """
+        ...
+
+    def gather(self, rows: Tensor, operation: str) -> list[Tensor]:
+        """Return the rows (the same in all but their number) of every rank, on rank 0; the others get no rows."""
+        ...
+
+    def with_gradient(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> Tensor:
+        """Exchange rows and let their gradients find the way back; arguments as in `start`."""
+        ...
+
+
+@runtime_checkable
+class ExchangingStore(Protocol):
+    """A store whose rows several ranks share."""
+
+    @property
+    def exchange(self) -> RowExchange:
+        """Between these ranks."""
+        ...

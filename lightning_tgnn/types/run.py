@@ -1,0 +1,191 @@
+"""What the parts of a plan are opened with on a rank, and what they become there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.types.exchange import RowExchange
+from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.schedule import Schedule
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from torch.distributed import ProcessGroup
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.optim import Optimizer
+
+_Result = TypeVar("_Result")
+
+
+class Broadcast(Protocol):
+    """Sends a value from rank 0 to all ranks."""
+
+    def __call__(self, value: _Result, /) -> _Result:
+        """Return the value of rank 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """A rank of a run that is about to begin.
+
+    Attributes:
+        layout: Which rank is where.
+        schedule: Which rank works on which events when.
+        rank: This rank.
+        task: What is trained.
+        trainer: Which trains it.
+        device: Where this rank computes.
+        exchange: Between the ranks that share state.
+        group_of: Returns this rank's process group of a family of the layout; None where it is alone.
+        broadcast: Sends a value from rank 0 to all.
+        send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
+    """
+
+    layout: RankLayout
+    schedule: Schedule
+    rank: int
+    task: pl.LightningModule
+    trainer: pl.Trainer
+    device: torch.device
+    exchange: RowExchange
+    group_of: Callable[[str], ProcessGroup | None]
+    broadcast: Broadcast
+    send_gradients: Callable[[], None]
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return self.layout.ranks
+
+
+class OpenState(Protocol):
+    """The state of a run on one rank: what a plan's store becomes."""
+
+    def give(self, run: Run, saved: Mapping[str, Any]) -> None:
+        """Put it behind the task, before anything is run; again for each run of a Trainer.
+
+        Args:
+            run: What begins.
+            saved: What `state_dict` returned in the run that this one continues; empty for none.
+
+        Raises:
+            InvalidArgumentError: It is no task of this kind.
+        """
+        ...
+
+    def loader(self, loader: object) -> object:
+        """Return what this rank is to read of a DataModule's loader.
+
+        Raises:
+            InvalidArgumentError: It is no loader of this kind.
+        """
+        ...
+
+    def begin_turn(self) -> None:
+        """Take note of a turn of training that is about to begin."""
+        ...
+
+    def forget(self) -> None:
+        """Have nothing of an earlier fit: a checkpoint has been loaded."""
+        ...
+
+    def take_back(self) -> None:
+        """Leave the task as it was, where what stands behind it is of this run only."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold beside the task's own state; on all ranks."""
+        ...
+
+
+class WeightUpdates(Protocol):
+    """When weights change, and from which gradients, on one rank of a run.
+
+    An iteration of Lightning's loop may make none, one or several updates.
+    """
+
+    @property
+    def delay(self) -> int:
+        """Turns by which gradients come late."""
+        ...
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which this rank has stood waiting for gradients of others."""
+        ...
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """Refuse a Trainer that cannot go with these updates, before its optimizers are made.
+
+        Raises:
+            InvalidArgumentError: It is such a one.
+        """
+        ...
+
+    def check_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
+        """Refuse optimizers that cannot go with these updates.
+
+        Raises:
+            InvalidArgumentError: They are such.
+        """
+        ...
+
+    def attach(self, task: pl.LightningModule, model: DistributedDataParallel, pending: Mapping[str, Tensor]) -> None:
+        """Follow a model from here on.
+
+        Args:
+            task: Whose weights are trained.
+            model: The same, wrapped by DistributedDataParallel.
+            pending: What `state_dict` returned in the run that this one continues; empty for none.
+        """
+        ...
+
+    def before_backward(self) -> None:
+        """Take note of a backward pass."""
+        ...
+
+    def start(self) -> None:
+        """Start to send what can travel now."""
+        ...
+
+    def step(self, closure: Callable[[], _Result], update: Callable[[Callable[[], _Result]], _Result]) -> _Result:
+        """Run an iteration's forward and backward pass, and make its updates.
+
+        Args:
+            closure: The passes.
+            update: Steps the optimizer, with a closure that it calls first.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Drop what is still to be applied: other weights have been loaded."""
+        ...
+
+    def finish(self) -> None:
+        """Form what is still to be applied, while all ranks are there."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what is still to be applied; on all ranks."""
+        ...
+
+
+@runtime_checkable
+class SharesNodeState(Protocol):
+    """A strategy that says whether its ranks share one node state."""
+
+    @property
+    def shares_node_state(self) -> bool:
+        """Whether they do."""
+        ...
+
+
+def shares_node_state(strategy: object) -> bool:
+    """Return whether the ranks of a strategy share one node state."""
+    return isinstance(strategy, SharesNodeState) and strategy.shares_node_state

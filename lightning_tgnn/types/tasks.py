@@ -1,0 +1,54 @@
+"""What strategies and callbacks ask of a task, beside the stages of `NodeStateTask`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from lightning_tgnn.types.stages import Stages
+
+
+@runtime_checkable
+class ChecksGradients(Protocol):
+    """A task that looks at the gradients which a checkpoint is to hold."""
+
+    def check_saved_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+        """Refuse gradients that are not finite; all ranks have to hold the same.
+
+        Raises:
+            NotFiniteError: There are such.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsStages(Protocol):
+    """A task that tells when the stages of its turns begin and end.
+
+    Attributes:
+        stages: Whoever listens is added here.
+    """
+
+    stages: Stages
+
+
+@runtime_checkable
+class MeasuredTask(Protocol):
+    """A task that measures its evaluations."""
+
+    def measured(self, split: str) -> object:
+        """Return what the steps on ``"val"`` or ``"test"`` add to; None where they add to nothing."""
+        ...
+
+
+@runtime_checkable
+class DrawsNegatives(Protocol):
+    """A task that says whether its batches have to carry negatives.
+
+    Attributes:
+        draws_negatives: Whether they do.
+    """
+
+    draws_negatives: bool
