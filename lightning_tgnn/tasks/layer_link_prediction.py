@@ -31,26 +31,13 @@ class LayerLinkPrediction(LinkPrediction):
     It returns [R, embedding_dim], or [R, heads, width] of that size. Roots may have no neighbour: layers of DGL that
     object to that want ``allow_zero_in_degree=True``.
 
+    All but the layer is said in `LinkPrediction` and `OptimizedTask`.
+
     Args:
         layer: Its class, or the import path of that, such as ``dgl.nn.SAGEConv`` or
             ``torch_geometric.nn.TransformerConv``. A checkpoint holds the path; from an untrusted one only those of
             `lightning_tgnn.trust.LAYERS` are imported, others have to be given again.
         layer_args: The arguments that the class is called with.
-        memory_dim: Width of the node memory.
-        embedding_dim: Width of the embeddings.
-        time_dim: Width of the time encoding.
-        static_dim: Width of the static node memory, a learned vector per node; 0 for none.
-        lr: Learning rate of Adam.
-        weight_decay: Of Adam.
-        message: As in `LinkPrediction`.
-        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
-            it; ``lr`` and ``weight_decay`` are not used then.
-        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
-            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
-        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
-        param_groups: Settings for some parameters, by a pattern of their names, such as
-            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
-        detect_nan: End the run where a loss, weight or score is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

@@ -15,7 +15,6 @@ from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
     LRSchedulerCallable,
-    Optimization,
     OptimizerCallable,
     ParamGroups,
 )
@@ -32,6 +31,8 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
     is that of TGB's evaluator, one over the mean rank of the ties; ``expected_mrr`` and ``hits@10`` are means over a
     random order of the ties, so that they can be held against chance. See `lightning_tgnn.metrics`.
 
+    How weights are trained, ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
+
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
             class, or the import path of that (in a recipe also ``class_path`` with ``init_args``). The seven arguments
@@ -43,21 +44,11 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         mailbox_size: Mails that APAN keeps per node.
         static_dim: Width of the static node memory, a learned vector per node; 0 for none.
         dropout: Rate of dropout, in [0, 1).
-        lr: Learning rate of Adam.
-        weight_decay: Of Adam.
         message: What builds the function that makes a message of a mail, called with ``memory_dim`` and the width of
             the edge features: for example the class of a module, which is then called with the memory of a mail's own
             node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
             and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
             node takes its mail in; the time since its memory was written is encoded beside them.
-        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
-            it; ``lr`` and ``weight_decay`` are not used then.
-        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
-            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
-        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
-        param_groups: Settings for some parameters, by a pattern of their names, such as
-            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
-        detect_nan: End the run where a loss, weight or score is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -100,14 +91,18 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         )
         if not isinstance(built_by, str):
             check_left_out(LinkPrediction, **vars(config), message=message)
-        optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
-        training: dict[str, Any] = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "optimization": optimization,
-            "detect_nan": detect_nan,
-        }
-        super().__init__(built_by, config, **training, message=made_by)
+        super().__init__(
+            built_by,
+            config,
+            message=made_by,
+            lr=lr,
+            weight_decay=weight_decay,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            lr_scheduler_config=lr_scheduler_config,
+            param_groups=param_groups,
+            detect_nan=detect_nan,
+        )
         self.save_hyperparameters(ignore=NOT_SAVED)
         self.val_metrics = LinkMetrics()
         self.test_metrics = LinkMetrics()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.models import ModelConfig
-from lightning_tgnn.tasks.optimization import Optimization
+from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.tasks.requirements import (
     check_same_graph,
     check_trainer,
@@ -52,16 +52,13 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
 
     Node state is empty at the start of each training epoch. Validation continues from the end of training on a
     snapshot and puts it back; the sanity check leaves no trace; test takes in the validation split first. Checkpoints
-    hold the node state and the random states, so that resuming continues as if nothing had happened.
+    hold the node state and the random states, so that resuming continues as if nothing had happened. How weights are
+    trained, ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
         config: Widths and rates of the model, if it is one of ours.
-        lr: Learning rate of Adam.
-        weight_decay: Of Adam.
         message: Makes the messages of one of our models, see `Mails`.
-        optimization: How the optimizer is made, where not as Adam alone.
-        detect_nan: End the run where a loss or weight is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -87,16 +84,24 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         lr: float,
         weight_decay: float,
         message: Callable[[int, int], nn.Module] | None = None,
-        optimization: Optimization | None = None,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
-        training: dict[str, Any] = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "optimization": optimization,
-            "detect_nan": detect_nan,
-        }
-        super().__init__(model, config, message=message, **training)
+        super().__init__(
+            model,
+            config,
+            message=message,
+            lr=lr,
+            weight_decay=weight_decay,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            lr_scheduler_config=lr_scheduler_config,
+            param_groups=param_groups,
+            detect_nan=detect_nan,
+        )
         self._snapshot: Snapshot | None = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()

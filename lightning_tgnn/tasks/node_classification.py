@@ -18,8 +18,6 @@ from lightning_tgnn.checks import (
     InvalidArgumentError,
     check_fraction,
     check_int,
-    check_not_negative,
-    check_positive,
     refusal,
 )
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
@@ -27,7 +25,7 @@ from lightning_tgnn.models import GAT, GCN
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
     LRSchedulerCallable,
-    Optimization,
+    OptimizedTask,
     OptimizerCallable,
     ParamGroups,
 )
@@ -36,7 +34,6 @@ from lightning_tgnn.tasks.requirements import (
     check_model,
     check_precision,
 )
-from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph, datamodule_of
 
 GRAPH_MODELS = ("gcn", "gat")
@@ -48,10 +45,12 @@ def alone(values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
     return values
 
 
-class NodeClassification(ResumableTask):
+class NodeClassification(OptimizedTask):
     """Trains a GNN to tell the class of each vertex.
 
     Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
+
+    How weights are trained, ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
 
     Args:
         model: ``"gcn"``, ``"gat"``, or what builds a module for a `GraphInfo`, for example its class. The module takes
@@ -62,16 +61,6 @@ class NodeClassification(ResumableTask):
         heads: Attention heads of a GAT; has to divide ``hidden_dim``.
         dropout: Rate before every layer, in [0, 1).
         layer_norm: Normalise each vertex between layers.
-        lr: Learning rate of Adam.
-        weight_decay: Of Adam.
-        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
-            it; ``lr`` and ``weight_decay`` are not used then.
-        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
-            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
-        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
-        param_groups: Settings for some parameters, by a pattern of their names, such as
-            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
-        detect_nan: End the run where a loss, weight or score is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -96,7 +85,15 @@ class NodeClassification(ResumableTask):
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
-        super().__init__(detect_nan=detect_nan)
+        super().__init__(
+            lr=lr,
+            weight_decay=weight_decay,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            lr_scheduler_config=lr_scheduler_config,
+            param_groups=param_groups,
+            detect_nan=detect_nan,
+        )
         self.stages = Stages()
         check_model(model, GRAPH_MODELS, "a module")
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
@@ -105,9 +102,6 @@ class NodeClassification(ResumableTask):
         if model == "gat" and hidden_dim % heads:
             raise InvalidArgumentError(refusal("heads", f"a divisor of hidden_dim={hidden_dim}", heads, "4 is usual"))
         check_fraction("dropout", dropout, cure="0.5 is usual")
-        check_positive("lr", lr, cure="0.01 is usual")
-        check_not_negative("weight_decay", weight_decay, cure="5e-4 is usual")
-        self.optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
         self._own_model = None if isinstance(model, str) else model
         if not isinstance(model, str):
             layers = {"hidden_dim": hidden_dim, "num_layers": num_layers, "layer_norm": layer_norm}

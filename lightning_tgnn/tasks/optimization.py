@@ -16,7 +16,8 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, check_positive, refusal
+from lightning_tgnn.tasks.resumable import ResumableTask
 
 OptimizerCallable = Callable[[Iterable], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler | Mapping[str, Any]]
@@ -132,6 +133,44 @@ class Optimization:
         if monitor is not None:
             config = {"monitor": monitor, **config}
         return {"scheduler": made, **config}
+
+
+class OptimizedTask(ResumableTask):
+    """A task that trains its weights with Adam, or as its user says.
+
+    Args:
+        lr: Learning rate of Adam.
+        weight_decay: Of Adam.
+        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it; ``lr`` and ``weight_decay`` are not used then.
+        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
+            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        param_groups: Settings for some parameters, by a pattern of their names, such as
+            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
+        detect_nan: End the run where a loss, weight or score is not finite.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        lr: float,
+        weight_decay: float,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
+        detect_nan: bool = True,
+    ) -> None:
+        super().__init__(detect_nan=detect_nan)
+        check_positive("lr", lr, cure="1e-3 is usual")
+        check_not_negative("weight_decay", weight_decay, cure="0 is usual")
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
 
 
 def _warn_of_unused(task: pl.LightningModule, **given: float) -> None:

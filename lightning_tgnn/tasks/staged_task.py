@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -14,14 +14,13 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, check_positive, refusal
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.class_paths import class_path
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
-from lightning_tgnn.tasks.optimization import Optimization
+from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizedTask, OptimizerCallable, ParamGroups
 from lightning_tgnn.tasks.requirements import check_same_graph
-from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
@@ -43,20 +42,17 @@ from lightning_tgnn.types import (
 _Answer = TypeVar("_Answer")
 
 
-class StagedTask(ResumableTask):
+class StagedTask(OptimizedTask):
     """A memory-based temporal GNN whose step is made of stages.
 
     They (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a stage rather than
-    the step. A strategy that reads rows in pieces goes to its store in place of `fetch`.
+    the step. A strategy that reads rows in pieces goes to its store in place of `fetch`. How weights are trained,
+    ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
         config: Widths and rates of the model, if it is one of ours.
-        lr: Learning rate of Adam.
-        weight_decay: Of Adam.
         message: Makes the messages of one of our models, see `Mails`.
-        optimization: How the optimizer is made, where not as Adam alone.
-        detect_nan: End the run where a loss or weight is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -72,18 +68,24 @@ class StagedTask(ResumableTask):
         lr: float,
         weight_decay: float,
         message: Callable[[int, int], nn.Module] | None = None,
-        optimization: Optimization | None = None,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
-        super().__init__(detect_nan=detect_nan)
+        super().__init__(
+            lr=lr,
+            weight_decay=weight_decay,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            lr_scheduler_config=lr_scheduler_config,
+            param_groups=param_groups,
+            detect_nan=detect_nan,
+        )
         self._built_by = model
         self._message = message
         self.config = config
-        check_positive("lr", lr, cure="1e-3 is usual")
-        check_not_negative("weight_decay", weight_decay, cure="0 is usual")
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.optimization = optimization or Optimization()
         self.info: StreamInfo | None = None
         self.model = None
         self._state_store: StateStore | None = None

@@ -2,11 +2,13 @@
 
 import sys
 from functools import partial
+from inspect import signature
 
 import lightning.pytorch as pl
 import pytest
 import torch
 import yaml
+from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
@@ -14,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, St
 from lightning_tgnn import EdgeClassification, FullGraphDataModule, LinkPrediction, NodeClassification
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.tasks import TASKS_OF_EVENTS
 from tests.multiprocess.training import Record, build
 
 STEPS = 7  # an epoch's
@@ -32,6 +35,14 @@ def fit(data, task, *, epochs=2, ckpt_path=None, callbacks=(), **settings):
     trainer = pl.Trainer(accelerator="cpu", max_epochs=epochs, callbacks=[record, *callbacks], **settings)
     trainer.fit(task, datamodule=data, ckpt_path=ckpt_path)
     return trainer, record.losses
+
+
+@pytest.mark.parametrize("task", [*TASKS_OF_EVENTS.values(), NodeClassification], ids=lambda task: task.__name__)
+def test_the_help_describes_every_argument_of_a_task_wherever_it_is_written(task):
+    parser = ArgumentParser()
+    parser.add_class_arguments(task, "task", fail_untyped=False)
+    told = {action.dest: action.help for action in parser._actions}
+    assert [name for name in signature(task).parameters if not told[f"task.{name}"]] == []
 
 
 def test_groups_by_name_and_by_predicate_get_their_settings():
