@@ -34,7 +34,7 @@ from lightning_tgnn.tasks.requirements import (
     check_model,
     check_precision,
 )
-from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph, datamodule_of
+from lightning_tgnn.types import GraphInfo, KnownData, ReplicaSum, Stages, Subgraph, datamodule_of
 
 GRAPH_MODELS = ("gcn", "gat")
 _CHECKPOINT_KEY = "lightning_tgnn"
@@ -130,7 +130,7 @@ class NodeClassification(OptimizedTask):
         if self._trainer is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the graph
         data = datamodule_of(self.trainer)
-        info = getattr(data, "info", None)
+        info = data.info if isinstance(data, KnownData) else None
         if not isinstance(info, GraphInfo):
             if self.model is not None and info is None:
                 return

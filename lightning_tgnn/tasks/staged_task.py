@@ -25,6 +25,7 @@ from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
     FetchHandle,
+    KnownData,
     NodeStateTask,
     RootBatch,
     SampledRoots,
@@ -133,7 +134,7 @@ class StagedTask(OptimizedTask):
         if self._trainer is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the stream.
         datamodule = datamodule_of(self.trainer)
-        info = getattr(datamodule, "info", None)
+        info = datamodule.info if isinstance(datamodule, KnownData) else None
         if not isinstance(info, StreamInfo | None) or (info is None and self.model is None):
             cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)); static graphs take NodeClassification"
             received = datamodule and type(datamodule).__name__

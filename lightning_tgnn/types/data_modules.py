@@ -115,6 +115,16 @@ class NamedData(Protocol):
         ...
 
 
+@runtime_checkable
+class KnownData(Protocol):
+    """A DataModule that says what a model has to know before it can be built."""
+
+    @property
+    def info(self) -> object:
+        """A `StreamInfo` or a `GraphInfo`."""
+        ...
+
+
 class CatchUpLoader(Protocol):
     """A loader of consecutive events that knows what came before."""
 

@@ -7,6 +7,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
+from torch.utils.data import DataLoader
 
 from lightning_tgnn import LinkPrediction, SvenStrategy, TemporalDataModule
 from lightning_tgnn.algorithms.schedules import DataParallel, WholeGraph
@@ -84,6 +85,15 @@ def test_a_loss_scale_is_refused_with_the_argument_that_a_user_has_written(strat
     updates = strategy().plan(None, trainer).updates.open(run)
     with pytest.raises(InvalidArgumentError, match=cure):
         updates.check(trainer)
+
+
+def test_batches_ahead_of_a_loader_that_makes_none_are_refused():
+    strategy = PlannedStrategy(**OF_EVENTS, prefetch_batches=2)
+    strategy._state = SimpleNamespace(loader=lambda loader: loader)
+    with pytest.raises(InvalidArgumentError, match="prefetch_batches must be left out: a DataLoader makes no batches"):
+        strategy.process_dataloader(DataLoader([1]))
+    loader = SimpleNamespace(prefetch_batches=0, waited=0.0)
+    assert strategy.process_dataloader(loader).prefetch_batches == 2
 
 
 @pytest.mark.parametrize("missing", ["schedule", "store", "order"])

@@ -1,0 +1,101 @@
+"""What our own tasks, loaders, DataModules, stores and strategies are to each other, by the protocols between them."""
+
+from inspect import getattr_static
+
+import pytest
+import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import nn
+from torch.utils.data import DataLoader
+from typing_extensions import get_protocol_members
+
+from lightning_tgnn import (
+    CDFGNNStrategy,
+    FullGraphDataModule,
+    LinkPrediction,
+    NodeClassification,
+    SvenStrategy,
+    TemporalDataModule,
+    types,
+)
+from lightning_tgnn.comm import Exchange
+from lightning_tgnn.state.nodes.local import LocalStateStore
+from lightning_tgnn.state.nodes.replicated import ReplicatedStateStore
+from lightning_tgnn.state.nodes.sharded import ShardedStateStore
+from tests.data.example_streams import random_store
+
+SPEC = types.StateSpec(num_nodes=3, memory_dim=2, mail_dim=4, mailbox_size=1, own_half=True)
+OF_STREAMS = ("StreamData", "SplitStreamData", "NamedData", "BatchedData")
+OF_LOADERS = ("ScheduledLoader", "PrefetchingLoader", "CuttableLoader")
+OF_TASKS = ("OrderedTask", "MeasuredTask", "DrawsNegatives", "ReplicaTask", "TracksAccuracy")
+OF_ALL_TASKS = ("TellsStages", "ChecksGradients")
+OF_STORES = ("StateStore", "HoldingStore", "ExchangingStore", "PiecewiseStore", "CachingStore")
+
+
+def stream():
+    data = TemporalDataModule(random_store(60, 9, seed=1), batch_size=10, num_workers=0)
+    data.setup()
+    return data
+
+
+def graph():
+    data = FullGraphDataModule(synthetic={"num_nodes": 20, "num_edges": 60})
+    data.setup()
+    return data
+
+
+CASES = {
+    "stream": (stream, {*OF_STREAMS, "FixedSettings", "KnownData"}, {*OF_STREAMS, "FixedSettings", "KnownData"}),
+    "graph": (graph, {"FixedSettings", "KnownData"}, {*OF_STREAMS, "FixedSettings", "KnownData"}),
+    "loader of a stream": (
+        lambda: stream().train_dataloader(),
+        {"ScheduledLoader", "PrefetchingLoader"},
+        {*OF_LOADERS},
+    ),
+    "loader of a graph": (lambda: graph().train_dataloader(), {"CuttableLoader"}, {*OF_LOADERS}),
+    "loader of a user": (lambda: DataLoader([1]), set(), {*OF_LOADERS}),
+    "links": (
+        lambda: LinkPrediction("jodie"),
+        {"OrderedTask", "MeasuredTask", "DrawsNegatives", *OF_ALL_TASKS},
+        {*OF_TASKS, *OF_ALL_TASKS},
+    ),
+    "vertices": (
+        NodeClassification,
+        {"ReplicaTask", "TracksAccuracy", *OF_ALL_TASKS},
+        {*OF_TASKS, *OF_ALL_TASKS},
+    ),
+    "no task": (lambda: nn.Linear(1, 1), set(), {*OF_TASKS, *OF_ALL_TASKS}),
+    "local": (lambda: LocalStateStore(SPEC), {"StateStore", "HoldingStore"}, {*OF_STORES}),
+    "replicated": (
+        lambda: ReplicatedStateStore(SPEC, Exchange()),
+        {"StateStore", "HoldingStore", "ExchangingStore"},
+        {*OF_STORES},
+    ),
+    "sharded": (
+        lambda: ShardedStateStore(SPEC, torch.zeros(3, dtype=torch.int64), Exchange()),
+        {*OF_STORES},
+        {*OF_STORES},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_is_what_it_says_and_nothing_else(name):
+    make, expected, asked = CASES[name]
+    value = make()
+    assert {kind for kind in asked if isinstance(value, getattr(types, kind))} == expected
+    for kind in expected:  # from Python 3.12 on `isinstance` asks so: the modules within a module would not be found
+        for member in get_protocol_members(getattr(types, kind)):
+            getattr_static(value, member)
+
+
+def test_stages_are_those_of_tasks_on_events():
+    assert types.has_stages(LinkPrediction("jodie"))
+    assert not types.has_stages(NodeClassification())
+    assert "apply_mail" in types.missing_stages(NodeClassification())
+
+
+def test_who_shares_node_state():
+    assert types.shares_node_state(SvenStrategy())
+    assert not types.shares_node_state(CDFGNNStrategy())
+    assert not types.shares_node_state(SingleDeviceStrategy("cpu"))
