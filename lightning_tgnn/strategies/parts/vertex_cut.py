@@ -82,6 +82,7 @@ class ReplicaState:
         self._cut: Tensor | None = None
         self._cut_of: Tensor | None = None
         self._task: ReplicaTask | None = None
+        self._tracked: TracksAccuracy | None = None
         self._replicas_before: ReplicaSum | None = None
         self._cut_is_restored = False
         self._saved_accuracy: float | None = None
@@ -106,6 +107,7 @@ class ReplicaState:
             )
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
         self._run, self._saved, self._task = run, saved, task
+        self._tracked = run.task if isinstance(run.task, TracksAccuracy) else None
         self._replicas_before = task.replicas
         self.replicas = None  # caches and threshold are of one run; a checkpoint keeps them
         if self._cut_is_restored:
@@ -222,8 +224,7 @@ class ReplicaState:
     def _accuracy(self) -> float | None:
         """The training accuracy of the epoch before, of the checkpoint in the first epoch of a resumed run."""
         assert self._run is not None
-        task: object = self._run.task
-        known = task.train_accuracy if isinstance(task, TracksAccuracy) else None
+        known = None if self._tracked is None else self._tracked.train_accuracy
         if known is None:
             known = self._saved_accuracy
         if known is not None:
