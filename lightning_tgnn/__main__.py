@@ -11,8 +11,7 @@ from typing import Any
 
 import lightning_tgnn
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
-from lightning_tgnn.commands import COMMANDS
-from lightning_tgnn.commands.shared.description import DESCRIPTION
+from lightning_tgnn.commands import COMMANDS, DESCRIPTION
 
 _SUBCOMMANDS = {
     "fit": "train",

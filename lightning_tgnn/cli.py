@@ -16,17 +16,14 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 import lightning_tgnn
-from lightning_tgnn.__main__ import main
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.commands.fit.parse_errors import OneLineErrors
+from lightning_tgnn.commands import DESCRIPTION
 from lightning_tgnn.commands.fit.resuming_cli import ResumingCLI
-from lightning_tgnn.commands.shared.description import DESCRIPTION
+from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.files.best_checkpoint import deciding_callback
 from lightning_tgnn.tasks.optimization import Optimization
-
-__all__ = ["TGNNCommand", "main"]
 
 for _name in lightning_tgnn.__all__:  # a class is known by its short name when it has been imported
     getattr(lightning_tgnn, _name)

@@ -79,5 +79,10 @@ def test_only_comm_exchanges_data():
             assert not any(module.startswith("torch.distributed") for module in modules), path
 
 
+def test_nothing_imports_the_command():
+    for path in files():
+        assert "lightning_tgnn.__main__" not in imported_modules(ast.parse(path.read_text())), path
+
+
 def test_the_table_names_every_folder():
     assert {folder_of(path) for path in files()} == set(ALLOWED)

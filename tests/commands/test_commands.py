@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from lightning_tgnn import TemporalDataModule
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.partitions.demand import Demand
 from lightning_tgnn.algorithms.partitions.partition_cost import balance_report
 from lightning_tgnn.algorithms.partitions.simple import PARTITION_METHODS
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.cli import main
-from lightning_tgnn.commands.bench.processes import Processes
+from lightning_tgnn.commands.bench.turns import Processes
 from lightning_tgnn.commands.partition.nodes import MAKERS
 from lightning_tgnn.strategies.parts.node_partition import choose_partition
 from lightning_tgnn.types import RankLayout

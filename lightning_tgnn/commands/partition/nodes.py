@@ -22,8 +22,7 @@ from lightning_tgnn.algorithms.partitions.simple import interval_partition, meti
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.commands.partition.comparison import make_each
-from lightning_tgnn.commands.partition.heat_map import save_heat_map
-from lightning_tgnn.commands.partition.node_table import PartitionResult, print_partitions
+from lightning_tgnn.commands.partition.node_report import PartitionResult, print_partitions, save_heat_map
 from lightning_tgnn.commands.shared.kinds import EVENTS, KindOption
 from lightning_tgnn.commands.shared.options import Options, names_of
 from lightning_tgnn.data.batches.event_pipeline import EventPipeline

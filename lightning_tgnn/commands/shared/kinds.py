@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
-from lightning_tgnn.commands.fit.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.data.readers.tgl import is_tgl_folder
 from lightning_tgnn.data.streams.event_store import is_event_store
