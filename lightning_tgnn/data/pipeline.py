@@ -45,7 +45,7 @@ def plain_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): _plain(value) for name, value in arguments.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Path):

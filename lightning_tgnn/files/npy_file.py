@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
@@ -67,7 +68,7 @@ class NpyWriter:
         dtype: Of the array.
     """
 
-    def __init__(self, path: Path, dtype: Any) -> None:
+    def __init__(self, path: Path, dtype: DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
         self._file = path.open("wb")
         self._rows = 0

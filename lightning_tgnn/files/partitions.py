@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +15,20 @@ from lightning_tgnn.files.whole import write_tensors
 
 _WIDE_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *_WIDE_UNSIGNED}
+
+
+class _Info(Protocol):
+    @property
+    def fingerprint(self) -> str: ...
+
+
+class KnowsGraph(Protocol):
+    """A DataModule of a stream or a graph, which has a fingerprint."""
+
+    @property
+    def info(self) -> _Info:
+        """What there is to know of it."""
+        ...
 
 
 def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerprint: str) -> None:
@@ -34,7 +48,7 @@ def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerpri
 
 
 def given_partition(
-    partition: Path | Tensor, things: str, count: int, ranks: int, datamodule: Any, methods: Sequence[str]
+    partition: Path | Tensor, things: str, count: int, ranks: int, datamodule: KnowsGraph | None, methods: Sequence[str]
 ) -> Tensor:
     """Return a partition that is not to be made but given, integers [count].
 
@@ -51,7 +65,7 @@ def given_partition(
     """
     cure = "make one with `lightning-tgnn partition` for this graph and number of ranks"
 
-    def refused(requirement: str, received: Any) -> InvalidArgumentError:
+    def refused(requirement: str, received: object) -> InvalidArgumentError:
         return InvalidArgumentError(refusal("partition", requirement, received, cure))
 
     owner = partition

@@ -195,7 +195,7 @@ def _check_neighbors(data: TemporalDataModule) -> None:
         raise InvalidArgumentError(refusal("neighbor_sampler", "'most_recent'", data.neighbor_sampler, cure))
 
 
-def _kind(given: Any, name: Any, path: str | Path, trust: bool) -> type[MemoryTask]:
+def _kind(given: type[MemoryTask] | None, name: object, path: str | Path, trust: bool) -> type[MemoryTask]:
     """Return the class of the task: what the caller gives, else what the file names."""
     kind = given or saved_class(name, TASKS_OF_EVENTS, argument="task", file=path, trust=trust)
     if not (isinstance(kind, type) and issubclass(kind, MemoryTask)):

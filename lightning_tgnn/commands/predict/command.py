@@ -131,7 +131,7 @@ def _rows_of_file(options: PredictOptions, name: str, piece: pd.DataFrame) -> It
         raise error.in_file(getattr(options, name), int(piece.index[error.row]) - error.row) from None
 
 
-def _time(piece: pd.DataFrame) -> Any:
+def _time(piece: pd.DataFrame) -> pd.Series | None:
     return piece["time"] if "time" in piece.columns else None
 
 

@@ -70,7 +70,7 @@ def run_for_kind(command: str, arguments: Sequence[str], sides: dict[str, Side])
     sides[kind].run(*values)
 
 
-def kind_of(source: Any, kind: str = AUTO) -> str:
+def kind_of(source: object, kind: str = AUTO) -> str:
     """Return what a source is.
 
     Args:

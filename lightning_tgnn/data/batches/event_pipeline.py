@@ -262,7 +262,7 @@ class EventPipeline(SplitSource):
         )
 
 
-def _checked_negatives(argument: str, given: Any) -> Any:
+def _checked_negatives(argument: str, given: object) -> str | Callable[..., Any]:
     """Return the name of a sampler, or the function of a user's own, which may be given by its path."""
     if isinstance(given, str) and "." in given:
         found = check_import(argument, given)

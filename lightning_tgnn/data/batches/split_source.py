@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.data.pipeline import Pipeline
-from lightning_tgnn.data.sources.open_events import ReadOptions, fixed_protocol, open_events, opened, prepare_events
+from lightning_tgnn.data.sources.open_events import (
+    EventSource,
+    ReadOptions,
+    fixed_protocol,
+    open_events,
+    opened,
+    prepare_events,
+)
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.split_stream import SplitStream
 from lightning_tgnn.data.streams.splits import Split
@@ -29,7 +36,7 @@ class SplitSource(Pipeline):
 
     def __init__(
         self,
-        source: Any,
+        source: EventSource,
         read: ReadOptions,
         *,
         val_ratio: float,
@@ -104,9 +111,9 @@ class SplitSource(Pipeline):
     @property
     def recipe(self) -> dict[str, Any]:
         """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
-        by_name, read = isinstance(self.source, (str, Path)), self._read_options
+        read = self._read_options
         return {
-            "source": _lasting_name(self.source) if by_name else None,
+            "source": _lasting_name(self.source) if isinstance(self.source, (str, Path)) else None,
             **self._split_options,
             "seed": self.seed,
             **{name: getattr(read, name) for name in ("format", "columns", "bipartite", "longest_id")},
@@ -120,12 +127,12 @@ class SplitSource(Pipeline):
             return self._stream.store
         return open_events(self._opened(), self._read_options)
 
-    def _opened(self) -> Any:
+    def _opened(self) -> EventSource:
         self._make_ready()
         return opened(self.source, self._read_options.root)
 
 
-def shown_name(source: Any) -> str:
+def shown_name(source: object) -> str:
     """Return the name of a source as it was written, or its class."""
     return str(source) if isinstance(source, (str, Path)) else type(source).__name__
 

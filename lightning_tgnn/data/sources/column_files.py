@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from lightning_tgnn.files.npy_file import NpyWriter, map_npy
 from lightning_tgnn.files.pieces import pieces
@@ -30,7 +30,7 @@ class ColumnFiles(ExitStack):
             self._files[name].append(values)
 
 
-def rewrite(path: Path, dtype: Any, change: Callable[[np.ndarray], Iterator[np.ndarray]]) -> None:
+def rewrite(path: Path, dtype: DTypeLike, change: Callable[[np.ndarray], Iterator[np.ndarray]]) -> None:
     """Put what ``change`` makes of a column's array, mapped, in its place."""
     changed = path.with_suffix(".changed")
     with NpyWriter(changed, dtype) as file:

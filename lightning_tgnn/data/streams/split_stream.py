@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from lightning_tgnn.algorithms.streams.past import tied_share
 from lightning_tgnn.data.sources.tgb import FixedProtocol
@@ -44,9 +43,18 @@ class SplitStream:
 
     @classmethod
     def of(
-        cls, store: EventStore, protocol: FixedProtocol | None, *, writes: bool = True, **options: Any
+        cls,
+        store: EventStore,
+        protocol: FixedProtocol | None,
+        *,
+        val_ratio: float,
+        test_ratio: float,
+        by: str,
+        held_out: float,
+        seed: int,
+        writes: bool = True,
     ) -> SplitStream:
-        """Split a stream; ``options`` are those of `chronological_split`, whose shares a protocol overrules.
+        """Split a stream by `chronological_split`, whose shares a protocol overrules.
 
         The adjacency is kept in the folder of the store if ``writes``.
 
@@ -54,7 +62,8 @@ class SplitStream:
             InvalidArgumentError: A part would be empty.
         """
         ends = None if protocol is None else protocol.ends
-        split = chronological_split(store, ends=ends, **options)
+        shares = {"val_ratio": val_ratio, "test_ratio": test_ratio, "held_out": held_out}
+        split = chronological_split(store, **shares, by=by, seed=seed, ends=ends)
         adjacency = train_adjacency = adjacency_of(store, writes=writes)
         train = split.train
         if len(train) < int(split.val[0]):
