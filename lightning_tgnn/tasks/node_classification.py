@@ -39,7 +39,7 @@ from lightning_tgnn.tasks.requirements import (
     warn_of_untrained_weights,
 )
 from lightning_tgnn.tasks.resumable import ResumableTask
-from lightning_tgnn.types import GraphInfo, GraphPart, ReplicaSum, Stages
+from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
 
 GRAPH_MODELS = ("gcn", "gat")
 _CHECKPOINT_KEY = "lightning_tgnn"
@@ -57,7 +57,7 @@ class NodeClassification(ResumableTask):
 
     Args:
         model: ``"gcn"``, ``"gat"``, or what builds a module for a `GraphInfo`, for example its class. The module takes
-            a `GraphPart` and a `ReplicaSum` and returns logits, float32 [n, C], the same at every replica of a vertex.
+            a `Subgraph` and a `ReplicaSum` and returns logits, float32 [n, C], the same at every replica of a vertex.
             The five arguments that follow are of the built-in models, and to be left out beside another.
         hidden_dim: Width of the layers in between.
         num_layers: At least 1.
@@ -178,12 +178,12 @@ class NodeClassification(ResumableTask):
         """Return what the arguments say: Adam without a schedule by default."""
         return self.optimization.configure(self, torch.optim.Adam, self.hparams["lr"], self.hparams["weight_decay"])
 
-    def forward(self, part: GraphPart) -> Tensor:
+    def forward(self, part: Subgraph) -> Tensor:
         """Return logits, float32 [n, C]."""
         assert self.model is not None
         return self.model(part, self.replicas)
 
-    def training_step(self, part: GraphPart, batch_idx: int) -> Tensor:
+    def training_step(self, part: Subgraph, batch_idx: int) -> Tensor:
         """Return the loss over all vertices of the training split."""
         with self.stages("embed"):
             logits = self(part)
@@ -220,15 +220,15 @@ class NodeClassification(ResumableTask):
 
     on_test_start = on_predict_start = on_validation_start
 
-    def validation_step(self, part: GraphPart, batch_idx: int) -> None:
+    def validation_step(self, part: Subgraph, batch_idx: int) -> None:
         """Score the validation split."""
         self._evaluate(part, self.val_metrics)
 
-    def test_step(self, part: GraphPart, batch_idx: int) -> None:
+    def test_step(self, part: Subgraph, batch_idx: int) -> None:
         """Score the test split."""
         self._evaluate(part, self.test_metrics)
 
-    def _evaluate(self, part: GraphPart, metrics: MetricCollection) -> None:
+    def _evaluate(self, part: Subgraph, metrics: MetricCollection) -> None:
         logits = self(part)[part.scored]
         self.check_scores(logits)
         metrics.update(*_measurable(logits, part.labels[part.scored]))
@@ -246,7 +246,7 @@ class NodeClassification(ResumableTask):
         self.log_dict(metrics.compute(), prog_bar=True, sync_dist=True)
         metrics.reset()
 
-    def predict_step(self, part: GraphPart, batch_idx: int) -> dict[str, Tensor]:
+    def predict_step(self, part: Subgraph, batch_idx: int) -> dict[str, Tensor]:
         """Return vertices and the probability of each class, [t, C]."""
         return {"node": part.nodes[part.scored], "probability": self(part)[part.scored].softmax(-1)}
 

@@ -1,6 +1,6 @@
 """Data classes and protocols that cross folders."""
 
-from lightning_tgnn.types.graphs import GraphInfo, GraphPart, ReplicaLinks, ReplicaSum, SparseRows
+from lightning_tgnn.types.graphs import GraphInfo, ReplicaLinks, ReplicaSum, SparseRows, Subgraph
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.node_state import (
     CachingStore,
@@ -29,7 +29,6 @@ __all__ = [
     "EventBatch",
     "FetchHandle",
     "GraphInfo",
-    "GraphPart",
     "NodeStateTask",
     "OrderPart",
     "Pass",
@@ -56,6 +55,7 @@ __all__ = [
     "StateUpdate",
     "StorePart",
     "StreamInfo",
+    "Subgraph",
     "TensorFields",
     "Turn",
     "UpdatedRows",

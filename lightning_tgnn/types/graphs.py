@@ -95,7 +95,7 @@ def _starts(ends: Tensor, num_nodes: int) -> Tensor:
 
 
 @dataclass(frozen=True, repr=False)
-class GraphPart(TensorFields):
+class Subgraph(TensorFields):
     """A rank's part of a graph: what a step of full-batch training needs.
 
     Attributes:
@@ -124,7 +124,7 @@ class GraphPart(TensorFields):
     def __len__(self) -> int:
         return self.scored.numel()
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphPart:
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Subgraph:
         """Return a copy whose tensors are on ``device``, or itself if they are there."""
         if self.nodes.device == torch.device(device):
             return self

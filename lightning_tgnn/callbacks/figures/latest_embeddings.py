@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.callbacks.figures.distributions import over_ranks
-from lightning_tgnn.types import EventBatch, GraphPart
+from lightning_tgnn.types import EventBatch, Subgraph
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def keeping(embeddings: LatestEmbeddings, trainer: pl.Trainer, method: Callable[
         made, batch = method(*arguments), arguments[-1]
         if trainer.validating and isinstance(batch, EventBatch):
             embeddings.add(_of_events(batch, made))
-        elif trainer.validating and isinstance(batch, GraphPart):
+        elif trainer.validating and isinstance(batch, Subgraph):
             nodes = batch.nodes[batch.scored]
             embeddings.add(Embedded(nodes, nodes, made[batch.scored].float(), batch.labels[batch.scored]))
         return made

@@ -8,17 +8,17 @@ import torch
 
 from lightning_tgnn.data.described_data import DescribedData
 from lightning_tgnn.data.graphs.pipeline import GraphPipeline
-from lightning_tgnn.types import GraphPart, SparseRows
+from lightning_tgnn.types import SparseRows, Subgraph
 
 
 class FullGraphDataModule(GraphPipeline, DescribedData):  # noqa: D101
     __doc__ = GraphPipeline.__doc__  # it takes the same arguments
 
-    _moved: tuple[SparseRows, GraphPart] | None = None
+    _moved: tuple[SparseRows, Subgraph] | None = None
 
     def transfer_batch_to_device(self, batch: object, device: torch.device, dataloader_idx: int) -> object:
-        """Move a `GraphPart`; what its epochs and splits share, once, so that a model can keep what it makes of it."""
-        if not isinstance(batch, GraphPart):
+        """Move a `Subgraph`; what its epochs and splits share, once, so that a model can keep what it makes of it."""
+        if not isinstance(batch, Subgraph):
             return super().transfer_batch_to_device(batch, device, dataloader_idx)
         if batch.nodes.device == device:
             return batch

@@ -15,7 +15,7 @@ from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.parts import graph_parts
-from lightning_tgnn.types import GraphPart
+from lightning_tgnn.types import Subgraph
 
 
 class WholeGraph:
@@ -28,14 +28,14 @@ class WholeGraph:
 
     def __init__(self, graph: Graph, weights: Tensor) -> None:
         self.graph, self.weights = graph, weights
-        self._cut: tuple[Tensor, tuple[Any, ...], dict[str, GraphPart]] | None = None
+        self._cut: tuple[Tensor, tuple[Any, ...], dict[str, Subgraph]] | None = None
 
     @cached_property
     def uncut(self) -> Tensor:
         """Rank 0 for every edge, int32 [E]: the same tensor for all splits, which so share a part."""
         return torch.zeros(len(self.graph.src), dtype=torch.int32)
 
-    def parts(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> dict[str, GraphPart]:
+    def parts(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> dict[str, Subgraph]:
         """Return a rank's part for each split, made once.
 
         Args:
@@ -64,7 +64,7 @@ class GraphLoader:
 
     def __init__(self, whole: WholeGraph, split: str, seed: int) -> None:
         self.whole, self.split, self.seed = whole, split, seed
-        self._part: GraphPart | None = None
+        self._part: Subgraph | None = None
         self._epoch = 0
         self._position = 0
         self._resume: int | None = None
@@ -79,7 +79,7 @@ class GraphLoader:
         return graph.src, graph.dst, graph.num_nodes
 
     @property
-    def part(self) -> GraphPart:
+    def part(self) -> Subgraph:
         """This rank's part; the whole graph where it has not been cut."""
         if self._part is None:
             self._part = self.whole.parts(self.whole.uncut, torch.zeros(1, dtype=torch.int64), 0)[self.split]
@@ -110,7 +110,7 @@ class GraphLoader:
         self._epoch, self._position = state["epoch"], state["position"]
         self._resume = state["epoch"] if state["position"] else None
 
-    def __iter__(self) -> Iterator[GraphPart]:
+    def __iter__(self) -> Iterator[Subgraph]:
         # Runs when the step is asked for: Lightning makes the iterator before it tells the epoch.
         resume, self._resume = self._resume, None
         self._position = 1

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
-from lightning_tgnn.types import GraphPart, ReplicaLinks, SparseRows
+from lightning_tgnn.types import ReplicaLinks, SparseRows, Subgraph
 
 
 def graph_parts(
     graph: Graph, weights: Tensor, part: Tensor, replicas: Replicas, rank: int, *, relay: bool = True
-) -> dict[str, GraphPart]:
+) -> dict[str, Subgraph]:
     """Return a rank's part, for each split.
 
     Args:
@@ -36,7 +36,7 @@ def graph_parts(
     parts = {}
     for name in SPLITS:
         split: Tensor = getattr(graph, name)
-        parts[name] = GraphPart(
+        parts[name] = Subgraph(
             nodes=nodes,
             features=features,
             edges=edges,

@@ -8,7 +8,7 @@ from torch.nn.functional import leaky_relu
 
 from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
-from lightning_tgnn.types import GraphPart, ReplicaSum, SparseRows
+from lightning_tgnn.types import ReplicaSum, SparseRows, Subgraph
 
 # The softmax over the edges into a vertex runs over several ranks. Its numerator and denominator are sums, but the
 # usual shift by the greatest logit would change from step to step under cached sums; so logits are bounded instead.
@@ -92,7 +92,7 @@ class GAT(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(hidden_dim) if layer_norm else nn.Identity() for _ in layers)
         self.dropouts = nn.ModuleList(ReplicaDropout(dropout, layer) for layer in range(num_layers))
 
-    def forward(self, part: GraphPart, replicas: ReplicaSum) -> Tensor:
+    def forward(self, part: Subgraph, replicas: ReplicaSum) -> Tensor:
         """Return logits, float32 [n, C], the same at every replica of a vertex."""
         hidden = part.features
         for number, layer in enumerate(self.layers):

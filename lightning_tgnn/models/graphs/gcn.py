@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
-from lightning_tgnn.types import GraphPart, ReplicaSum
+from lightning_tgnn.types import ReplicaSum, Subgraph
 
 
 class GCN(nn.Module):
@@ -36,7 +36,7 @@ class GCN(nn.Module):
         for parameter in self.weights.parameters():
             nn.init.xavier_uniform_(parameter)
 
-    def forward(self, part: GraphPart, replicas: ReplicaSum) -> Tensor:
+    def forward(self, part: Subgraph, replicas: ReplicaSum) -> Tensor:
         """Return logits, float32 [n, C], the same at every replica of a vertex."""
         hidden = part.features
         for layer, weight in enumerate(self.weights):

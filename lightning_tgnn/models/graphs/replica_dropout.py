@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
-from lightning_tgnn.types import GraphPart
+from lightning_tgnn.types import Subgraph
 
 
 class ReplicaDropout(nn.Module):
@@ -21,7 +21,7 @@ class ReplicaDropout(nn.Module):
         super().__init__()
         self.rate, self.layer = rate, layer
 
-    def forward(self, values: Tensor, part: GraphPart) -> Tensor:
+    def forward(self, values: Tensor, part: Subgraph) -> Tensor:
         """Return float32 [n, d] with some of ``values`` set to 0 and the others scaled up."""
         if not self.training or not self.rate:
             return values
