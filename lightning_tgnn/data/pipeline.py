@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Pipeline:
-    """Reads a source when it is asked for, and makes the loaders of its parts.
+    """Reads a source when it is asked for, and makes the loaders of its splits.
 
     A subclass keeps its settings as attributes. A DataModule adds what a Trainer needs.
     """

@@ -1,4 +1,4 @@
-"""The part of a file that has been downloaded, kept with what tells whether the rest would fit it."""
+"""A partial file, what has been downloaded so far, kept with what tells whether the rest would fit it."""
 
 from __future__ import annotations
 

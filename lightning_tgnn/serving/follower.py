@@ -15,7 +15,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.readers.frame_columns import Times
 from lightning_tgnn.data.streams.columns import float_column
-from lightning_tgnn.serving.build import Parts, catch_up, from_checkpoint, from_saved
+from lightning_tgnn.serving.build import PredictorState, catch_up, from_checkpoint, from_saved
 from lightning_tgnn.serving.live_state import Events
 from lightning_tgnn.serving.saved_predictor import write_predictor
 from lightning_tgnn.serving.tables import by_name
@@ -25,15 +25,15 @@ from lightning_tgnn.tasks import MemoryTask
 class StreamFollower:
     """Keeps the state of a trained model up to date while events come, in the users' own node ids."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._live = parts.live
-        self._numbers = parts.numbers
+    def __init__(self, state: PredictorState) -> None:
+        self._state = state
+        self._live = state.live
+        self._numbers = state.numbers
 
     def __repr__(self) -> str:
-        task, info = self._live.task, self._parts.info
+        task, info = self._live.task, self._state.info
         model = f"{type(task).__name__}({task.hparams.get('model')!r})"
-        return f"{type(self).__name__}({model}, {info.num_nodes:,} nodes, latest time {self._parts.clock.latest})"
+        return f"{type(self).__name__}({model}, {info.num_nodes:,} nodes, latest time {self._state.clock.latest})"
 
     @classmethod
     def from_checkpoint(
@@ -59,7 +59,7 @@ class StreamFollower:
             data: The DataModule of that run; None makes it again from what the checkpoint says of it, and a name or
                 path does so with another source.
             catch_up_stream: Take in the events of the stream that come after the state in the checkpoint, validation
-                and test part as two more parts; otherwise stop where training has stopped.
+                and test split one after the other; otherwise stop where training has stopped.
             task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names, of
                 this package.
             device: Where node state and model are.
@@ -74,10 +74,10 @@ class StreamFollower:
             InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or
                 there is no such device.
         """
-        parts = from_checkpoint(path, data, task, _usable_device(device), root=root, trust=trust, given=arguments)
-        predictor = cls(parts)
+        state = from_checkpoint(path, data, task, _usable_device(device), root=root, trust=trust, given=arguments)
+        predictor = cls(state)
         if catch_up_stream:
-            catch_up(predictor._parts)
+            catch_up(predictor._state)
         return predictor
 
     @classmethod
@@ -107,7 +107,7 @@ class StreamFollower:
 
     def save(self, path: str | Path) -> None:
         """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete."""
-        write_predictor(self._parts.state_dict(), path)
+        write_predictor(self._state.state_dict(), path)
 
     @property
     def ids_are_integers(self) -> bool:
@@ -122,7 +122,7 @@ class StreamFollower:
     @property
     def edge_feature_names(self) -> tuple[str, ...] | None:
         """What the edge features of the stream are called, in their order; None where that is not known."""
-        return self._parts.info.edge_feature_names
+        return self._state.info.edge_feature_names
 
     def knows(self, nodes: ArrayLike, side: str | None = None) -> np.ndarray:
         """Return whether each node is one of the stream that the model was trained on, bool [R].
@@ -144,7 +144,7 @@ class StreamFollower:
     @property
     def latest_time(self) -> float:
         """Time of the latest event, in the unit of the stream; -inf before the first one."""
-        return self._parts.clock.latest
+        return self._state.clock.latest
 
     @torch.no_grad()
     def observe(self, src: ArrayLike, dst: ArrayLike, time: Times, edge_features: ArrayLike | None = None) -> None:
@@ -164,26 +164,26 @@ class StreamFollower:
         sources = self._numbers.find("src", src, "source")
         destinations = self._numbers.find("dst", dst, "destination")
         check_length("dst", len(destinations), len(sources))
-        times = self._parts.clock.of_events(time, len(sources))
+        times = self._state.clock.of_events(time, len(sources))
         features = self._features(edge_features, len(sources))
         self._live.append(Events(sources, destinations, times, features))
-        self._parts.is_destination[destinations] = True
-        if self._parts.seen is not None:
-            self._parts.seen.add(sources, destinations)
-        self._parts.clock.advance()
+        self._state.is_destination[destinations] = True
+        if self._state.seen is not None:
+            self._state.seen.add(sources, destinations)
+        self._state.clock.advance()
 
     @torch.no_grad()
     def close_batch(self) -> None:
-        """End the open batch here, as the end of the training, validation or test part does."""
+        """End the open batch here, as the end of the training, validation or test split does."""
         self._live.close_batch()
 
     @torch.no_grad()
     def reset(self) -> None:
         """Return to the state before the first event; nodes and weights stay."""
-        self._parts.reset()
+        self._state.reset()
 
     def _features(self, values: ArrayLike | None, count: int) -> Tensor:
-        width = self._parts.info.edge_feature_dim
+        width = self._state.info.edge_feature_dim
         if values is None and width == 0:
             return torch.empty(count, 0)
         cure = "give what the stream of training has for every event"

@@ -114,7 +114,7 @@ class LiveState:
         self._is_settled = not self._open
 
     def close_batch(self) -> None:
-        """Take in the open batch for good, as at the end of a part of a stream."""
+        """Take in the open batch for good, as at the end of a split."""
         self.version += 1
         self._reopen()
         if self._open:

@@ -28,7 +28,7 @@ class NodeNumbers:
         self.ids = ids
         self.first_destination = first_destination
         cut = 0 if first_destination is None else first_destination
-        self._tables = {side: _Table(part, start) for side, part, start in self._parts(cut)}
+        self._tables = {side: _Table(own, start) for side, own, start in self._by_side(cut)}
 
     @classmethod
     def of_stream(cls, store: EventStore) -> NodeNumbers:
@@ -83,7 +83,7 @@ class NodeNumbers:
         numbers, is_known = self._tables[side if self.first_destination is not None else "source"].find(column)
         return column, numbers, is_known
 
-    def _parts(self, cut: int) -> list[tuple[str | None, np.ndarray, int]]:
+    def _by_side(self, cut: int) -> list[tuple[str | None, np.ndarray, int]]:
         if self.first_destination is None:
             return [("source", self.ids, 0)]
         return [("source", self.ids[:cut], 0), ("destination", self.ids[cut:], cut)]

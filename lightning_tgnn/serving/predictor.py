@@ -59,7 +59,7 @@ class Predictor(StreamFollower):
         sources = self._numbers.find("src", src, "source")
         destinations = self._numbers.find("dst", dst, "destination")
         check_length("dst", len(destinations), len(sources))
-        times = self._parts.clock.of_queries(time, len(sources))
+        times = self._state.clock.of_queries(time, len(sources))
         nodes, moments = torch.cat([sources, destinations]), times.repeat(2)
         logits, _ = predictor(embed(self._live, nodes, moments), len(sources), 0)
         return logits.sigmoid().cpu().numpy()
@@ -96,9 +96,9 @@ class Predictor(StreamFollower):
         """
         ranking = self._ranking
         sources = self._numbers.find("src", src, "source")
-        times = self._parts.clock.of_queries(time, len(sources))
+        times = self._state.clock.of_queries(time, len(sources))
         if candidates is None:
-            choice = self._parts.is_destination.nonzero().squeeze(1)
+            choice = self._state.is_destination.nonzero().squeeze(1)
         else:
             choice = _distinct(self._numbers.find("candidates", candidates, "destination"))
         check_int("k", k, minimum=1, cure="10 is usual")
@@ -123,18 +123,18 @@ class Predictor(StreamFollower):
             DataError: A node is unknown or a time too early.
         """
         numbers = self._numbers.find("nodes", nodes, side)
-        times = self._parts.clock.of_queries(time, len(numbers))
+        times = self._state.clock.of_queries(time, len(numbers))
         return embed(self._live, numbers, times).float().cpu().numpy()
 
     def _excluded(self, sources: Tensor, candidates: Tensor, exclude_seen: bool) -> Excluded:
         rows, nodes = torch.arange(len(sources)), sources
         if exclude_seen:
-            if self._parts.seen is None:
+            if self._state.seen is None:
                 cure = "make the predictor from its checkpoint, and save it again"
                 raise InvalidArgumentError(refusal("exclude_seen", "False for such a file", True, cure))
-            of_rows, seen = self._parts.seen.of_sources(sources)
+            of_rows, seen = self._state.seen.of_sources(sources)
             rows, nodes = torch.cat([rows, of_rows]), torch.cat([nodes, seen])
-        return Excluded.of_nodes(rows, nodes, candidates, len(sources), self._parts.info.num_nodes)
+        return Excluded.of_nodes(rows, nodes, candidates, len(sources), self._state.info.num_nodes)
 
     @cached_property
     def _ranking(self) -> Ranking:

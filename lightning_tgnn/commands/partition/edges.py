@@ -122,17 +122,17 @@ class CutResult:
     """A vertex-cut, how long it took, and what it costs.
 
     Attributes:
-        part: int32 [E], the rank of every edge.
+        owner: int32 [E], the rank of every edge.
         seconds: To make it.
         report: What it costs.
     """
 
-    part: Tensor
+    owner: Tensor
     seconds: float
     report: CutReport
 
     def figures(self) -> dict[str, Any]:
-        """Return all but the parts as plain values."""
+        """Return all but the owners as plain values."""
         return {**asdict(self.report), "seconds": self.seconds}
 
 
@@ -164,16 +164,16 @@ def _measured(method: CutMethod, edges: EdgesToCut, hosts: Tensor) -> CutResult:
     some = torch.arange(len(hosts)) % 2
     vertex_cut(some, some, 2, hosts, method.name)  # loops are compiled and libraries imported: not the method's time
     begin = perf_counter()
-    part = vertex_cut(edges.src, edges.dst, edges.num_nodes, hosts, method.name, **method.weights)
+    owner = vertex_cut(edges.src, edges.dst, edges.num_nodes, hosts, method.name, **method.weights)
     seconds = perf_counter() - begin
-    replicas = Replicas.of(edges.src, edges.dst, part, edges.num_nodes, hosts)
-    return CutResult(part, seconds, cut_report(part, replicas))
+    replicas = Replicas.of(edges.src, edges.dst, owner, edges.num_nodes, hosts)
+    return CutResult(owner, seconds, cut_report(owner, replicas))
 
 
 def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, options: CutOptions) -> None:
     for name, result in results.items():
         if edges.trainable:
-            save_partition(folder / f"{name}.pt", result.part, options.ranks, name, edges.fingerprint)
+            save_partition(folder / f"{name}.pt", result.owner, options.ranks, name, edges.fingerprint)
     figures = {
         "kind": GRAPH,
         "source": edges.source,

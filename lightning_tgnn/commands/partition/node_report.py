@@ -72,12 +72,12 @@ def print_partitions(
         results: By method.
         fitted: What they could be fitted on.
         judged: What they were measured on.
-        total: Global batches of the training part.
+        total: Global batches of the training split.
         folder: Where their files are.
     """
     best = min(results, key=lambda name: results[name].report.maximum)
     lines = (
-        f"judged on {len(judged.numbers)} of the {total} global batches of the training part, fitted on"
+        f"judged on {len(judged.numbers)} of the {total} global batches of the training split, fitted on"
         f" {len(fitted.numbers)} others (numbers in partition.json)"
         + ("; metis takes all events but those judged on" if "metis" in results else ""),
         f"cost: rows of node state that a rank sends and receives, {int(judged.demand.count.sum()):,} needed in all;"

@@ -48,10 +48,10 @@ class EventPipeline(SplitSource):
             and the others of TGB. A name goes before a file of the same name; write ``./reddit`` for that.
         batch_size: Events per rank and step.
         num_neighbors: Past neighbours per root.
-        val_ratio: Share of the validation part, which follows the training part in time.
-        test_ratio: Share of the test part, the last one.
+        val_ratio: Share of the validation split, which follows the training split in time.
+        test_ratio: Share of the test split, the last one.
         split_by: Whether these shares count ``"events"`` or ``"time"``.
-        held_out_nodes: Share of the nodes of validation and test whose events leave the training part, so that
+        held_out_nodes: Share of the nodes of validation and test whose events leave the training split, so that
             ``test/ap_inductive`` has events to look at.
         negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
             ``"inductive"``, or a function of your own or its import path: see
@@ -185,20 +185,20 @@ class EventPipeline(SplitSource):
         return plain_values(self._split_options) | self._settings((*_SHOWN, *drawn))
 
     def train_dataloader(self) -> EventLoader:
-        """Return the loader of the training part."""
+        """Return the loader of the training split."""
         return self._loader(self.split.train, training=True, negatives=self._draws_negatives)
 
     def val_dataloader(self) -> EventLoader:
-        """Return the loader of the validation part."""
+        """Return the loader of the validation split."""
         history = (self._replayed(self.split.train, training=True),)
         return self._loader(self.split.val, history=history, negatives=self._draws_negatives)
 
     def test_dataloader(self) -> EventLoader:
-        """Return the loader of the test part."""
+        """Return the loader of the test split."""
         return self._loader(self.split.test, history=self._before_test(), negatives=self._draws_negatives)
 
     def predict_dataloader(self) -> EventLoader:
-        """Return the loader of the test part, without negatives."""
+        """Return the loader of the test split, without negatives."""
         return self._loader(self.split.test, history=self._before_test(), negatives=False)
 
     def demand(self, ranks: int) -> Demand:

@@ -27,10 +27,10 @@ class SplitSource(Pipeline):
     Args:
         source: See `lightning_tgnn.TemporalDataModule`, and so the rest.
         read: How it is read.
-        val_ratio: Share of the validation part.
-        test_ratio: Share of the test part.
+        val_ratio: Share of the validation split.
+        test_ratio: Share of the test split.
         split_by: What these shares count.
-        held_out_nodes: Share of the nodes of validation and test whose events leave the training part.
+        held_out_nodes: Share of the nodes of validation and test whose events leave the training split.
         seed: Of held-out nodes.
     """
 
@@ -82,7 +82,7 @@ class SplitSource(Pipeline):
 
     @property
     def stream(self) -> SplitStream:
-        """The stream in its parts; reads it if need be."""
+        """The stream in its splits; reads it if need be."""
         if self._stream is None:
             self.setup(None)  # of a subclass, which may ask for the stage
         assert self._stream is not None
@@ -105,7 +105,7 @@ class SplitSource(Pipeline):
 
     @property
     def adjacency(self) -> TemporalAdjacency:
-        """Past neighbours over all parts of the stream."""
+        """Past neighbours over all splits of the stream."""
         return self.stream.adjacency
 
     @property

@@ -37,7 +37,7 @@ def is_date(text: str) -> bool:
     if match is None:
         return False
     try:
-        datetime(*(int(part or 0) for part in match.groups()))  # type: ignore[arg-type]
+        datetime(*(int(number or 0) for number in match.groups()))  # type: ignore[arg-type]
     except ValueError:
         return False
     return True

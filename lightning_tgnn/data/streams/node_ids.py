@@ -126,16 +126,16 @@ def _are_numbers(src: np.ndarray, dst: np.ndarray) -> bool:
     return bool(is_there.all())
 
 
-def common_type(parts: list[np.ndarray]) -> np.dtype:
+def common_type(columns: list[np.ndarray]) -> np.dtype:
     """Return the type that holds all ids as they are; numpy alone would join int64 and uint64 to float64.
 
     Raises:
         OtherIdsError: There is none for integers.
     """
-    types = {part.dtype for part in parts}
+    types = {column.dtype for column in columns}
     if len(types) == 1:
         return types.pop()
-    if any(part.dtype.kind == "i" and part.min() < 0 for part in parts):
+    if any(column.dtype.kind == "i" and column.min() < 0 for column in columns):
         raise OtherIdsError
     return np.dtype(np.uint64)
 

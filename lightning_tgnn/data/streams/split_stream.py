@@ -1,4 +1,4 @@
-"""A stream in its three parts, with what may be known before each event of them."""
+"""A stream in its three splits, with what may be known before each event of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MANY_TIES = 0.1
 
 @dataclass(frozen=True)
 class SplitStream:
-    """A stream in its parts.
+    """A stream in its splits.
 
     Attributes:
         store: The stream.
-        split: Training, validation and test part.
+        split: The training, validation and test splits.
         info: Widths, counts and time scale.
-        adjacency: Past neighbours over all parts.
+        adjacency: Past neighbours over all splits.
         train_adjacency: Those that training may see: without the events of held-out nodes.
         protocol: What a benchmark fixes; None for other streams.
     """
@@ -59,7 +59,7 @@ class SplitStream:
         The adjacency is kept in the folder of the store if ``writes``.
 
         Raises:
-            InvalidArgumentError: A part would be empty.
+            InvalidArgumentError: A split would be empty.
         """
         ends = None if protocol is None else protocol.ends
         shares = {"val_ratio": val_ratio, "test_ratio": test_ratio, "held_out": held_out}
@@ -104,10 +104,10 @@ class SplitStream:
 
     def __str__(self) -> str:
         store, split = self.store, self.split
-        parts = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
+        sizes = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
         widths = f"{store.edge_feature_dim} edge and {store.node_feature_dim} node features"
         return (
-            f"{len(store):,} events ({parts}), {store.num_nodes:,} nodes, {widths}, {self.tied:.1%} of the events tied"
+            f"{len(store):,} events ({sizes}), {store.num_nodes:,} nodes, {widths}, {self.tied:.1%} of the events tied"
         )
 
 

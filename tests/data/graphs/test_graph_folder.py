@@ -15,7 +15,7 @@ from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import Graph, generate_graph, open_graph, save_graph
-from lightning_tgnn.data.graphs.parts import graph_parts
+from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.pieces import pieces
 from lightning_tgnn.types import SparseRows
@@ -98,8 +98,8 @@ def test_int32_ends_are_the_same_graph(seed, undirected, self_loops, ranks):
     theirs = Replicas.of(wide.src, wide.dst, part, wide.num_nodes, hosts)
     assert torch.equal(ours.master, theirs.master)
     for rank in range(ranks):
-        one = graph_parts(narrow, weights, part, ours, rank)["val"]
-        equal_rows(one.edges, graph_parts(wide, weights, part, theirs, rank)["val"].edges)
+        one = subgraphs(narrow, weights, part, ours, rank)["val"]
+        equal_rows(one.edges, subgraphs(wide, weights, part, theirs, rank)["val"].edges)
 
 
 @pytest.mark.parametrize("method", sorted(set(CUT_METHODS) - {"metis"}))  # that one does not repeat itself
