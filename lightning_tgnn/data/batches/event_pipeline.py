@@ -13,19 +13,17 @@ from lightning_tgnn.algorithms.partitions.demand import Demand
 from lightning_tgnn.algorithms.streams.past import PASTS
 from lightning_tgnn.checks import check_choice, check_import, check_int
 from lightning_tgnn.data.batches.loader import EventLoader
-from lightning_tgnn.data.batches.memory_needed import check_batch_fits
 from lightning_tgnn.data.batches.organizer import BatchOrganizer
 from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.presampled_demand import presample_demand
-from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler
+from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler, check_batch_fits
 from lightning_tgnn.data.batches.split_source import SplitSource, shown_name
 from lightning_tgnn.data.pipeline import plain_values
 from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.sources.open_events import SYNTHETIC, ReadOptions
-from lightning_tgnn.data.streams.given_negatives import GivenNegatives
 from lightning_tgnn.data.streams.negative_function import FunctionNegatives
-from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, NegativeSampler
+from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.data.streams.splits import SPLIT_BY

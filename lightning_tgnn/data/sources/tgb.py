@@ -18,7 +18,7 @@ from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.streams.columns import highest_count
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.given_negatives import GivenNegatives
+from lightning_tgnn.data.streams.negatives import GivenNegatives
 
 _EVENTS_PER_QUERY = 10_000
 

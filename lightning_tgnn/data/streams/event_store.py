@@ -26,8 +26,7 @@ from lightning_tgnn.data.streams.columns import (
 from lightning_tgnn.data.streams.node_ids import number_given
 from lightning_tgnn.data.streams.store_manifest import COLUMNS, MANIFEST, fingerprint_of, read_manifest, write_manifest
 from lightning_tgnn.files.new_folder import check_new, new_folder
-from lightning_tgnn.files.npy_file import map_npy
-from lightning_tgnn.files.pieces import pieces
+from lightning_tgnn.files.npy_file import map_npy, pieces
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,3 +171,20 @@ def _distinct(nodes: Tensor, num_nodes: int) -> Tensor:
     occurs = torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device)
     occurs[nodes] = True
     return occurs.nonzero().squeeze(1)
+
+
+@dataclass(frozen=True)
+class GivenNegatives:
+    """Negatives of the events from ``first`` on; takes the place of a `NegativeSampler` in evaluation.
+
+    Attributes:
+        first: The first event that has some.
+        table: int32 or int64 [events, Q], -1 where an event has fewer than others.
+    """
+
+    first: int
+    table: Tensor
+
+    def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
+        """Return the first ``num`` negatives of each of ``events`` (int64 [B]), int64 [B, num]."""
+        return self.table[events - self.first, :num].long()

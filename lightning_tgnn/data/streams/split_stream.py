@@ -8,10 +8,9 @@ from functools import cached_property
 from lightning_tgnn.algorithms.streams.past import tied_share
 from lightning_tgnn.data.sources.tgb import FixedProtocol
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.given_negatives import GivenNegatives
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of
 from lightning_tgnn.data.streams.negative_function import FunctionNegatives, NegativeFunction
-from lightning_tgnn.data.streams.negatives import NegativeSampler
+from lightning_tgnn.data.streams.negatives import GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.splits import Split, chronological_split
 from lightning_tgnn.data.streams.stream_info import stream_info
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency

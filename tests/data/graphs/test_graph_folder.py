@@ -17,7 +17,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import Graph, generate_graph, open_graph, save_graph
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.files.new_folder import new_folder
-from lightning_tgnn.files.pieces import pieces
+from lightning_tgnn.files.npy_file import pieces
 from lightning_tgnn.types import SparseRows
 from tests.data.example_graphs import MASKS, parts, same, write_folder
 
@@ -132,7 +132,7 @@ def test_pieces_cover_all_rows_once_and_are_small(rows, width):
 
 
 def test_what_lies_behind_the_first_piece_is_checked(monkeypatch):
-    monkeypatch.setattr("lightning_tgnn.files.pieces._VALUES_PER_PIECE", 2)
+    monkeypatch.setattr("lightning_tgnn.files.npy_file._VALUES_PER_PIECE", 2)
     same(Graph(**parts()), Graph(**parts()))
     wrong = {
         "features must be finite, got 'NaN or infinity at vertex 3'": ("features", (3, 1), float("nan")),
