@@ -18,7 +18,7 @@ from lightning_tgnn.algorithms.partitions.partition_cost import balance_report
 from lightning_tgnn.algorithms.partitions.simple import PARTITION_METHODS
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.commands.bench.turns import Processes
+from lightning_tgnn.commands.bench.comparison import Processes
 from lightning_tgnn.commands.partition.nodes import MAKERS
 from lightning_tgnn.strategies.parts.node_partition import choose_partition
 from lightning_tgnn.types import RankLayout

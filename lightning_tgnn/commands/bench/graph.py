@@ -8,10 +8,10 @@ from typing import Any
 import lightning.pytorch as pl
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
 from lightning_tgnn.commands.bench.meters import EpochMeter, Figures, Meter
 from lightning_tgnn.commands.bench.tables import print_graph_bench
-from lightning_tgnn.commands.bench.turns import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.shared.kinds import GRAPH, KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import FullGraphDataModule
