@@ -43,6 +43,11 @@ class _SaysWhatFilesMayName(Protocol):
     file_may_name: Mapping[str, Collection[str]]
 
 
+def allowed_names(kind: type) -> Mapping[str, Collection[str]]:
+    """Return the strings that a file may give for arguments of a class, as it says by ``file_may_name``."""
+    return kind.file_may_name if isinstance(kind, _SaysWhatFilesMayName) else {}
+
+
 def saved_arguments(
     kind: type,
     saved: object,
@@ -77,7 +82,7 @@ def saved_arguments(
     # As Lightning does: a subclass keeps the arguments of its parents too, and LightningCLI adds some of its own.
     own = {name: value for name, value in saved.items() if name in parameters or (takes_all and name[:1] != "_")}
     if not trust:
-        names = kind.file_may_name if isinstance(kind, _SaysWhatFilesMayName) else {}
+        names = allowed_names(kind)
         for name, value in own.items():
             if name not in given and name not in vouched:
                 check_value(name, value, names.get(name), file)

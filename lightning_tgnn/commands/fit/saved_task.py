@@ -8,8 +8,8 @@ from typing import Any
 
 import lightning_tgnn.tasks as tasks
 from lightning_tgnn.tasks.optimization import NOT_SAVED
-from lightning_tgnn.tasks.restorable_task import HYPER_PARAMETERS, RestorableTask
-from lightning_tgnn.trust import check_value, saved_arguments, saved_class
+from lightning_tgnn.tasks.restorable_task import HYPER_PARAMETERS
+from lightning_tgnn.trust import allowed_names, check_value, saved_arguments, saved_class
 
 _TASKS = {**tasks.TASKS_OF_EVENTS, "NodeClassification": tasks.NodeClassification}
 _PATHS = {
@@ -48,7 +48,7 @@ def saved_task(
     equal = {name for name, value in known.items() if name in given and repr(given[name]) == repr(value)}
     arguments = saved_arguments(kind, saved, vouched=equal, file=file, trust=trust)
     if not trust and path not in _PATHS:  # what its strings mean nobody here knows, and the parser imports some
-        words = kind.file_may_name if issubclass(kind, RestorableTask) else {}
+        words = allowed_names(kind)
         for name in arguments.keys() - equal:
             check_value(name, arguments[name], words.get(name, ()), file)
     named = inspect.signature(kind).parameters
