@@ -26,7 +26,7 @@ POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}
 LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
 LONGEST = 300  # lines of a file
 TYPED = {"__main__", "checks", "cli", "commands", "data", "files", "lazy", "registration", "serving", "trust"}
-BARE_ANY = 18  # what Lightning hands on, jsonargparse reads as any value, or a file holds
+BARE_ANY = 19  # what Lightning or torch takes, jsonargparse reads as any value, or a file holds
 PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,7 +47,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self,
         path: _PATH | IO[bytes],
-        map_location: Callable[..., Any] | None = on_cpu,
+        map_location: Any = on_cpu,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
         """Return a checkpoint that is whole; this is the one way in which this package reads one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ class _Info(Protocol):
     def fingerprint(self) -> str: ...
 
 
+@runtime_checkable
 class KnowsGraph(Protocol):
     """A DataModule of a stream or a graph, which has a fingerprint."""
 
@@ -48,7 +49,7 @@ def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerpri
 
 
 def given_partition(
-    partition: Path | Tensor, things: str, count: int, ranks: int, datamodule: KnowsGraph | None, methods: Sequence[str]
+    partition: Path | Tensor, things: str, count: int, ranks: int, datamodule: object, methods: Sequence[str]
 ) -> Tensor:
     """Return a partition that is not to be made but given, integers [count].
 
@@ -81,6 +82,7 @@ def given_partition(
             raise refused("a file with a vector of ranks", type(owner).__name__)
         if type(saved_ranks) is not int or saved_ranks != ranks:
             raise refused(f"for {ranks} ranks", f"{saved_ranks} ranks in {partition}")
+        assert datamodule is None or isinstance(datamodule, KnowsGraph)
         if datamodule is not None and datamodule.info.fingerprint != fingerprint:
             raise refused("of this graph", f"that of another in {partition}")
     if owner.dtype not in _INTEGERS:
