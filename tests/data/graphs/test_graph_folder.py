@@ -61,14 +61,14 @@ def test_columns_are_mapped_and_torch_does_not_warn(tmp_path, request):
         ]
         assert access[:2] == "r-", "one that may be written counts as memory"
     # On one rank, which has every vertex, no copy of the features either.
-    assert data.train_dataloader().part.features.data_ptr() == graph.features.data_ptr()
+    assert data.train_dataloader().subgraph.features.data_ptr() == graph.features.data_ptr()
 
 
 def test_a_mapped_graph_gives_the_part_of_one_in_memory(tmp_path):
     graph = generate_graph(200, 1000, seed=3)
     options = {"undirected": False, "self_loops": False}
-    here = FullGraphDataModule(graph, **options).train_dataloader().part
-    there = FullGraphDataModule(save_graph(tmp_path / "graph", graph), **options).train_dataloader().part
+    here = FullGraphDataModule(graph, **options).train_dataloader().subgraph
+    there = FullGraphDataModule(save_graph(tmp_path / "graph", graph), **options).train_dataloader().subgraph
     for name in ("nodes", "features", "labels", "scored"):
         assert torch.equal(getattr(here, name), getattr(there, name)), name
     equal_rows(here.edges, there.edges)
