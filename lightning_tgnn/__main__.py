@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import lightning_tgnn
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
-from lightning_tgnn.commands import COMMANDS
-from lightning_tgnn.commands.shared.description import DESCRIPTION
+from lightning_tgnn.commands import COMMANDS, DESCRIPTION
+
+if TYPE_CHECKING:
+    from lightning.pytorch.cli import ArgsType
 
 _SUBCOMMANDS = {
     "fit": "train",
-    "validate": "measure a checkpoint on the validation part",
-    "test": "measure a checkpoint on the test part",
+    "validate": "measure a checkpoint on the validation split",
+    "test": "measure a checkpoint on the test split",
 }
 
 
-def main(args: Any = None) -> None:
+def main(args: ArgsType = None) -> None:
     """Run the command; what the user can put right is one line on standard error, not a traceback.
 
     Args:
@@ -73,7 +75,7 @@ def _check_words(words: list[str]) -> None:
             raise InvalidArgumentError(refusal(f"{words[0]}", "given a recipe or a setting", "nothing", cure))
 
 
-def _train(args: Any) -> None:
+def _train(args: ArgsType) -> None:
     from lightning_tgnn.cli import TGNNCommand
 
     TGNNCommand(args)

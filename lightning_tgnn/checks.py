@@ -9,7 +9,7 @@ import importlib
 import math
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeGuard
 
 
 class LightningTGNNError(Exception):
@@ -35,7 +35,7 @@ class RowError(DataError):
         cure: What to do about it.
     """
 
-    def __init__(self, column: str, row: int, requirement: str, received: Any, cure: str) -> None:
+    def __init__(self, column: str, row: int, requirement: str, received: object, cure: str) -> None:
         super().__init__(column, row, requirement, received, cure)
         self.column = column
         self.row = row
@@ -44,7 +44,7 @@ class RowError(DataError):
     def __str__(self) -> str:
         return refusal(f"{self.column}[{self.row}]", *self._rest)
 
-    def in_file(self, path: Any, start: int) -> DataError:
+    def in_file(self, path: object, start: int) -> DataError:
         """Return the same of a file whose row ``start`` is row 0 here."""
         return DataError(refusal(f"{self.column} in row {start + self.row} of {path}, counted from 0,", *self._rest))
 
@@ -57,7 +57,7 @@ class CheckpointError(LightningTGNNError, RuntimeError):
     """A checkpoint does not belong to the graph or the model at hand."""
 
 
-def refusal(argument: str, requirement: str, received: Any, cure: str) -> str:
+def refusal(argument: str, requirement: str, received: object, cure: str) -> str:
     """Return the one-line message of a refusal.
 
     >>> refusal("batch_size", "at least 1", 0, "give the events per step, for example 200")
@@ -85,7 +85,7 @@ def check_global_batch_size(saved: int, batch_size: int, ranks: int) -> None:
         raise CheckpointError(refusal(name, requirement, batch_size * ranks, cure))
 
 
-def check_int(argument: str, value: Any, *, minimum: int, cure: str) -> int:
+def check_int(argument: str, value: object, *, minimum: int, cure: str) -> int:
     """Return ``value`` if it is an integer of at least ``minimum``.
 
     Raises:
@@ -96,44 +96,45 @@ def check_int(argument: str, value: Any, *, minimum: int, cure: str) -> int:
     return value
 
 
-def check_fraction(argument: str, value: Any, *, cure: str, zero_allowed: bool = True) -> float:
+def check_fraction(argument: str, value: object, *, cure: str, zero_allowed: bool = True) -> float:
     """Return ``value`` if it is a number in [0, 1), or in (0, 1) without ``zero_allowed``.
 
     Raises:
         InvalidArgumentError: It is not.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not 0 <= value < 1 or (value == 0 and not zero_allowed):
+    if not _is_finite(value) or not 0 <= value < 1 or (value == 0 and not zero_allowed):
         interval = "[0, 1)" if zero_allowed else "(0, 1)"
         raise InvalidArgumentError(refusal(argument, f"a number in {interval}", value, cure))
     return float(value)
 
 
-def check_positive(argument: str, value: Any, *, cure: str) -> float:
+def check_positive(argument: str, value: object, *, cure: str) -> float:
     """Return ``value`` if it is a finite number above zero.
 
     Raises:
         InvalidArgumentError: It is not.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or value <= 0:
+    if not _is_finite(value) or value <= 0:
         raise InvalidArgumentError(refusal(argument, "a finite number above 0", value, cure))
     return float(value)
 
 
-def check_not_negative(argument: str, value: Any, *, cure: str) -> float:
+def check_not_negative(argument: str, value: object, *, cure: str) -> float:
     """Return ``value`` if it is a finite number of at least zero.
 
     Raises:
         InvalidArgumentError: It is not.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or value < 0:
+    if not _is_finite(value) or value < 0:
         raise InvalidArgumentError(refusal(argument, "a finite number of at least 0", value, cure))
     return float(value)
 
 
-def did_you_mean(value: Any, names: Iterable[str]) -> str | None:
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def did_you_mean(value: object, names: Iterable[str]) -> str | None:
     """Return the question after the name that was probably meant; None where none is near.
 
     >>> did_you_mean("svn", ["ddp", "depcomm", "sven"])
@@ -144,7 +145,7 @@ def did_you_mean(value: Any, names: Iterable[str]) -> str | None:
     return f"did you mean {by_lower[near[0]]!r}?" if near else None
 
 
-def check_choice(argument: str, value: Any, choices: Collection[str]) -> str:
+def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
     """Return ``value`` if it is one of ``choices``; the refusal lists them and names the nearest.
 
     Raises:

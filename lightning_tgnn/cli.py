@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,22 +12,20 @@ from typing import Any
 
 import lightning.pytorch as pl
 from jsonargparse import ActionConfigFile, DefaultHelpFormatter, Namespace
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 import lightning_tgnn
-from lightning_tgnn.__main__ import main
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.commands.fit.parse_errors import OneLineErrors
+from lightning_tgnn.commands import DESCRIPTION
 from lightning_tgnn.commands.fit.resuming_cli import ResumingCLI
-from lightning_tgnn.commands.shared.description import DESCRIPTION
+from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.files.best_checkpoint import deciding_callback
-from lightning_tgnn.tasks.optimization import Optimization
-
-__all__ = ["TGNNCommand", "main"]
+from lightning_tgnn.tasks import NodeClassification
+from lightning_tgnn.tasks.staged_task import StagedTask
 
 for _name in lightning_tgnn.__all__:  # a class is known by its short name when it has been imported
     getattr(lightning_tgnn, _name)
@@ -87,11 +86,11 @@ class TGNNCommand(ResumingCLI):
 
     def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
         # Lightning would make the optimizer now; our tasks have parameters when they know the stream.
-        given = {name: _maker(self._get(self.config_init, name)) for name in ("optimizer", "lr_scheduler")}
-        given = {name: make for name, make in given.items() if make is not None}
+        chosen = {name: self._get(self.config_init, name) for name in ("optimizer", "lr_scheduler")}
+        given: dict[str, Any] = {name: _maker(choice) for name, choice in chosen.items() if choice}
         if not given:
             return
-        if not isinstance(getattr(self.model, "optimization", None), Optimization):
+        if not isinstance(self.model, StagedTask | NodeClassification):
             _check_left_out("lr_scheduler", given.keys() == {"lr_scheduler"}, self.model, "without --optimizer")
             super()._add_configure_optimizers_method_to_model(subcommand)
             return
@@ -116,30 +115,38 @@ class TGNNCommand(ResumingCLI):
         return trainer
 
     def after_fit(self) -> None:
-        """Measure the best checkpoint on validation and test part, and print what came out and where it is."""
+        """Measure the best checkpoint on the validation and test splits, and print what came out and where it is."""
         if not self._get(self.config, "test_after_fit") or getattr(self.trainer, "fast_dev_run", False):
             return
         checkpoints = deciding_callback(self.trainer)
-        best, seconds = _best(checkpoints), _seconds(self.trainer)
-        path = getattr(checkpoints, "best_model_path", None) or None
+        path = None if checkpoints is None else checkpoints.best_model_path or None
+        best = None if checkpoints is None else _best(checkpoints)
+        seconds = _seconds(self.trainer)
         figures: dict[str, float] = {}
         for measure in (self.trainer.validate, self.trainer.test):
             results = measure(self.model, datamodule=self.datamodule, ckpt_path=path, verbose=False)
             figures.update(*results)
         # All ranks ask for it: the first one tells the others.
         folder = self.trainer.log_dir if self.trainer.loggers else None
-        _report(figures, folder, checkpoint_dir=getattr(checkpoints, "dirpath", None), best=best, seconds=seconds)
+        checkpoint_dir = None if checkpoints is None else checkpoints.dirpath
+        _report(figures, folder, checkpoint_dir, best, seconds)
 
 
 @rank_zero_only
-def _report(figures: dict[str, float], log_dir: str | None, **found: Any) -> None:
-    print_report(figures, log_dir, **found)
+def _report(
+    figures: dict[str, float],
+    log_dir: str | None,
+    checkpoint_dir: str | os.PathLike[str] | None,
+    best: Best | None,
+    seconds: dict[str, float],
+) -> None:
+    print_report(figures, log_dir, checkpoint_dir=checkpoint_dir, best=best, seconds=seconds)
 
 
-def _best(callback: Any) -> Best | None:
+def _best(callback: ModelCheckpoint) -> Best | None:
     """Return the best of the checkpoints that a callback has saved; None where it compares none."""
-    score = getattr(callback, "best_model_score", None)
-    return None if score is None else Best(callback.monitor, float(score), callback.best_model_path)
+    score = callback.best_model_score
+    return None if score is None else Best(str(callback.monitor), float(score), callback.best_model_path)
 
 
 def _seconds(trainer: pl.Trainer) -> dict[str, float]:
@@ -148,10 +155,8 @@ def _seconds(trainer: pl.Trainer) -> dict[str, float]:
     return dict(monitors[0].seconds) if monitors else {}
 
 
-def _maker(chosen: Namespace | None) -> Callable[..., Any] | None:
+def _maker(chosen: Namespace) -> Callable[..., Any]:
     """Return what makes an optimizer or a schedule, from its class path and arguments."""
-    if not chosen:
-        return None
     module, _, name = chosen["class_path"].rpartition(".")
     return partial(getattr(import_module(module), name), **chosen.get("init_args", {}))
 

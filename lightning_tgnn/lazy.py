@@ -22,7 +22,7 @@ def lazy_names(
     """
     modules = {name: module for module, names in homes.items() for name in names}
 
-    def get(name: str) -> Any:
+    def get(name: str) -> object:
         if name in folders:
             return import_module(f"{package}.{name}")
         if name not in modules:

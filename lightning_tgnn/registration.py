@@ -9,7 +9,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
 
 _LIGHTNING = "lightning.pytorch"
 
@@ -30,14 +29,14 @@ class _AfterLightning(MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = find_spec(name)
-        loader: Any = None if spec is None else spec.loader
-        if loader is None:
+        if spec is None or spec.loader is None:
             return spec
+        loader = spec.loader
         execute = loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:
             execute(module)
             import_module("lightning_tgnn.strategies")
 
-        loader.exec_module = execute_and_register
+        loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec

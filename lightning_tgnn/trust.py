@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Collection, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from lightning_tgnn.checks import CheckpointError, refusal
 
@@ -36,13 +36,25 @@ _FEW = 10
 _CLASS_KEYS = ("class_path", "_class_path", "_instantiator", "_target_")
 
 
+@runtime_checkable
+class _SaysWhatFilesMayName(Protocol):
+    """A class that says which strings a file may give for which of its arguments."""
+
+    file_may_name: Mapping[str, Collection[str]]
+
+
+def allowed_names(kind: type) -> Mapping[str, Collection[str]]:
+    """Return the strings that a file may give for arguments of a class, as it says by ``file_may_name``."""
+    return kind.file_may_name if isinstance(kind, _SaysWhatFilesMayName) else {}
+
+
 def saved_arguments(
     kind: type,
-    saved: Any,
+    saved: object,
     *,
     given: Mapping[str, Any] | None = None,
     vouched: Collection[str] = (),
-    file: Any,
+    file: object,
     trust: bool = False,
 ) -> dict[str, Any]:
     """Return the arguments with which ``kind`` is made again, from what a file says of them.
@@ -70,14 +82,14 @@ def saved_arguments(
     # As Lightning does: a subclass keeps the arguments of its parents too, and LightningCLI adds some of its own.
     own = {name: value for name, value in saved.items() if name in parameters or (takes_all and name[:1] != "_")}
     if not trust:
-        names = getattr(kind, "file_may_name", {})
+        names = allowed_names(kind)
         for name, value in own.items():
             if name not in given and name not in vouched:
                 check_value(name, value, names.get(name), file)
     return {**own, **given}
 
 
-def check_value(argument: str, value: Any, names: Collection[str] | None, file: Any) -> None:
+def check_value(argument: str, value: object, names: Collection[str] | None, file: object) -> None:
     """Refuse an argument of a file that is more than numbers and words that are known.
 
     Args:
@@ -94,9 +106,9 @@ def check_value(argument: str, value: Any, names: Collection[str] | None, file: 
         raise refused_name(argument, "given, for it is none of this package", path, file)
     if names is None:
         return
-    parts = value if isinstance(value, Mapping) else {None: value}
-    for key, part in parts.items():
-        each = part if isinstance(part, (list, tuple)) else (part,)
+    entries = value if isinstance(value, Mapping) else {None: value}
+    for key, entry in entries.items():
+        each = entry if isinstance(entry, (list, tuple)) else (entry,)
         for single in each:
             if not _is_number(single) and not (isinstance(single, str) and single in names):
                 few = f"one of {', '.join(repr(name) for name in sorted(names))}"
@@ -107,7 +119,13 @@ def check_value(argument: str, value: Any, names: Collection[str] | None, file: 
 
 
 def saved_class(
-    name: Any, known: Mapping[str, type], *, argument: str, file: Any, trust: bool = False, given: str | None = None
+    name: object,
+    known: Mapping[str, type],
+    *,
+    argument: str,
+    file: object,
+    trust: bool = False,
+    given: str | None = None,
 ) -> type:
     """Return the class that a file names: one of ``known``, or with ``trust`` any import path.
 
@@ -140,18 +158,18 @@ def saved_class(
 
 
 def refused_name(
-    argument: str, requirement: str, received: Any, file: Any, *, given: str | None = None
+    argument: str, requirement: str, received: object, file: object, *, given: str | None = None
 ) -> CheckpointError:
     """Return the refusal of what a file names."""
     cure = f"give {given or argument} yourself, or {TRUST}"
     return CheckpointError(refusal(f"{argument} in {file}", requirement, received, cure))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
-def describes_a_class(value: Any) -> bool:
+def describes_a_class(value: object) -> bool:
     """Whether a value has, or holds, the form in which LightningCLI and others tell of an object that is to be made."""
     if isinstance(value, Mapping):
         return any(key in _CLASS_KEYS for key in value) or any(map(describes_a_class, value.values()))

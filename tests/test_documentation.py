@@ -11,7 +11,7 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from lightning_tgnn.cli import main
+from lightning_tgnn.__main__ import main
 from tests.pages import EXAMPLES, PAGES, ROOT, blocks, fill
 
 RUN_IN_PROCESS = [block for block in blocks("python") if not block.file and not block.starts_processes]

@@ -24,6 +24,9 @@ def may_import():
 ALLOWED = {"__init__": None, **may_import()}
 POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}
 LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
+LONGEST = 300  # lines of a file
+TYPED = {"__main__", "checks", "cli", "commands", "data", "files", "lazy", "registration", "serving", "trust"}
+BARE_ANY = 19  # what Lightning or torch takes, jsonargparse reads as any value, or a file holds
 PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS
 
 
@@ -86,6 +89,35 @@ def test_only_comm_exchanges_data():
         if folder_of(path) not in {"comm", "strategies"}:
             modules = set(imported_modules(AtRuntime().visit(ast.parse(path.read_text()))))
             assert not any(module.startswith("torch.distributed") for module in modules), path
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_is_longer_than_its_subject(path):
+    assert len(path.read_text().splitlines()) <= LONGEST
+
+
+def bare_any(tree: ast.AST):
+    """Yield the annotations that are Any, or a union with it."""
+
+    def is_any(annotation):
+        if isinstance(annotation, ast.BinOp):
+            return is_any(annotation.left) or is_any(annotation.right)
+        return isinstance(annotation, ast.Name) and annotation.id == "Any"
+
+    for node in ast.walk(tree):
+        held = getattr(node, "annotation", None), getattr(node, "returns", None)
+        yield from (annotation for annotation in held if is_any(annotation))
+
+
+def test_annotations_say_what_a_value_is():
+    paths = [path for path in files() if folder_of(path) in TYPED and not path.stem.endswith("_loops")]
+    found = [f"{path}:{one.lineno}" for path in paths for one in bare_any(ast.parse(path.read_text()))]
+    assert len(found) <= BARE_ANY, "\n".join(found)
+
+
+def test_nothing_imports_the_command():
+    for path in files():
+        assert "lightning_tgnn.__main__" not in imported_modules(ast.parse(path.read_text())), path
 
 
 def test_the_table_names_every_folder():

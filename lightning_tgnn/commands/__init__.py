@@ -6,6 +6,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 
+DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
+
+  lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
+  lightning-tgnn fit --config RECIPE --data.source events.csv      the same on your own events
+  lightning-tgnn fit --config RECIPE --ckpt_path last              go on where its newest run stopped
+  lightning-tgnn test --config RECIPE --ckpt_path best             the figures of its best checkpoint, or of a path
+  lightning-tgnn fit --model.help LinkPrediction                   what --model.* takes
+  lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
+  lightning-tgnn fit --config RECIPE --print_config                every setting with its value
+
+Beside the subcommands below there are these, with a --help of their own:
+
+  lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv   scores of pairs; top K, embeddings
+  lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
+  lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
+  lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
+  lightning-tgnn report runs/NAME/version_0                        one HTML page of a run
+"""
+
 
 def _run(name: str, arguments: Sequence[str]) -> None:
     # Imported when it runs: a command that only looks at data starts without what another one trains with.
@@ -16,4 +35,4 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     name: partial(_run, name) for name in ("bench", "data", "partition", "predict", "report")
 }
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "DESCRIPTION"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import signature
-from typing import Any
+from typing import IO, Any
 
 import lightning.pytorch as pl
+from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from typing_extensions import Self, override
@@ -43,7 +44,13 @@ class DescribedData(Pipeline, pl.LightningDataModule):
 
     @override
     @_restricted_classmethod
-    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, trust: bool = False, **kwargs: Any) -> Self:  # noqa: N805
+    def load_from_checkpoint(
+        cls,  # noqa: N805
+        checkpoint_path: _PATH | IO[bytes],
+        *args: Any,
+        trust: bool = False,
+        **kwargs: Any,
+    ) -> Self:
         """Return the DataModule that a trusted checkpoint describes, as Lightning does.
 
         Args:

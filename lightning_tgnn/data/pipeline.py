@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Pipeline:
-    """Reads a source when it is asked for, and makes the loaders of its parts.
+    """Reads a source when it is asked for, and makes the loaders of its splits.
 
     A subclass keeps its settings as attributes. A DataModule adds what a Trainer needs.
     """
@@ -45,7 +45,7 @@ def plain_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): _plain(value) for name, value in arguments.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Path):

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 _PATHS = ("best_model_path", "kth_best_model_path")
-_RUN_PARTS = 3  # of a path: version, checkpoints, file
+_RUN_NAMES = 3  # of a path: version, checkpoints, file
 
 
 def deciding_callback(trainer: pl.Trainer) -> ModelCheckpoint | None:
@@ -82,8 +82,8 @@ def _places_on_first_rank(recorded: list[str], trainer: pl.Trainer) -> dict[str,
 
 def _find_again(recorded: str, beside: Path) -> str | None:
     """Return where a file lies that a checkpoint names: there, or where both were moved together."""
-    parts = Path(recorded).parts
-    places = [Path(recorded), beside.parent / parts[-1]]
-    if len(parts) >= _RUN_PARTS:
-        places.append(beside.parent.parent.parent.joinpath(*parts[-_RUN_PARTS:]))
+    names = Path(recorded).parts
+    places = [Path(recorded), beside.parent / names[-1]]
+    if len(names) >= _RUN_NAMES:
+        places.append(beside.parent.parent.parent.joinpath(*names[-_RUN_NAMES:]))
     return next((str(place) for place in places if place.is_file()), None)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.strategies import Strategy
+from torch import UntypedStorage
 from typing_extensions import override
 
 from lightning_tgnn.files.tensors import check_records
 from lightning_tgnn.files.whole import reading_tensors, write_tensors
 
 
-def on_cpu(storage: Any, location: str) -> Any:
+def on_cpu(storage: UntypedStorage, location: str) -> UntypedStorage:
     """Leave a tensor of a file on the CPU; for `torch.load`."""
     return storage
 
 
-def where_it_was(storage: Any, location: str) -> Any:
+def where_it_was(storage: UntypedStorage, location: str) -> UntypedStorage | None:
     """Let `torch.load` put a tensor where it was, or leave it on the CPU where there is no such device."""
     there = location == "cpu" or (location.startswith("cuda") and torch.cuda.is_available())
     return None if there else storage
@@ -34,7 +37,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
     """
 
     @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: _PATH, storage_options: object = None) -> None:
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
         else:
@@ -42,7 +45,10 @@ class WholeCheckpointIO(TorchCheckpointIO):
 
     @override
     def load_checkpoint(
-        self, path: Any, map_location: Any = on_cpu, weights_only: bool | None = None
+        self,
+        path: _PATH | IO[bytes],
+        map_location: Any = on_cpu,
+        weights_only: bool | None = None,
     ) -> dict[str, Any]:
         """Return a checkpoint that is whole; this is the one way in which this package reads one.
 
@@ -58,7 +64,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         plain_only = True if weights_only is None else weights_only
         with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
             check_records(path)
-            if hasattr(path, "read"):
+            if not isinstance(path, (str, os.PathLike)):
                 held = torch.load(path, map_location=map_location, weights_only=plain_only)
             else:
                 held = super().load_checkpoint(path, map_location, plain_only)
@@ -95,7 +101,7 @@ def _forget_files_elsewhere(checkpoint: dict[str, Any], path: str) -> None:
                 state[key] = ""
 
 
-def _lies_in(name: Any, folder: str, checkpoint: str) -> bool:
+def _lies_in(name: object, folder: str, checkpoint: str) -> bool:
     """Whether a file lies in ``folder``; in other storage, which Lightning deletes anywhere, beside the checkpoint."""
     if not isinstance(name, str) or ".." in Path(name).parts:
         return False
@@ -104,7 +110,7 @@ def _lies_in(name: Any, folder: str, checkpoint: str) -> bool:
     return bool(folder) and name.startswith(f"{folder.rstrip('/')}/")
 
 
-def _is_of_a_run(name: Any) -> bool:
+def _is_of_a_run(name: object) -> bool:
     """Whether a path is that of a local checkpoint in the folder that a logger has given a run."""
     if not isinstance(name, str) or ":" in name.partition("/")[0] or ".." in Path(name).parts:
         return False

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from ssl import SSLError
+from typing import BinaryIO
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -17,7 +18,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
-from lightning_tgnn.files.partial_file import PartialFile
 
 _PIECE = 1 << 20
 _SECONDS = 60
@@ -45,69 +45,69 @@ def download(url: str, path: Path, *, checksum: str | None = None, instead: Path
         InvalidArgumentError: It cannot be written.
     """
     with one_at_a_time(path):
-        part = PartialFile(path)
+        partial = PartialFile(path)
         try:
-            _receive_all(url, part, path.name)
+            _receive_all(url, partial, path.name)
             if checksum is not None:
-                _verify(url, part, checksum)
-            part.complete()
+                _verify(url, partial, checksum)
+            partial.complete()
         except (URLError, *_BROKEN_OFF) as error:
-            if not part.is_resumable:
-                part.discard()
+            if not partial.is_resumable:
+                partial.discard()
             cure = f"connect this machine, or download it elsewhere and put it at {instead or path}"
             raise DataError(refusal(url, "reachable", str(error), cure)) from error
         except OSError as error:
-            part.discard()
+            partial.discard()
             cure = "make room, or choose another place"
             raise InvalidArgumentError(refusal(str(path), "where the file can be written", str(error), cure)) from error
 
 
-def _receive_all(url: str, part: PartialFile, name: str) -> None:
+def _receive_all(url: str, partial: PartialFile, name: str) -> None:
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(name, total=None)
-        fruitless, begun, most = 0, False, part.size
+        fruitless, begun, most = 0, False, partial.size
         while True:
             try:
-                _receive(url, part, lambda done, total: progress.update(task, completed=done, total=total))
+                _receive(url, partial, lambda done, total: progress.update(task, completed=done, total=total))
                 return
             except (URLError, *_BROKEN_OFF) as error:
-                begun |= part.size > 0
+                begun |= partial.size > 0
                 # More than ever before: a server that makes us start again and again would never be given up.
-                fruitless = 1 if part.size > most else fruitless + 1
-                most = max(most, part.size)
+                fruitless = 1 if partial.size > most else fruitless + 1
+                most = max(most, partial.size)
                 if fruitless == _TRIES or not _is_worth_another_try(error, begun):
                     raise
                 time.sleep(_pause(error, fruitless))
 
 
-def _receive(url: str, part: PartialFile, report: Callable[[int, int | None], object]) -> None:
+def _receive(url: str, partial: PartialFile, report: Callable[[int, int | None], object]) -> None:
     """Receive what is missing; raises one of `_BROKEN_OFF` where less has come than was announced."""
-    validator = part.validator
-    headers = {"Range": f"bytes={part.size}-", "If-Range": validator} if part.size and validator else {}
+    validator = partial.validator
+    headers = {"Range": f"bytes={partial.size}-", "If-Range": validator} if partial.size and validator else {}
     try:
         with urlopen(Request(url, headers=headers), timeout=_SECONDS) as response:
-            total = _append(response, part, report)
+            total = _append(response, partial, report)
     except HTTPError as error:
         if error.code != _OUT_OF_RANGE:
             raise
         total = _length_of_range(error.headers.get("Content-Range"))
-        if total is None or total != part.size:
-            part.discard()
+        if total is None or total != partial.size:
+            partial.discard()
             raise ConnectionError("the server has less of it than has come before") from None
-    if total is not None and part.size != total:
-        raise ConnectionError(f"the connection ended after {part.size:,} of {total:,} bytes")
+    if total is not None and partial.size != total:
+        raise ConnectionError(f"the connection ended after {partial.size:,} of {total:,} bytes")
 
 
-def _append(response: HTTPResponse, part: PartialFile, report: Callable[[int, int | None], object]) -> int | None:
+def _append(response: HTTPResponse, partial: PartialFile, report: Callable[[int, int | None], object]) -> int | None:
     """Write what comes, and return how long the whole file is to be; None where the server does not say."""
     resumed = response.status == 206
     length = response.length
     total = _length_of_range(response.headers.get("Content-Range")) if resumed else length
-    with part.open(_validator(response), resumed=resumed) as file:
+    with partial.open(_validator(response), resumed=resumed) as file:
         done = file.tell()
         if resumed and _start_of_range(response.headers.get("Content-Range")) != done:
-            raise ConnectionError(f"the server sent another part than the one from byte {done:,} on")
+            raise ConnectionError(f"the server sent another range than the one from byte {done:,} on")
         while piece := response.read(_PIECE):
             file.write(piece)
             done += len(piece)
@@ -146,14 +146,60 @@ def _pause(error: Exception, fruitless: int) -> float:
     return min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else 2.0 ** (fruitless - 1)
 
 
-def _verify(url: str, part: PartialFile, checksum: str) -> None:
+def _verify(url: str, partial: PartialFile, checksum: str) -> None:
     algorithm, _, expected = checksum.partition(":")
     digest = hashlib.new(algorithm)
-    with part.path.open("rb") as file:
+    with partial.path.open("rb") as file:
         while piece := file.read(_PIECE):
             digest.update(piece)
     found = digest.hexdigest()
     if found != expected:
-        part.discard()
+        partial.discard()
         cure = "try again; if it stays so, the file has been changed where it is published"
         raise DataError(refusal(url, f"the file of {algorithm} {expected}", found, cure))
+
+
+class PartialFile:
+    """What has come of a file so far, beside the place where the file will be.
+
+    Args:
+        path: Where the file will be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.path = path.with_name(f".{path.name}.part")
+        self._validator = path.with_name(f".{path.name}.validator")
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    @property
+    def validator(self) -> str | None:
+        """What the server called this version of the file (RFC 9110, section 8.8); None if it gave no name."""
+        return self._validator.read_text() if self._validator.is_file() else None
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the rest can be asked for."""
+        return self.size > 0 and self.validator is not None
+
+    def open(self, validator: str | None, *, resumed: bool) -> BinaryIO:
+        """Open for writing, at the end where ``resumed``, else empty."""
+        if not resumed:
+            self.discard()
+            if validator is not None:
+                self._validator.write_text(validator)
+        return self.path.open("ab")
+
+    def complete(self) -> None:
+        """Give the file its name."""
+        self.path.replace(self._path)
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove what is there."""
+        self.path.unlink(missing_ok=True)
+        self._validator.unlink(missing_ok=True)

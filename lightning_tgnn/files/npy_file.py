@@ -1,19 +1,74 @@
-"""``.npy`` files larger than memory: mapped for reading, written piece by piece."""
+"""``.npy`` files larger than memory: headers looked at first, columns mapped for reading and written piece by piece."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Literal
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.files.npy_header import read_header
-from lightning_tgnn.files.pieces import pieces
+
+_VERSIONS = {(1, 0), (2, 0), (3, 0)}
+_VALUES_PER_PIECE = 1 << 22
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What a header says.
+
+    Attributes:
+        shape: Of the array.
+        dtype: Of the array; no Python objects.
+        fortran_order: Whether its first index varies fastest.
+        length: Bytes of the header itself.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    fortran_order: bool
+    length: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the values, which follow the header."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(file: IO[bytes], total: int) -> NpyHeader:
+    """Return the header at the beginning of ``file``, which has ``total`` bytes.
+
+    Raises:
+        ValueError: It is none, or what follows is not as long as it says; the message is one line.
+    """
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran_order, dtype = read(file)
+    except Exception as error:  # numpy reads it as Python: what that raises on garbage is anything
+        raise ValueError(str(error).partition("\n")[0]) from error
+    if version not in _VERSIONS or dtype.hasobject or dtype.itemsize == 0:
+        raise ValueError(f"an array of {dtype}, version {version}")
+    if any(isinstance(length, bool) or length < 0 for length in shape):
+        raise ValueError(f"an array of shape {shape}")
+    header = NpyHeader(shape, dtype, fortran_order, file.tell())
+    if header.length + header.num_bytes != total:
+        raise ValueError(f"{header.num_bytes} bytes of values by its header, but {total - header.length} are there")
+    return header
+
+
+def pieces(rows: int, width: int = 1) -> Iterator[slice]:
+    """Yield slices that cover ``rows`` rows of ``width`` values, some millions of values each."""
+    step = max(_VALUES_PER_PIECE // max(width, 1), 1)
+    for start in range(0, rows, step):
+        yield slice(start, start + step)
 
 
 def map_npy(path: Path, mode: Literal["r", "c"] = "r", cure: str = "save it again") -> np.ndarray:
@@ -67,7 +122,7 @@ class NpyWriter:
         dtype: Of the array.
     """
 
-    def __init__(self, path: Path, dtype: Any) -> None:
+    def __init__(self, path: Path, dtype: DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
         self._file = path.open("wb")
         self._rows = 0

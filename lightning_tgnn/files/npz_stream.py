@@ -14,7 +14,7 @@ import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.files.memory import check_fits
-from lightning_tgnn.files.npy_header import read_header
+from lightning_tgnn.files.npy_file import read_header
 
 _VALUES_PER_PIECE = 1 << 22
 

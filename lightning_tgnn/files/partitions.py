@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,6 +15,21 @@ from lightning_tgnn.files.whole import write_tensors
 
 _WIDE_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *_WIDE_UNSIGNED}
+
+
+class _Info(Protocol):
+    @property
+    def fingerprint(self) -> str: ...
+
+
+@runtime_checkable
+class KnowsGraph(Protocol):
+    """A DataModule of a stream or a graph, which has a fingerprint."""
+
+    @property
+    def info(self) -> _Info:
+        """What there is to know of it."""
+        ...
 
 
 def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerprint: str) -> None:
@@ -34,7 +49,7 @@ def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerpri
 
 
 def given_partition(
-    partition: Path | Tensor, things: str, count: int, ranks: int, datamodule: Any, methods: Sequence[str]
+    partition: Path | Tensor, things: str, count: int, ranks: int, datamodule: object, methods: Sequence[str]
 ) -> Tensor:
     """Return a partition that is not to be made but given, integers [count].
 
@@ -51,7 +66,7 @@ def given_partition(
     """
     cure = "make one with `lightning-tgnn partition` for this graph and number of ranks"
 
-    def refused(requirement: str, received: Any) -> InvalidArgumentError:
+    def refused(requirement: str, received: object) -> InvalidArgumentError:
         return InvalidArgumentError(refusal("partition", requirement, received, cure))
 
     owner = partition
@@ -67,6 +82,7 @@ def given_partition(
             raise refused("a file with a vector of ranks", type(owner).__name__)
         if type(saved_ranks) is not int or saved_ranks != ranks:
             raise refused(f"for {ranks} ranks", f"{saved_ranks} ranks in {partition}")
+        assert datamodule is None or isinstance(datamodule, KnowsGraph)
         if datamodule is not None and datamodule.info.fingerprint != fingerprint:
             raise refused("of this graph", f"that of another in {partition}")
     if owner.dtype not in _INTEGERS:

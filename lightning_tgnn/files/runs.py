@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonargparse import Namespace
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
@@ -41,7 +42,7 @@ class RunFolders:
     shared: tuple[Path, ...] = field(default=())
 
     @classmethod
-    def of_trainer(cls, settings: Any) -> RunFolders:
+    def of_trainer(cls, settings: Namespace) -> RunFolders:
         """Return the folders that the settings of a Trainer mean.
 
         Args:
@@ -55,7 +56,7 @@ class RunFolders:
         named = (_arguments(callback).get("dirpath") for callback in callbacks)
         shared = tuple(Path(folder).expanduser() for folder in named if folder)
         default = Path(settings.get("default_root_dir") or ".")
-        logger: Any = settings.get("logger")
+        logger = settings.get("logger")
         logger = logger[0] if isinstance(logger, list) and logger else logger
         if logger is False or logger == []:
             return cls(None, shared=(*shared, default / "checkpoints"))
@@ -87,7 +88,7 @@ class RunFolders:
         if word == "last":
             return last
         try:
-            best = best_of(WholeCheckpointIO().load_checkpoint(last, map_location="cpu", weights_only=True), last)
+            best = best_of(WholeCheckpointIO().load_checkpoint(last), last)
         except FileNotFoundError as error:
             raise _nowhere(word, str(error)) from error
         if best is None:
@@ -140,9 +141,9 @@ def _age(path: Path) -> tuple[int, bool]:
     return path.stat().st_mtime_ns, path.name.startswith("last")
 
 
-def _arguments(configured: Any) -> Mapping[str, Any]:
+def _arguments(configured: object) -> Mapping[str, Any]:
     """Return the arguments of a class that is given by its path."""
-    return (configured.get("init_args") if hasattr(configured, "get") else None) or {}
+    return (configured.get("init_args") if isinstance(configured, (Mapping, Namespace)) else None) or {}
 
 
 def _check_kind(class_path: str) -> None:

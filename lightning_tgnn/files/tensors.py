@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -43,7 +44,7 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
         raise ValueError(reason) from error
 
 
-def check_records(file: str | Path | IO[bytes]) -> None:
+def check_records(file: str | os.PathLike[str] | IO[bytes]) -> None:
     """Refuse a file of `torch.save` whose checksums are wrong; what is no such file on a disk is left to its reader.
 
     Args:
@@ -52,7 +53,7 @@ def check_records(file: str | Path | IO[bytes]) -> None:
     Raises:
         ValueError: They are.
     """
-    if not isinstance(file, (str, Path)):
+    if not isinstance(file, (str, os.PathLike)):
         file.seek(0)
         _sizes_of_records(file)
         file.seek(0)

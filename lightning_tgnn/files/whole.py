@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import torch
@@ -63,7 +62,7 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def write_tensors(path: Path, held: Any) -> None:
+def write_tensors(path: Path, held: object) -> None:
     """Write tensors and plain values, for `torch.load`; see `new_file`."""
     with new_file(path) as partial:
         try:
@@ -76,7 +75,7 @@ def write_tensors(path: Path, held: Any) -> None:
 
 
 @contextmanager
-def reading_tensors(path: Any, what: str) -> Iterator[None]:
+def reading_tensors(path: object, what: str) -> Iterator[None]:
     """Say of a file that `torch.load` cannot read what it has to be.
 
     Raises:

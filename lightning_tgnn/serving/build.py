@@ -1,4 +1,4 @@
-"""A predictor's parts, from a checkpoint and its stream or from a file of its own."""
+"""The state of a predictor, from a checkpoint and its stream or from a file of its own."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _KEY = "lightning_tgnn"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a predictor is made of.
+class PredictorState:
+    """What a predictor keeps.
 
     Attributes:
         live: State and model.
@@ -89,8 +89,8 @@ def from_checkpoint(
     root: str | Path | None = None,
     trust: bool = False,
     given: Mapping[str, Any] | None = None,
-) -> Parts:
-    """Return the parts after the events that the state in a checkpoint has taken in.
+) -> PredictorState:
+    """Return the state after the events that the state in a checkpoint has taken in.
 
     Raises:
         CheckpointError: It is no checkpoint of a task on event streams, one of another stream, or of other settings of
@@ -138,23 +138,23 @@ def from_checkpoint(
     seen = SeenPairs.of_stream(store, position)
     names = module.info.edge_feature_names or data.info.edge_feature_names  # checkpoints of earlier versions have none
     info = replace(module.info, edge_feature_names=names)
-    return Parts(live, NodeNumbers.of_stream(store), clock, info, is_destination, data, seen)
+    return PredictorState(live, NodeNumbers.of_stream(store), clock, info, is_destination, data, seen)
 
 
-def catch_up(parts: Parts) -> None:
-    """Take in the rest of the stream, part by part, as evaluation does."""
-    assert parts.data is not None
-    store, split, position = parts.data.store, parts.data.split, parts.live.num_events
-    for part in (split.train, split.val, split.test):
-        events = part[part >= position]
+def catch_up(state: PredictorState) -> None:
+    """Take in the rest of the stream, split by split, as evaluation does."""
+    assert state.data is not None
+    store, splits, position = state.data.store, state.data.split, state.live.num_events
+    for split in (splits.train, splits.val, splits.test):
+        events = split[split >= position]
         if len(events):
             with torch.no_grad():
-                parts.live.append(_events(store, events))
-                parts.live.close_batch()
-            parts.is_destination[store.dst[events]] = True
-            assert parts.seen is not None
-            parts.seen.add(store.src[events], store.dst[events])
-            parts.clock.latest = float(store.time[events[-1]])
+                state.live.append(_events(store, events))
+                state.live.close_batch()
+            state.is_destination[store.dst[events]] = True
+            assert state.seen is not None
+            state.seen.add(store.src[events], store.dst[events])
+            state.clock.latest = float(store.time[events[-1]])
 
 
 def from_saved(
@@ -164,8 +164,8 @@ def from_saved(
     *,
     trust: bool = False,
     given: Mapping[str, Any] | None = None,
-) -> Parts:
-    """Return the parts that `Parts.state_dict` has told of.
+) -> PredictorState:
+    """Return what `PredictorState.state_dict` has told of.
 
     Raises:
         CheckpointError: The file is something else.
@@ -186,7 +186,7 @@ def from_saved(
         live = LiveState.from_state_dict(module, held)
         check_numbers(module, module.state_store.state_dict(), path)
         seen = SeenPairs(info.num_nodes, held["seen"]) if "seen" in held else None
-        return Parts(live, numbers, Clock(**held["clock"]), info, held["is_destination"], seen=seen)
+        return PredictorState(live, numbers, Clock(**held["clock"]), info, held["is_destination"], seen=seen)
 
 
 def _check_neighbors(data: TemporalDataModule) -> None:
@@ -195,7 +195,7 @@ def _check_neighbors(data: TemporalDataModule) -> None:
         raise InvalidArgumentError(refusal("neighbor_sampler", "'most_recent'", data.neighbor_sampler, cure))
 
 
-def _kind(given: Any, name: Any, path: str | Path, trust: bool) -> type[MemoryTask]:
+def _kind(given: type[MemoryTask] | None, name: object, path: str | Path, trust: bool) -> type[MemoryTask]:
     """Return the class of the task: what the caller gives, else what the file names."""
     kind = given or saved_class(name, TASKS_OF_EVENTS, argument="task", file=path, trust=trust)
     if not (isinstance(kind, type) and issubclass(kind, MemoryTask)):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, RowError, refusal
-from lightning_tgnn.data.readers.frame_columns import time_column
+from lightning_tgnn.data.readers.frame_columns import Times, time_column
 
 
 class Clock:
@@ -26,7 +25,7 @@ class Clock:
         self.latest = latest
         self._last = latest
 
-    def of_events(self, time: Any, count: int) -> Tensor:
+    def of_events(self, time: Times, count: int) -> Tensor:
         """Return the times of new events since the origin, float64 [count].
 
         Raises:
@@ -39,7 +38,7 @@ class Clock:
         self._last = float(times[-1]) if count else self.latest
         return torch.from_numpy(times - self.origin)
 
-    def of_queries(self, time: Any, count: int) -> Tensor:
+    def of_queries(self, time: Times | None, count: int) -> Tensor:
         """Return the times of questions since the origin, float64 [count].
 
         Raises:
@@ -56,7 +55,7 @@ class Clock:
         """Note that the events of the last call of `of_events` have been taken in."""
         self.latest = self._last  # as it was given: the origin taken off and added may be another number
 
-    def _times(self, time: Any, count: int) -> np.ndarray:
+    def _times(self, time: Times, count: int) -> np.ndarray:
         times = time_column("time", time)
         if len(times) == 1:
             times = times.repeat(count)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from lightning_tgnn.tasks import MemoryTask
 from lightning_tgnn.types import StateRows, UpdatedRows
 
 _NODES_PER_PIECE = 16_384
@@ -19,7 +18,7 @@ class FreshMemory:
         task: Its node state is in `task.state_store`.
     """
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: MemoryTask) -> None:
         self._task = task
         spec, device = task.state_spec, task.device
         self._memory = torch.zeros(spec.num_nodes, spec.memory_dim, device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from lightning_tgnn.data.batches.organizer import deliver
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.fresh_memory import FreshMemory
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
-from lightning_tgnn.types import EventBatch, QueryBatch, SharedBatch
+from lightning_tgnn.tasks import MemoryTask
+from lightning_tgnn.types import EventBatch, QueryBatch, SharedBatch, StateRows
 
 
 class Events(NamedTuple):
@@ -22,6 +23,14 @@ class Events(NamedTuple):
     dst: Tensor
     time: Tensor
     features: Tensor
+
+
+@runtime_checkable
+class _LocalRows(Protocol):
+    """A `StateStore` of one process: its rows can be changed in place."""
+
+    rows: StateRows
+    position: int
 
 
 class _Backup:
@@ -56,7 +65,12 @@ class LiveState:
     """
 
     def __init__(
-        self, task: Any, recent: RecentNeighbors, features: FeatureLog, node_features: Tensor | None, batch_size: int
+        self,
+        task: MemoryTask,
+        recent: RecentNeighbors,
+        features: FeatureLog,
+        node_features: Tensor | None,
+        batch_size: int,
     ) -> None:
         self.task = task
         self.recent = recent
@@ -68,6 +82,12 @@ class LiveState:
         self._open: list[Events] = []
         self._backups: list[_Backup] = []
         self._is_settled = True
+
+    @property
+    def _store(self) -> _LocalRows:
+        store = self.task.state_store
+        assert isinstance(store, _LocalRows)
+        return store
 
     @property
     def num_events(self) -> int:
@@ -94,7 +114,7 @@ class LiveState:
         self._is_settled = not self._open
 
     def close_batch(self) -> None:
-        """Take in the open batch for good, as at the end of a part of a stream."""
+        """Take in the open batch for good, as at the end of a split."""
         self.version += 1
         self._reopen()
         if self._open:
@@ -109,7 +129,7 @@ class LiveState:
             return
         self._make_room()
         batch = self._batch(self.open_events())
-        store = self.task.state_store
+        store = self._store
         changed = torch.cat([batch.nodes[: batch.num_written], batch.mail_nodes]).unique()
         ends = torch.cat([batch.src, batch.dst]).unique()
         self._backups = [
@@ -183,7 +203,7 @@ class LiveState:
         }
 
     @classmethod
-    def from_state_dict(cls, task: Any, state: dict[str, Any]) -> LiveState:
+    def from_state_dict(cls, task: MemoryTask, state: dict[str, Any]) -> LiveState:
         """Return what `state_dict` told of, around a task with its weights."""
         task.state_store.load_state_dict(state["state"])
         recent, features = (
@@ -201,7 +221,7 @@ class LiveState:
             backup.put_back()
             self._memory.mark_changed(backup.nodes)
         if self._backups:
-            self.task.state_store.position = self._position
+            self._store.position = self._position
             self.features.rewind(self._used)
             self.recent.moment = self._moment
         self._backups = []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
@@ -29,7 +28,7 @@ class NodeNumbers:
         self.ids = ids
         self.first_destination = first_destination
         cut = 0 if first_destination is None else first_destination
-        self._tables = {side: _Table(part, start) for side, part, start in self._parts(cut)}
+        self._tables = {side: _Table(own, start) for side, own, start in self._by_side(cut)}
 
     @classmethod
     def of_stream(cls, store: EventStore) -> NodeNumbers:
@@ -45,7 +44,7 @@ class NodeNumbers:
         """Whether ids are integers; otherwise they are strings."""
         return self.ids.dtype.kind in "iu"
 
-    def find(self, argument: str, ids: Any, side: str | None = None) -> Tensor:
+    def find(self, argument: str, ids: ArrayLike, side: str | None = None) -> Tensor:
         """Return the numbers of nodes, int64 [R].
 
         Args:
@@ -65,7 +64,7 @@ class NodeNumbers:
             raise RowError(argument, row, requirement, column[row].item(), cure)
         return torch.from_numpy(numbers)
 
-    def are_known(self, argument: str, ids: Any, side: str | None = None) -> np.ndarray:
+    def are_known(self, argument: str, ids: ArrayLike, side: str | None = None) -> np.ndarray:
         """Return whether there is such a node, bool [R]; arguments are those of `find`.
 
         Raises:
@@ -73,7 +72,7 @@ class NodeNumbers:
         """
         return self._look_up(argument, ids, side)[2]
 
-    def _look_up(self, argument: str, ids: Any, side: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _look_up(self, argument: str, ids: ArrayLike, side: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ids as a column, numbers, and where there is one."""
         if side is not None:
             check_choice("side", side, SIDES)
@@ -84,12 +83,12 @@ class NodeNumbers:
         numbers, is_known = self._tables[side if self.first_destination is not None else "source"].find(column)
         return column, numbers, is_known
 
-    def _parts(self, cut: int) -> list[tuple[str | None, np.ndarray, int]]:
+    def _by_side(self, cut: int) -> list[tuple[str | None, np.ndarray, int]]:
         if self.first_destination is None:
             return [("source", self.ids, 0)]
         return [("source", self.ids[:cut], 0), ("destination", self.ids[cut:], cut)]
 
-    def _column(self, argument: str, ids: Any) -> np.ndarray:
+    def _column(self, argument: str, ids: ArrayLike) -> np.ndarray:
         column = np.atleast_1d(np.asarray(ids))
         if column.dtype == object and all(isinstance(value, str) for value in column.flat):
             column = column.astype(np.str_)

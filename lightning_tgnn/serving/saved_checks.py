@@ -22,10 +22,10 @@ _MOST_EVENTS = 1 << 62
 
 @contextmanager
 def content_of(path: str | Path, what: str) -> Iterator[None]:
-    """Say of a file whose parts do not make a model that it is no such file.
+    """Say of a file whose content does not make a model that it is no such file.
 
     Raises:
-        CheckpointError: In the place of what goes wrong with such parts.
+        CheckpointError: In the place of what goes wrong with such content.
     """
     try:
         yield

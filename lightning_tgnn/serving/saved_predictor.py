@@ -62,5 +62,5 @@ def check_format(held: dict[str, Any], path: str | Path) -> None:
         raise CheckpointError(refusal(str(path), f"{FORMAT}, version {VERSION}", received, cure))
 
 
-def _says(given: Any, expected: str | int) -> bool:
+def _says(given: object, expected: str | int) -> bool:
     return type(given) is type(expected) and bool(given == expected)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
 from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
@@ -16,9 +18,20 @@ from lightning_tgnn.files.whole import new_file
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow.parquet as pq
 
 _SUFFIXES = (".csv", ".parquet")
 _CSV, _PARQUET = _SUFFIXES
+
+
+@runtime_checkable
+class _Frame(Protocol):
+    """A table whose columns have names: a DataFrame of pandas or polars."""
+
+    @property
+    def columns(self) -> Iterable[str]: ...
+
+    def __getitem__(self, names: list[str], /) -> ArrayLike: ...
 
 
 def check_suffix(argument: str, path: str | Path) -> str:
@@ -83,8 +96,12 @@ def read_pieces(
 def _csv_pieces(path: str | Path, ids: tuple[str, ...], text_ids: bool, rows: int) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
-    kinds: Any = dict.fromkeys(ids, str) if text_ids else None
-    options: dict[str, Any] = {"dtype": kinds, "keep_default_na": False, "na_values": [""], "skipinitialspace": True}
+    options: dict[str, Any] = {
+        "dtype": dict.fromkeys(ids, str) if text_ids else None,
+        "keep_default_na": False,
+        "na_values": [""],
+        "skipinitialspace": True,
+    }
     # With a row below it, for pandas refuses a row of more fields than all those above, but not than the header.
     header = [str(name).strip() for name in pd.read_csv(path, nrows=2, header=None, dtype=str).iloc[0]]
     if len(set(header)) < len(header):
@@ -183,7 +200,7 @@ def _check_piece(argument: str, path: str | Path, piece: pd.DataFrame, ids: tupl
             raise RowError(name, row, "there", "nothing", "drop or repair that row").in_file(path, piece.index[0])
 
 
-def by_name(values: Any, names: tuple[str, ...] | None) -> Any:
+def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
     """Return the columns of a table of edge features in the order of training, where their names are known.
 
     Args:
@@ -193,7 +210,7 @@ def by_name(values: Any, names: tuple[str, ...] | None) -> Any:
     Raises:
         DataError: The table lacks one.
     """
-    if names is None or not hasattr(values, "columns"):
+    if names is None or not isinstance(values, _Frame):
         return values
     missing = [name for name in names if name not in list(values.columns)]
     if missing:
@@ -204,7 +221,7 @@ def by_name(values: Any, names: tuple[str, ...] | None) -> Any:
 
 
 @contextmanager
-def answer_table(path: str | Path) -> Iterator[Any]:
+def answer_table(path: str | Path) -> Iterator[Callable[[pd.DataFrame], None]]:
     """Yield a function that adds a DataFrame to a table, which appears at ``path`` only when all went well.
 
     Raises:
@@ -233,15 +250,15 @@ class _CSVWriter:
 class _ParquetWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writer: Any = None
+        self._writer: pq.ParquetWriter | None = None
 
     def add(self, piece: pd.DataFrame) -> None:
         import pyarrow as pa
-        import pyarrow.parquet as pq
+        from pyarrow.parquet import ParquetWriter
 
         table = pa.Table.from_pandas(piece, preserve_index=False)
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, table.schema)
+            self._writer = ParquetWriter(self._path, table.schema)
         self._writer.write_table(table)
 
     def close(self) -> None:
@@ -250,7 +267,7 @@ class _ParquetWriter:
             self._writer = None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: str) -> bool:
     try:
         float(value)
     except (TypeError, ValueError, OverflowError):

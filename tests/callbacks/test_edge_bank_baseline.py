@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lightning_tgnn import EdgeBankBaseline, LinkPrediction, TemporalDataModule
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.cli import main
 from lightning_tgnn.metrics import LinkMetrics
 from tests.data.example_streams import random_store
 

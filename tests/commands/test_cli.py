@@ -20,7 +20,8 @@ from lightning.pytorch.strategies import StrategyRegistry
 from rich.console import Console
 
 from lightning_tgnn import EventProgressBar, EventStore, NodeClassification, SystemMonitor
-from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.__main__ import main
+from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.commands.report.run_figures import figure_rows, stage_seconds, validation_in_training
 from lightning_tgnn.commands.report.run_log import read_run
 from lightning_tgnn.commands.shared.printed import Best, print_report
@@ -190,7 +191,7 @@ def test_a_checkpoint_goes_through_all_subcommands(tmp_path, capsys):
 
 
 def test_help_helps():
-    command = [sys.executable, "-c", "from lightning_tgnn.cli import main; main()"]
+    command = [sys.executable, "-c", "from lightning_tgnn.__main__ import main; main()"]
     for arguments, expected in (
         (
             ["--help"],

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from lightning_tgnn import TemporalDataModule
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.partitions.demand import Demand
 from lightning_tgnn.algorithms.partitions.partition_cost import balance_report
 from lightning_tgnn.algorithms.partitions.simple import PARTITION_METHODS
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.cli import main
-from lightning_tgnn.commands.bench.processes import Processes
+from lightning_tgnn.commands.bench.comparison import Processes
 from lightning_tgnn.commands.partition.nodes import MAKERS
 from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import RankLayout
@@ -114,7 +114,7 @@ def test_partition_prints_a_row_per_method_and_what_it_was_judged_on(tmp_path, c
     assert "events tied" not in printed
     assert re.search(r"interval +│ nothing +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
     assert re.search(r"reflexbicut +│ fitted batches +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
-    assert "judged on 8 of the 21 global batches of the training part, fitted on 8 others" in printed
+    assert "judged on 8 of the 21 global batches of the training split, fitted on 8 others" in printed
     assert f"partition: {tmp_path / 'new'}" in printed
     with pytest.raises(SystemExit, match=r"batch_size times ranks must be below the 210 events .*smaller batch_size"):
         main([*common, "--batch_size=105"])

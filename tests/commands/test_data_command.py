@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lightning_tgnn import EventStore
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.streams.stream_statistics import count_statistics
-from lightning_tgnn.cli import main
 from lightning_tgnn.commands.data import download as data_download
 from lightning_tgnn.data import generate_stream, read_events
 from tests.data.example_streams import random_store

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from lightning_tgnn import FullGraphDataModule, NodeClassification
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.partitions.replicas import Replicas, cut_report
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.cli import main
 from lightning_tgnn.commands.shared.kinds import kind_of
 from lightning_tgnn.data import generate_graph, read_events
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition

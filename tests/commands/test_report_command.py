@@ -11,12 +11,12 @@ from tensorboard.compat.proto import event_pb2
 from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import DataError
-from lightning_tgnn.cli import main
+from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import figure_rows, stage_seconds, validation_in_training
 from lightning_tgnn.commands.report.run_log import find_run, read_run
 from lightning_tgnn.commands.report.run_page import page_of
-from lightning_tgnn.commands.report.run_settings import read_settings
 from tests.data.disks import files_below
 
 CONFIG = {

@@ -10,7 +10,8 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
 
-from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.__main__ import main
+from lightning_tgnn.cli import TGNNCommand
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

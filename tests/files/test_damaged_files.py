@@ -13,8 +13,8 @@ from lightning_tgnn import (
     NodeClassification,
     Predictor,
 )
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.cli import main
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.partitions import given_partition, save_partition
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor

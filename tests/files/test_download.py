@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError
-from lightning_tgnn.files.download import download
+from lightning_tgnn.files.download import PartialFile, download
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
-from lightning_tgnn.files.partial_file import PartialFile
 from tests.data.served import serving
 from tests.multiprocess.ranks import free_port
 

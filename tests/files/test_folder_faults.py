@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from lightning_tgnn import EventStore, FullGraphDataModule, Predictor, TemporalDataModule
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError
-from lightning_tgnn.cli import main
 from lightning_tgnn.data import generate_graph, open_graph, save_graph
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of, save_with_adjacency
 from lightning_tgnn.files.partitions import given_partition, save_partition

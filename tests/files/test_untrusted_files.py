@@ -26,8 +26,9 @@ from lightning_tgnn import (
     Predictor,
     TemporalDataModule,
 )
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError, LightningTGNNError
-from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.tasks import LayerLinkPrediction
 from lightning_tgnn.trust import LAYERS, saved_arguments

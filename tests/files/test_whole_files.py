@@ -15,7 +15,7 @@ from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, 
 from lightning_tgnn import TemporalDataModule as Events
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.commands.data.stream_figure import save_stream_figure
-from lightning_tgnn.commands.partition.heat_map import save_heat_map
+from lightning_tgnn.commands.partition.node_report import save_heat_map
 from lightning_tgnn.data import generate_stream
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.partitions import save_partition

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
+from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_log import find_run, read_run
 from lightning_tgnn.commands.report.run_page import page_of
-from lightning_tgnn.commands.report.run_settings import read_settings
 from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
 from tests.fuzz.array_targets import files_of
 from tests.fuzz.loop import Target

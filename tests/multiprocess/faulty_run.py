@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy, cli
+from lightning_tgnn.__main__ import main as command
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
@@ -82,4 +83,4 @@ def main(run, where, how, folder):
     if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
         break_at(where, how)
     cli.TGNNCommand = lambda words: print("finished", {"sven": sven, "cdfgnn": cdfgnn}[run](folder))
-    cli.main(["fit", run])  # which says what is wrong
+    command(["fit", run])  # which says what is wrong

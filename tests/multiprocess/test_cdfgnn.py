@@ -12,7 +12,7 @@ from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.data import Graph, generate_graph
-from lightning_tgnn.data.graphs.parts import graph_parts
+from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.state import CachedReplicaSum
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun
@@ -121,7 +121,7 @@ def sum_cases(rank, ranks):
     exchange = Exchange(ranks, rank, torch.distributed.new_group())
     answers = []
     for threshold, bits, relay in SUMS:
-        own = graph_parts(whole, torch.ones(len(whole.src)), part, replicas, rank, relay=relay)["train"]
+        own = subgraphs(whole, torch.ones(len(whole.src)), part, replicas, rank, relay=relay)["train"]
         assert len(own.hops) == 1 + relay
         sums = CachedReplicaSum(exchange, own.hops, len(own.nodes), bits=bits, threshold=threshold)
         steps = [sums.total(values_of(rank, step, len(own.nodes)), "layer", "forward") for step in range(STEPS)]

@@ -19,8 +19,9 @@ from lightning_tgnn import (
     SvenStrategy,
     TemporalDataModule,
 )
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.cli import TGNNCommand
 from tests.data.example_streams import random_store
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.test_cdfgnn import Recorder, graph

@@ -82,7 +82,7 @@ class Streams:
 
     @torch.no_grad()
     def validate(self):
-        """Continue behind the training part; figures are over the events of all ranks."""
+        """Continue behind the training split; figures are over the events of all ranks."""
         self.task.eval()
         loaders, plan = self.followed(self.data.val_dataloader()), self.plan
         over = Pass(len(loaders[0].events), self.data.batch_size)

@@ -12,7 +12,7 @@ from tests.serving.runs import data_module, fitted
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A checkpoint of a stream whose later destinations are others, the last ones in the test part alone."""
+    """A checkpoint of a stream whose later destinations are others, the last ones in the test split alone."""
     rng = np.random.default_rng(0)
     count = 200
     src, dst = rng.integers(0, 10, count), 10 + np.arange(count) // 10

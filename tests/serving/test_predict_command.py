@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lightning_tgnn import Predictor, TemporalDataModule
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError
-from lightning_tgnn.cli import main
 from tests.serving.runs import data_module, fitted
 
 COLUMNS = {"src": "src", "dst": "dst", "time": "time"}

@@ -12,8 +12,8 @@ from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn import Predictor
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import DataError
-from lightning_tgnn.cli import main
 from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.serving.clock import Clock

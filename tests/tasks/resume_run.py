@@ -96,7 +96,7 @@ def run(folder, arguments, *, kill=None, result=None):
 
 
 def _command(folder, words):
-    from lightning_tgnn.cli import main
+    from lightning_tgnn.__main__ import main
 
     os.chdir(folder)
     torch.set_num_threads(1)

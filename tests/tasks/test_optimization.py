@@ -14,8 +14,9 @@ from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from lightning_tgnn import EdgeClassification, FullGraphDataModule, LinkPrediction, NodeClassification
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.tasks import TASKS_OF_EVENTS
 from tests.multiprocess.training import Record, build
 

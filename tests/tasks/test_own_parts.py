@@ -13,9 +13,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lightning_tgnn import DynamicNodeClassification, EdgeClassification, LinkPrediction, Predictor, TemporalDataModule
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.cli import TGNNCommand, main
+from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.data import EventStore, random_below
 from lightning_tgnn.models import MemoryModel
 from lightning_tgnn.types import RankLayout

@@ -8,8 +8,7 @@ from typing import Any
 
 from lightning.pytorch.strategies import StrategyRegistry
 
-from lightning_tgnn.commands.shared.named_options import name_and_options
-from lightning_tgnn.commands.shared.options import names_of
+from lightning_tgnn.commands.shared.options import name_and_options, names_of
 from lightning_tgnn.strategies.runner import PlanRunner
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
 
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
-from lightning_tgnn.commands.bench.processes import Processes
-from lightning_tgnn.commands.bench.step_meter import StepMeter
+from lightning_tgnn.commands.bench.meters import Figures, Meter, StepMeter
 from lightning_tgnn.commands.bench.tables import print_bench
-from lightning_tgnn.commands.bench.turns import RunOptions, median_round, take_turns
 from lightning_tgnn.commands.shared.kinds import EVENTS, KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import TemporalDataModule
-from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.tasks import LinkPrediction
 from lightning_tgnn.types import RankLayout
 
@@ -77,21 +74,25 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
     """
     options, run, data = BenchOptions(**own), RunOptions(**of_run), TemporalDataModule(**of_data)
     LinkPrediction(**of_task)  # before processes are started: a mistake is said once
-    processes = Processes.of(run.devices, run.num_nodes)
-    steps = _steps(options, data, processes.ranks)
-    about = {"kind": EVENTS, "source": str(data.source), "ranks": processes.ranks, "hosts": processes.num_nodes}
-    about |= {"batch_size": data.batch_size, "warmup": options.warmup, "steps": steps, "rounds": run.rounds}
+    steps = _steps(options, data, run.processes.ranks)
 
-    def train(strategy: PlanRunner, is_last: bool) -> dict[str, Any]:
-        limits = _limits(options.epochs if is_last else 0, options.warmup + steps)
-        meter = StepMeter(options.warmup, steps)
-        trainer = run.trainer(strategy, processes, callbacks=[meter], **limits)
-        return _trained(trainer, meter, LinkPrediction(**of_task), data)
+    def measured(is_last: bool) -> tuple[Meter, Limits]:
+        return StepMeter(options.warmup, steps), _limits(options.epochs if is_last else 0, options.warmup + steps)
 
-    contestants = contestants_of(options.strategies, share_node_state=True)
-    summary = partial(median_round, measure="events_per_second", last=["val_ap"], higher_is_faster=True)
-    results = take_turns(contestants, run, about | {"task": of_task}, train, summary)
-    print_bench(results, about, run.output)
+    comparison = Comparison(
+        kind=EVENTS,
+        contestants=contestants_of(options.strategies, share_node_state=True),
+        data=data,
+        task=LinkPrediction,
+        of_task=of_task,
+        about={"batch_size": data.batch_size, "warmup": options.warmup, "steps": steps},
+        measured=measured,
+        learnt=_average_precision,
+        speed="events_per_second",
+        higher_is_faster=True,
+        of_last=["val_ap"],
+    )
+    print_bench(*compare(comparison, run), run.output)
 
 
 def _steps(options: BenchOptions, data: TemporalDataModule, ranks: int) -> int:
@@ -104,17 +105,13 @@ def _steps(options: BenchOptions, data: TemporalDataModule, ranks: int) -> int:
     return min(options.steps, len(loader) - options.warmup)
 
 
-def _limits(epochs: int, steps: int) -> dict[str, Any]:
+def _limits(epochs: int, steps: int) -> Limits:
     """Return how long a Trainer trains: for some epochs, or if there are none, for some steps."""
     if epochs:
-        return {"max_epochs": epochs}
-    return {"max_epochs": 1, "limit_train_batches": steps, "limit_val_batches": 0}
+        return Limits(epochs)
+    return Limits(1, steps, 0)
 
 
-def _trained(trainer: pl.Trainer, meter: StepMeter, task: LinkPrediction, data: TemporalDataModule) -> dict[str, Any]:
-    """Train and return what was measured."""
-    pl.seed_everything(data.seed, verbose=False)
-    trainer.fit(task, datamodule=data)
-    assert meter.measurement is not None
+def _average_precision(trainer: pl.Trainer, task: pl.LightningModule, is_last: bool) -> Figures:
     ap = trainer.callback_metrics.get("val/ap")
-    return {**meter.measurement.figures(), "val_ap": None if ap is None else float(ap)}
+    return {"val_ap": None if ap is None else float(ap)}

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
-from lightning_tgnn.commands.bench.epoch_meter import EpochMeter
-from lightning_tgnn.commands.bench.processes import Processes
+from lightning_tgnn.commands.bench.meters import EpochMeter, Figures, Meter
 from lightning_tgnn.commands.bench.tables import print_graph_bench
-from lightning_tgnn.commands.bench.turns import RunOptions, median_round, take_turns
 from lightning_tgnn.commands.shared.kinds import GRAPH, KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import FullGraphDataModule
-from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.tasks import NodeClassification
 
 _DESCRIPTION = """Train with several strategies in turn and compare them: seconds and bytes per epoch, accuracy.
@@ -79,31 +76,27 @@ def bench_graph(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, 
     """
     options, run, data = GraphBenchOptions(**own), RunOptions(**of_run), FullGraphDataModule(**of_data)
     NodeClassification(**of_task)  # before processes are started: a mistake is said once
-    processes, info = Processes.of(run.devices, run.num_nodes), data.info
-    about = {"kind": GRAPH, "source": str(data.source), "ranks": processes.ranks, "hosts": processes.num_nodes}
-    about |= {"vertices": info.num_nodes, "edges": info.num_edges}
-    about |= {"warmup": options.warmup, "epochs": options.epochs, "rounds": run.rounds}
+    about = {"vertices": data.info.num_nodes, "edges": data.info.num_edges}
 
-    def train(strategy: PlanRunner, is_last: bool) -> dict[str, Any]:
-        meter = EpochMeter(options.warmup, options.epochs)
-        limits = {"max_epochs": options.epochs, "limit_val_batches": 0}
-        trainer = run.trainer(strategy, processes, callbacks=[meter], **limits)
-        return _trained(trainer, meter, NodeClassification(**of_task), data, with_test=is_last)
+    def measured(is_last: bool) -> tuple[Meter, Limits]:
+        return EpochMeter(options.warmup, options.epochs), Limits(options.epochs, val_batches=0)
 
-    contestants = contestants_of(options.strategies, share_node_state=False)
-    of_last = ["train_accuracy", "test_accuracy"]
-    summary = partial(median_round, measure="seconds_per_epoch", last=of_last, higher_is_faster=False)
-    results = take_turns(contestants, run, about | {"task": of_task}, train, summary)
-    print_graph_bench(results, about, run.output)
+    def learnt(trainer: pl.Trainer, task: pl.LightningModule, is_last: bool) -> Figures:
+        trained = float(trainer.callback_metrics["train/accuracy"])
+        (tested,) = trainer.test(task, datamodule=data, verbose=False) if is_last else [{}]
+        return {"train_accuracy": trained, "test_accuracy": tested.get("test/accuracy")}
 
-
-def _trained(
-    trainer: pl.Trainer, meter: EpochMeter, task: NodeClassification, data: FullGraphDataModule, *, with_test: bool
-) -> dict[str, Any]:
-    """Train and return what was measured."""
-    pl.seed_everything(data.seed, verbose=False)
-    trainer.fit(task, datamodule=data)
-    assert meter.measurement is not None
-    figures = {**meter.measurement.figures(), "train_accuracy": float(trainer.callback_metrics["train/accuracy"])}
-    (tested,) = trainer.test(task, datamodule=data, verbose=False) if with_test else [{}]
-    return {**figures, "test_accuracy": tested.get("test/accuracy")}
+    comparison = Comparison(
+        kind=GRAPH,
+        contestants=contestants_of(options.strategies, share_node_state=False),
+        data=data,
+        task=NodeClassification,
+        of_task=of_task,
+        about={**about, "warmup": options.warmup, "epochs": options.epochs},
+        measured=measured,
+        learnt=learnt,
+        speed="seconds_per_epoch",
+        higher_is_faster=False,
+        of_last=["train_accuracy", "test_accuracy"],
+    )
+    print_graph_bench(*compare(comparison, run), run.output)

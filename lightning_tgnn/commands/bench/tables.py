@@ -48,12 +48,12 @@ def _table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table("strategy", "events/s", "B/event", "of which", "hidden", "val AP")
     _align(table)
     for name, figures in results.items():
-        parts = [f"{part} {sent:,.0f}" for part, sent in figures["sent_per_event_by_operation"].items()]
+        shares = [f"{operation} {sent:,.0f}" for operation, sent in figures["sent_per_event_by_operation"].items()]
         table.add_row(
             name,
             f"{figures['events_per_second']:,.0f}",
             f"{figures['sent_per_event']:,.0f}",
-            "\n".join(parts),
+            "\n".join(shares),
             _or_blank(figures["hidden_share"], ".1%"),
             _or_blank(figures["val_ap"], ".4f"),
         )

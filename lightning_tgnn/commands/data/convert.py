@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.console import Console
 
-from lightning_tgnn.commands.shared.event_source import SOURCE
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import EventStore
 from lightning_tgnn.data.sources.convert import convert_text, is_text_file
@@ -46,7 +45,7 @@ def convert(arguments: Sequence[str]) -> None:
         InvalidArgumentError: An argument has a value that cannot work, or the folder cannot be written.
         DataError: The source holds something that must not be trained on.
     """
-    own, of_data = Options("data convert", _DESCRIPTION, {ConvertOptions: set(), **SOURCE}).parse(arguments)
+    own, of_data = Options("data convert", _DESCRIPTION, {ConvertOptions: set(), read_source: set()}).parse(arguments)
     console, begin = Console(stderr=True), perf_counter()
     store = convert_source(of_data, Path(own["output"]), console)
     seconds = perf_counter() - begin

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table as PrintedTable
 
 from lightning_tgnn.algorithms.streams.information_loss import event_distances
 from lightning_tgnn.algorithms.streams.stream_statistics import (
@@ -23,12 +24,12 @@ from lightning_tgnn.algorithms.streams.stream_statistics import (
     summary,
 )
 from lightning_tgnn.checks import check_fraction
-from lightning_tgnn.commands.data.inspect_table import print_stream
 from lightning_tgnn.commands.data.stream_figure import save_stream_figure
-from lightning_tgnn.commands.shared.event_source import SOURCE
 from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.data import EventStore
 from lightning_tgnn.data.sources.open_events import read_source
+from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.files.whole import write_text
 
 _DESCRIPTION = """Look at a stream: counts, ties, repetition, degrees, times between events, useful batches.
@@ -38,7 +39,7 @@ _DESCRIPTION = """Look at a stream: counts, ties, repetition, degrees, times bet
 DIR gets stream.json with all figures, and stream.png with events over time and both distributions.
 """
 
-_LAST_PART = 0.85
+_BEFORE_TEST = 0.85
 _BUSIEST = 0.1
 _BATCH_SIZES = (50, 100, 200, 400, 600, 1000, 2000, 4000, 8000)
 
@@ -67,13 +68,13 @@ def inspect(arguments: Sequence[str]) -> None:
         InvalidArgumentError: An argument has a value that cannot work, or the folder cannot be written.
         DataError: The source holds something that must not be trained on.
     """
-    own, of_data = Options("data inspect", _DESCRIPTION, {InspectOptions: set(), **SOURCE}).parse(arguments)
+    own, of_data = Options("data inspect", _DESCRIPTION, {InspectOptions: set(), read_source: set()}).parse(arguments)
     options, folder = InspectOptions(**own), Path(own["output"])
     store = read_source(**of_data)
     figures = {"source": str(of_data["source"]), **describe(store, options.max_loss)}
     write_text(folder / "stream.json", json.dumps(figures, indent=1, ensure_ascii=False))
     save_stream_figure(folder / "stream.png", store)
-    print_stream(Console(), figures, folder)
+    _print_stream(Console(), figures, folder)
 
 
 def describe(store: EventStore, max_loss: float) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def describe(store: EventStore, max_loss: float) -> dict[str, Any]:
         max_loss: Share of the updates of node memory that the largest useful batch may lose.
     """
     src, dst, time = store.src.numpy(), store.dst.numpy(), store.time.numpy()
-    repetition = repetition_statistics(src, dst, int(_LAST_PART * len(store))) if len(store) > 1 else {}
+    repetition = repetition_statistics(src, dst, int(_BEFORE_TEST * len(store))) if len(store) > 1 else {}
     return {
         "nodes": store.num_nodes,
         "edge_feature_dim": store.edge_feature_dim,
@@ -114,3 +115,49 @@ def _batches(src: np.ndarray, dst: np.ndarray, max_loss: float) -> dict[str, Any
         "loss": {size: of_all.loss(size) for size in _BATCH_SIZES},
         "loss_of_busiest_tenth": {size: of_busy.loss(size) for size in _BATCH_SIZES},
     }
+
+
+def _print_stream(console: Console, figures: dict[str, Any], folder: Path) -> None:
+    """Print the figures of a stream and where their files are.
+
+    Args:
+        console: Where to.
+        figures: What `describe` returned.
+        folder: Where the files are.
+    """
+    single = PrintedTable("", "value")
+    single.columns[1].justify = "right"
+    for name, value in {"nodes": figures["nodes"], **figures["counts"], **figures["repetition"]}.items():
+        single.add_row(name.replace("_", " "), _text(value))
+    print_table(single, console)
+    if notice := tie_notice(figures["counts"]["tie_rate"]):
+        console.print(notice, soft_wrap=True)
+    _print_rows(console, "events per", figures["degrees"])
+    _print_rows(console, "gaps of", figures["gaps"])
+    _print_batches(console, figures["batches"])
+    console.print(f"figures and picture: {folder}", soft_wrap=True)
+
+
+def _print_rows(console: Console, title: str, rows: dict[str, dict[str, float]]) -> None:
+    names = list(next(iter(rows.values()), {}))
+    table = PrintedTable(title, *names)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, row in rows.items():
+        table.add_row(name, *(_text(row[column]) for column in names))
+    print_table(table, console)
+
+
+def _print_batches(console: Console, batches: dict[str, Any]) -> None:
+    table = PrintedTable("batch size", *(f"{size:,}" for size in batches["loss"]))
+    table.add_row("updates lost", *(f"{loss:.0%}" for loss in batches["loss"].values()))
+    table.add_row("busiest tenth", *(f"{loss:.0%}" for loss in batches["loss_of_busiest_tenth"].values()))
+    print_table(table, console)
+    console.print(f"largest batch that loses at most {batches['max_loss']:.0%}: {batches['largest']:,} events")
+
+
+def _text(value: float) -> str:
+    if isinstance(value, int) or (abs(value) < 1e15 and value == int(value)):
+        return f"{int(value):,}"
+    digits = 0 if abs(value) >= 1000 else 2 if abs(value) >= 10 else 4
+    return f"{value:,.{digits}f}"

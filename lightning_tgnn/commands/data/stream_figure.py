@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lightning_tgnn.algorithms.streams.stream_statistics import degrees, gaps
 from lightning_tgnn.data import EventStore
 from lightning_tgnn.files.whole import new_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _BINS = 120
 _GAP_BINS = 60
@@ -36,7 +39,7 @@ def save_stream_figure(path: Path, store: EventStore) -> None:
         figure.savefig(partial, dpi=110, format="png")
 
 
-def _draw_degrees(axes: Any, counts: dict[str, np.ndarray]) -> None:
+def _draw_degrees(axes: Axes, counts: dict[str, np.ndarray]) -> None:
     for name, values in counts.items():
         degree, nodes = np.unique(values, return_counts=True)
         at_least = nodes[::-1].cumsum()[::-1] / len(values)
@@ -46,14 +49,14 @@ def _draw_degrees(axes: Any, counts: dict[str, np.ndarray]) -> None:
     axes.legend()
 
 
-def _draw_gaps(axes: Any, found: dict[str, np.ndarray]) -> None:
+def _draw_gaps(axes: Axes, found: dict[str, np.ndarray]) -> None:
     positive = {name: values[values > 0] for name, values in found.items() if (values > 0).any()}
     if positive:
         low, high = min(map(np.min, positive.values())), max(map(np.max, positive.values()))
         edges = np.geomspace(low, max(high, low * 10), _GAP_BINS)
         for name, values in positive.items():
             weights = np.full(len(values), 1 / len(found[name]))
-            axes.hist(values, bins=edges, weights=weights, histtype="step", label=_GAP_LABELS[name])
+            axes.hist(values, bins=edges.tolist(), weights=weights, histtype="step", label=_GAP_LABELS[name])
         axes.legend()
         axes.set_xscale("log")
     axes.set(title="Time between consecutive events", xlabel="time, where above 0", ylabel="share")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
@@ -47,15 +47,15 @@ class RunWatch(Callback):
         root = None if self._logger is None else Path(self._logger.root_dir)
         return set(root.iterdir()) if root is not None and root.is_dir() else set()
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, *_: object) -> None:
         """Note that there is something to keep."""
         self._began = True
 
-    def on_validation_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+    def on_validation_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
         """Note that there is something to keep."""
         self._began = self._began or not trainer.sanity_checking
 
-    def on_test_batch_end(self, *_: Any) -> None:
+    def on_test_batch_end(self, *_: object) -> None:
         """Note that there is something to keep."""
         self._began = True
 

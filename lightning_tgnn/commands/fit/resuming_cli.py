@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrup
 from lightning_tgnn.commands.fit.saved_task import saved_task
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.runs import WORDS, RunFolders, class_at
-from lightning_tgnn.tasks.resumable import CURE, check_same
+from lightning_tgnn.tasks.resumable import CURE, ResumableTask, check_same
 
 
 class ResumingCLI(LightningCLI):
@@ -65,15 +66,21 @@ class ResumingCLI(LightningCLI):
         Raises:
             CheckpointError: They contradict it.
         """
-        parse: Any = self.parser.parse_args if isinstance(self._words, list) else self.parser.parse_object
-        given = parse(self._words, defaults=False)[self.config["subcommand"]].get("model")
+        words = self._words
+        parsed = (
+            self.parser.parse_args(words, defaults=False)
+            if isinstance(words, list)
+            else self.parser.parse_object(words, defaults=False)
+        )
+        given = parsed[self.config["subcommand"]].get("model")
         if given is None:
             return
         if given["class_path"] != saved["class_path"]:
             requirement = f"{saved['class_path']}, as in the checkpoint"
             raise CheckpointError(refusal("--model", requirement, given["class_path"], CURE))
         arguments = _plain(given.get("init_args"))
-        may_change = getattr(class_at(saved["class_path"]), "may_change", frozenset(arguments))
+        kind = class_at(saved["class_path"])
+        may_change = kind.may_change if issubclass(kind, ResumableTask) else frozenset(arguments)
         for place in ("init_args", "dict_kwargs"):
             held = saved.get(place)
             check_same(_plain(held), arguments, "--model.{}", may_change)
@@ -118,5 +125,5 @@ class SameCheckpoint(Callback):
             raise CheckpointError(refusal("ckpt_path", f"{path} as on the first rank", self._path, cure))
 
 
-def _plain(settings: Any) -> dict[str, Any]:
+def _plain(settings: Namespace | Mapping[str, Any] | None) -> dict[str, Any]:
     return settings.as_dict() if isinstance(settings, Namespace) else dict(settings or {})

@@ -9,7 +9,7 @@ from typing import Any
 import lightning_tgnn.tasks as tasks
 from lightning_tgnn.tasks.optimization import NOT_SAVED
 from lightning_tgnn.tasks.restorable_task import HYPER_PARAMETERS
-from lightning_tgnn.trust import check_value, saved_arguments, saved_class
+from lightning_tgnn.trust import allowed_names, check_value, saved_arguments, saved_class
 
 _TASKS = {**tasks.TASKS_OF_EVENTS, "NodeClassification": tasks.NodeClassification}
 _PATHS = {
@@ -20,7 +20,7 @@ _PATHS = {
 
 
 def saved_task(
-    checkpoint: Mapping[str, Any], chosen: Mapping[str, Any], *, file: Any, trust: bool = False
+    checkpoint: Mapping[str, Any], chosen: Mapping[str, Any], *, file: object, trust: bool = False
 ) -> dict[str, Any] | None:
     """Return the class and the arguments that a checkpoint has for its task; None if it has none.
 
@@ -48,7 +48,7 @@ def saved_task(
     equal = {name for name, value in known.items() if name in given and repr(given[name]) == repr(value)}
     arguments = saved_arguments(kind, saved, vouched=equal, file=file, trust=trust)
     if not trust and path not in _PATHS:  # what its strings mean nobody here knows, and the parser imports some
-        words = getattr(kind, "file_may_name", {})
+        words = allowed_names(kind)
         for name in arguments.keys() - equal:
             check_value(name, arguments[name], words.get(name, ()), file)
     named = inspect.signature(kind).parameters
@@ -58,7 +58,7 @@ def saved_task(
     return config
 
 
-def _path_of(checkpoint: Mapping[str, Any], saved: Any, given: str | None) -> Any:
+def _path_of(checkpoint: Mapping[str, Any], saved: object, given: str | None) -> object:
     """Return the path of the task's class; of a run from Python, which keeps no path, that of our class of its name."""
     if isinstance(saved, Mapping) and "_class_path" in saved:
         return saved["_class_path"]

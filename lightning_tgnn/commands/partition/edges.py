@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.table import Table
 from torch import Tensor
 
-from lightning_tgnn.algorithms.partitions.replicas import Replicas, cut_report
+from lightning_tgnn.algorithms.partitions.replicas import CutReport, Replicas, cut_report
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.partition.comparison import make_each
-from lightning_tgnn.commands.partition.cut_methods import CutMethod, cut_methods_of
-from lightning_tgnn.commands.partition.edge_table import CutResult, print_cuts
 from lightning_tgnn.commands.partition.edges_to_cut import EdgesToCut
 from lightning_tgnn.commands.shared.kinds import GRAPH, KindOption
-from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.commands.shared.options import Options, name_and_options, names_of
+from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.data.graphs.pipeline import GraphPipeline
 from lightning_tgnn.files.partitions import save_partition
 from lightning_tgnn.files.whole import write_text
@@ -36,6 +36,8 @@ _DESCRIPTION = """Compare vertex-cuts of a static graph: which rank owns which e
 
 DIR gets partition.json with all figures and METHOD.pt, which the strategy cdfgnn takes.
 """
+
+_WEIGHTS = {"hierarchical": ("gamma", "alpha", "beta"), "ebv": ("alpha", "beta")}
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,71 @@ class CutOptions:
         return torch.arange(self.ranks) // (self.ranks // self.hosts)
 
 
+@dataclass(frozen=True)
+class CutMethod:
+    """A method of `vertex_cut`.
+
+    Attributes:
+        name: One of `CUT_METHODS`.
+        weights: What it is given beside the graph.
+    """
+
+    name: str
+    weights: dict[str, Any]
+
+
+def cut_methods_of(text: str) -> dict[str, CutMethod]:
+    """Return the methods of a list with commas, each by a name that a file can have, too.
+
+    Args:
+        text: Names, with weights after colons; see `name_and_options`.
+
+    Raises:
+        InvalidArgumentError: There is no such method, or it takes no such weight.
+
+    >>> cut_methods_of("hierarchical:gamma=0.3,ebv")["hierarchical_gamma=0.3"].weights
+    {'gamma': 0.3}
+    """
+    entries = names_of("methods", text, CUT_METHODS, lambda entry: entry.partition(":")[0])
+    methods = [_method(entry) for entry in entries]
+    return {_file_name(method): method for method in methods}
+
+
+def _method(written: str) -> CutMethod:
+    name, weights = name_and_options("methods", written)
+    for weight in weights:
+        if weight not in _WEIGHTS.get(name, ()):
+            requirement = f"one of {', '.join(_WEIGHTS[name])}" if name in _WEIGHTS else "left out, for it has none"
+            raise InvalidArgumentError(refusal(f"option of {name}", requirement, weight, "correct its name"))
+    if weights:  # what is wrong with one is said before a graph is read
+        node = torch.zeros(1, dtype=torch.int64)
+        vertex_cut(node, node, 1, node, name, **weights)
+    return CutMethod(name, weights)
+
+
+def _file_name(method: CutMethod) -> str:
+    return "_".join([method.name, *(f"{weight}={value}" for weight, value in method.weights.items())])
+
+
+@dataclass(frozen=True)
+class CutResult:
+    """A vertex-cut, how long it took, and what it costs.
+
+    Attributes:
+        owner: int32 [E], the rank of every edge.
+        seconds: To make it.
+        report: What it costs.
+    """
+
+    owner: Tensor
+    seconds: float
+    report: CutReport
+
+    def figures(self) -> dict[str, Any]:
+        """Return all but the owners as plain values."""
+        return {**asdict(self.report), "seconds": self.seconds}
+
+
 def cut_options() -> Options:
     """Return what the command takes for a graph."""
     return Options("partition", _DESCRIPTION, {KindOption: set(), CutOptions: set(), GraphPipeline: {"seed"}})
@@ -90,23 +157,23 @@ def partition_edges(own: dict[str, Any], of_data: dict[str, Any]) -> None:
     results = make_each(makers, console)
     folder = Path(options.output)
     _write(folder, results, edges, options)
-    print_cuts(console, results, edges, folder)
+    _print_cuts(console, results, edges, folder)
 
 
 def _measured(method: CutMethod, edges: EdgesToCut, hosts: Tensor) -> CutResult:
     some = torch.arange(len(hosts)) % 2
     vertex_cut(some, some, 2, hosts, method.name)  # loops are compiled and libraries imported: not the method's time
     begin = perf_counter()
-    part = vertex_cut(edges.src, edges.dst, edges.num_nodes, hosts, method.name, **method.weights)
+    owner = vertex_cut(edges.src, edges.dst, edges.num_nodes, hosts, method.name, **method.weights)
     seconds = perf_counter() - begin
-    replicas = Replicas.of(edges.src, edges.dst, part, edges.num_nodes, hosts)
-    return CutResult(part, seconds, cut_report(part, replicas))
+    replicas = Replicas.of(edges.src, edges.dst, owner, edges.num_nodes, hosts)
+    return CutResult(owner, seconds, cut_report(owner, replicas))
 
 
 def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, options: CutOptions) -> None:
     for name, result in results.items():
         if edges.trainable:
-            save_partition(folder / f"{name}.pt", result.part, options.ranks, name, edges.fingerprint)
+            save_partition(folder / f"{name}.pt", result.owner, options.ranks, name, edges.fingerprint)
     figures = {
         "kind": GRAPH,
         "source": edges.source,
@@ -118,3 +185,40 @@ def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, optio
         "methods": {name: result.figures() for name, result in results.items()},
     }
     write_text(folder / "partition.json", json.dumps(figures, indent=1))
+
+
+def _print_cuts(console: Console, results: dict[str, CutResult], edges: EdgesToCut, folder: Path) -> None:
+    """Print what cuts cost, and how to go on.
+
+    Args:
+        console: Where to.
+        results: By method.
+        edges: What was cut.
+        folder: Where the files are.
+    """
+    best = min(results, key=lambda name: results[name].report.replication_factor)
+    going_on = f"to train with one: partition: {folder / best}.pt in the strategy's init_args"
+    without = "no partition files: a stream has no features and labels of vertices to train on"
+    lines = (
+        f"{edges.num_nodes:,} vertices, {len(edges.src):,} edges",
+        "replicas: per vertex; edges, vertices: those of the rank with most, over the mean",
+        "inner, outer: mirrors whose master is on their host, and on another",
+        "crossing: rows between hosts each way, where one rank of a host speaks for a vertex (the strategy's relay)",
+        f"results: {folder}",
+        going_on if edges.trainable else without,
+    )
+    print_table(_table(results), console)
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _table(results: dict[str, CutResult]) -> Table:
+    table = Table("method", "replicas", "edges", "vertices", "inner", "outer", "crossing", "seconds")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, result in results.items():
+        report = result.report
+        shares = (report.replication_factor, report.edge_imbalance, report.vertex_imbalance)
+        counts = (report.inner, report.outer, report.crossing)
+        table.add_row(name, *map("{:.3f}".format, shares), *map("{:,}".format, counts), f"{result.seconds:.2f}")
+    return table

@@ -22,8 +22,7 @@ from lightning_tgnn.algorithms.partitions.simple import interval_partition, meti
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.commands.partition.comparison import make_each
-from lightning_tgnn.commands.partition.heat_map import save_heat_map
-from lightning_tgnn.commands.partition.node_table import PartitionResult, print_partitions
+from lightning_tgnn.commands.partition.node_report import PartitionResult, print_partitions, save_heat_map
 from lightning_tgnn.commands.shared.kinds import EVENTS, KindOption
 from lightning_tgnn.commands.shared.options import Options, names_of
 from lightning_tgnn.data.batches.event_pipeline import EventPipeline
@@ -40,7 +39,7 @@ _DESCRIPTION = """Compare partitions of the nodes of a stream: which rank owns t
   lightning-tgnn partition --kind graph --help                     the same of the edges of a static graph
 
 Rows of node state that training would move between ranks are counted over batches drawn ahead. A partition is fitted
-on some global batches of the training part and judged on as many others. DIR gets partition.json with all figures,
+on some global batches of the training split and judged on as many others. DIR gets partition.json with all figures,
 METHOD.png with the imbalance between ranks, and METHOD.pt, which the strategies take.
 """
 
@@ -61,8 +60,8 @@ class PartitionOptions:
     Args:
         ranks: Ranks that will train, over all hosts.
         methods: Names, separated by commas: range, interval, metis, reflexbicut. metis needs dgl.
-        batches: Global batches to fit on, and as many others to judge on, spread evenly over the training part; half of
-            the training part each where it has fewer than twice as many.
+        batches: Global batches to fit on, and as many others to judge on, spread evenly over the training split; half
+            of it each where it has fewer than twice as many.
         model: "tgn", "jodie" or "apan": decides whose neighbours are sampled.
         output: Folder of the results; files of an earlier comparison are overwritten.
     """

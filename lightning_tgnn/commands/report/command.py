@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 
-from lightning_tgnn.commands.fit.parse_errors import OneLineErrors
 from lightning_tgnn.commands.report.run_log import find_run, read_run
 from lightning_tgnn.commands.report.run_page import page_of
-from lightning_tgnn.commands.report.run_settings import read_settings
+from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.files.whole import write_text
 
 _DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings, curves, shares of time, tables.
@@ -19,6 +19,7 @@ _DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings,
   lightning-tgnn report runs/quickstart/version_0
   lightning-tgnn report runs/quickstart --output quickstart.html     the latest version that has trained
 """
+_SETTINGS_FILES = ("config.yaml", "hparams.yaml")
 
 
 def report(arguments: Sequence[str]) -> None:
@@ -49,3 +50,43 @@ def report(arguments: Sequence[str]) -> None:
     console = Console()
     for line in (*notices, f"page: {output}"):
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def read_settings(folder: Path) -> tuple[dict[str, str], str | None]:
+    """Return the settings that are not null, by name with dots, and a notice where there are none to read.
+
+    Args:
+        folder: Of a run; the first of ``config.yaml`` and ``hparams.yaml`` that has something counts.
+    """
+    notice = f"no settings: neither {' nor '.join(_SETTINGS_FILES)} has any"
+    for name in _SETTINGS_FILES:
+        path = folder / name
+        if not path.exists():
+            continue
+        try:
+            read = yaml.safe_load(path.read_text(encoding="utf-8"))
+            settings = dict(_flat(read)) if isinstance(read, dict) else {}
+        except (
+            yaml.YAMLError,
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # no such date; an alias to itself
+            notice = f"{name} cannot be read: {' '.join(str(error).split())}"
+            continue
+        if settings:
+            return settings, None
+    return {}, notice
+
+
+def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield name and value of what a tree holds."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            # What a class is given stands behind the class as if it were its own.
+            yield from _flat(below, name if key in ("class_path", "init_args") else f"{name}.{key}".lstrip("."))
+    elif isinstance(value, list) and any(isinstance(entry, (dict, list)) for entry in value):
+        for number, entry in enumerate(value):
+            yield from _flat(entry, f"{name}[{number}]")
+    elif value is not None:
+        yield name, str(value)

@@ -24,7 +24,7 @@ def figure_rows(log: RunLog) -> list[tuple[str, ...]]:
     names = {tag.split("/", 1)[1] for tag in scalars if tag.startswith(("val/", "test/"))}
     rows = []
     for name in sorted(names):
-        there = (scalars.get(f"{part}/{name}", Series("scalars")) for part in ("val", "test"))
+        there = (scalars.get(f"{split}/{name}", Series("scalars")) for split in ("val", "test"))
         measured = (dict(zip(curve.steps, curve.values, strict=True)).get(tested) for curve in there)
         best = _best(name, during.get(f"val/{name}"))
         rows.append((name, *best, *("" if value is None else f"{float(value):.4f}" for value in measured)))

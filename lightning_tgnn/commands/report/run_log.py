@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.commands.report.csv_log import CSV_FILE, read_csv
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 _EVENT_FILES = "events.out.tfevents.*"
 _LOG_FILES = (_EVENT_FILES, CSV_FILE)
@@ -185,7 +189,7 @@ def _take(record: bytes, metadata: dict[str, Any], log: RunLog) -> None:
                 log.began, log.ended = min(log.began, event.wall_time), max(log.ended, event.wall_time)
 
 
-def _array(tensor: Any, kind: str) -> np.ndarray | None:
+def _array(tensor: TensorProto, kind: str) -> np.ndarray | None:
     """Return a value, or None where it is not of the form of its kind."""
     from tensorboard.util import tensor_util
 
@@ -207,7 +211,7 @@ def _array(tensor: Any, kind: str) -> np.ndarray | None:
     return array if fits else None
 
 
-def _migrated(event: Any, metadata: dict[str, Any]) -> Iterator[Any]:
+def _migrated(event: Event, metadata: dict[str, Any]) -> Iterator[Event]:
     """Yield an event in today's form, whoever has written it; ``metadata`` of the tags is kept up."""
     from tensorboard import data_compat, dataclass_compat
 

@@ -117,11 +117,11 @@ def _redundancy(log: RunLog) -> list[str]:
 
 def _scores(log: RunLog) -> list[str]:
     counted, charts = log.of_kind("histograms"), []
-    for part in ("val", "test"):
-        names = {name: f"scores/{part}_{name}" for name in ("positive", "negative")}
+    for split in ("val", "test"):
+        names = {name: f"scores/{split}_{name}" for name in ("positive", "negative")}
         shown = {name: counted[tag].values[-1] for name, tag in names.items() if tag in counted}
         if shown:
-            charts.append(run_charts.histograms(shown, title=f"{part}: probability", xlabel="probability"))
+            charts.append(run_charts.histograms(shown, title=f"{split}: probability", xlabel="probability"))
     curves = {tag.removeprefix("scores/"): series.values[-1] for tag, series in log.of_kind("pr_curves").items()}
     return [*charts, run_charts.precision_recall(curves, title="precision and recall")] if curves else charts
 

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
-from lightning_tgnn.commands.fit.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.data.readers.tgl import is_tgl_folder
 from lightning_tgnn.data.streams.event_store import is_event_store
@@ -70,7 +70,7 @@ def run_for_kind(command: str, arguments: Sequence[str], sides: dict[str, Side])
     sides[kind].run(*values)
 
 
-def kind_of(source: Any, kind: str = AUTO) -> str:
+def kind_of(source: object, kind: str = AUTO) -> str:
     """Return what a source is.
 
     Args:

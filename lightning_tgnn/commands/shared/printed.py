@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-_PARTS = {"val": "validation", "test": "test"}
+_SPLITS = {"val": "validation", "test": "test"}
 _BASELINES = {"edgebank": "EdgeBank", "edgebank_window": "EdgeBank, window"}
-_PARTS |= {f"{part}/{key}": f"{title}, {name}" for key, name in _BASELINES.items() for part, title in _PARTS.items()}
+_SPLITS |= {
+    f"{split}/{key}": f"{title}, {name}" for key, name in _BASELINES.items() for split, title in _SPLITS.items()
+}
 _FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "expected_mrr": "expected MRR", "hits@10": "Hits@10"}
 _FIGURES |= {"ap_inductive": "AP, unseen nodes"}
 _WIDEST = 1000
@@ -38,7 +41,7 @@ def print_report(
     log_dir: str | None,
     console: Console | None = None,
     *,
-    checkpoint_dir: str | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
     best: Best | None = None,
     seconds: Mapping[str, float] | None = None,
 ) -> None:
@@ -66,7 +69,7 @@ def print_report(
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def _places(log_dir: str | None, checkpoint_dir: str | None) -> list[str]:
+def _places(log_dir: str | None, checkpoint_dir: str | os.PathLike[str] | None) -> list[str]:
     """Return where logs and checkpoints are, and the commands that show the logs; nothing of what is not there."""
     curves = log_dir is not None and any(Path(log_dir).glob("events.out.tfevents.*"))
     logs = curves or (log_dir is not None and (Path(log_dir) / "metrics.csv").is_file())
@@ -109,11 +112,11 @@ def time_line(seconds: Mapping[str, float]) -> str:
 
 
 def _table(figures: Mapping[str, float]) -> Table:
-    """Return a table with a row per part of the stream that was measured."""
-    columns = {key: title for key, title in _FIGURES.items() if any(f"{part}/{key}" in figures for part in _PARTS)}
+    """Return a table with a row per split of the stream that was measured."""
+    columns = {key: title for key, title in _FIGURES.items() if any(f"{split}/{key}" in figures for split in _SPLITS)}
     table = Table("", *columns.values())
-    for part, title in _PARTS.items():
-        values = [figures.get(f"{part}/{key}") for key in columns]
+    for split, title in _SPLITS.items():
+        values = [figures.get(f"{split}/{key}") for key in columns]
         if any(value is not None for value in values):
             table.add_row(title, *("" if value is None else f"{value:.4f}" for value in values))
     return table

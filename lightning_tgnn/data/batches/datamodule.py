@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol, runtime_checkable
 
+import lightning.pytorch as pl
 import torch
 
 from lightning_tgnn.data.batches.event_pipeline import EventPipeline
@@ -11,10 +12,24 @@ from lightning_tgnn.data.described_data import DescribedData
 from lightning_tgnn.types import EventBatch, SampledRoots
 
 
+@runtime_checkable
+class _SamplesRoots(Protocol):
+    """A model that says whose neighbours it reads."""
+
+    sampled_roots: SampledRoots
+
+
+@runtime_checkable
+class _DrawsNegatives(Protocol):
+    """A model that says whether it trains on negatives."""
+
+    draws_negatives: bool
+
+
 class TemporalDataModule(EventPipeline, DescribedData):  # noqa: D101
     __doc__ = EventPipeline.__doc__  # it takes the same arguments
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(self, batch: object, device: torch.device, dataloader_idx: int) -> object:
         """Move the tensors of an `EventBatch`."""
         if isinstance(batch, EventBatch):
             if batch.nodes.device == device:
@@ -23,12 +38,15 @@ class TemporalDataModule(EventPipeline, DescribedData):  # noqa: D101
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def _roots_to_sample(self) -> SampledRoots:
-        return self.sampled_roots or self._of_model("sampled_roots", "all")
+        model = self._model
+        return self.sampled_roots or (model.sampled_roots if isinstance(model, _SamplesRoots) else "all")
 
     @property
     def _draws_negatives(self) -> bool:
-        return self._of_model("draws_negatives", True)
+        model = self._model
+        return model.draws_negatives if isinstance(model, _DrawsNegatives) else True
 
-    def _of_model(self, name: str, default: Any) -> Any:
-        """Return what the model that is trained says of its batches."""
-        return getattr(None if self.trainer is None else self.trainer.lightning_module, name, default)
+    @property
+    def _model(self) -> pl.LightningModule | None:
+        """The model that is trained, which may say of its batches what it needs."""
+        return None if self.trainer is None else self.trainer.lightning_module

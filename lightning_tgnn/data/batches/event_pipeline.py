@@ -13,19 +13,17 @@ from lightning_tgnn.algorithms.partitions.demand import Demand
 from lightning_tgnn.algorithms.streams.past import PASTS
 from lightning_tgnn.checks import check_choice, check_import, check_int
 from lightning_tgnn.data.batches.loader import EventLoader
-from lightning_tgnn.data.batches.memory_needed import check_batch_fits
 from lightning_tgnn.data.batches.organizer import BatchOrganizer
 from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.presampled_demand import presample_demand
-from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler
+from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler, check_batch_fits
 from lightning_tgnn.data.batches.split_source import SplitSource, shown_name
 from lightning_tgnn.data.pipeline import plain_values
 from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.sources.open_events import SYNTHETIC, ReadOptions
-from lightning_tgnn.data.streams.given_negatives import GivenNegatives
 from lightning_tgnn.data.streams.negative_function import FunctionNegatives
-from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, NegativeSampler
+from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.data.streams.splits import SPLIT_BY
@@ -48,10 +46,10 @@ class EventPipeline(SplitSource):
             and the others of TGB. A name goes before a file of the same name; write ``./reddit`` for that.
         batch_size: Events per rank and step.
         num_neighbors: Past neighbours per root.
-        val_ratio: Share of the validation part, which follows the training part in time.
-        test_ratio: Share of the test part, the last one.
+        val_ratio: Share of the validation split, which follows the training split in time.
+        test_ratio: Share of the test split, the last one.
         split_by: Whether these shares count ``"events"`` or ``"time"``.
-        held_out_nodes: Share of the nodes of validation and test whose events leave the training part, so that
+        held_out_nodes: Share of the nodes of validation and test whose events leave the training split, so that
             ``test/ap_inductive`` has events to look at.
         negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
             ``"inductive"``, or a function of your own or its import path: see
@@ -185,20 +183,20 @@ class EventPipeline(SplitSource):
         return plain_values(self._split_options) | self._settings((*_SHOWN, *drawn))
 
     def train_dataloader(self) -> EventLoader:
-        """Return the loader of the training part."""
+        """Return the loader of the training split."""
         return self._loader(self.split.train, training=True, negatives=self._draws_negatives)
 
     def val_dataloader(self) -> EventLoader:
-        """Return the loader of the validation part."""
+        """Return the loader of the validation split."""
         history = (self._replayed(self.split.train, training=True),)
         return self._loader(self.split.val, history=history, negatives=self._draws_negatives)
 
     def test_dataloader(self) -> EventLoader:
-        """Return the loader of the test part."""
+        """Return the loader of the test split."""
         return self._loader(self.split.test, history=self._before_test(), negatives=self._draws_negatives)
 
     def predict_dataloader(self) -> EventLoader:
-        """Return the loader of the test part, without negatives."""
+        """Return the loader of the test split, without negatives."""
         return self._loader(self.split.test, history=self._before_test(), negatives=False)
 
     def demand(self, ranks: int) -> Demand:
@@ -262,7 +260,7 @@ class EventPipeline(SplitSource):
         )
 
 
-def _checked_negatives(argument: str, given: Any) -> Any:
+def _checked_negatives(argument: str, given: object) -> str | Callable[..., Any]:
     """Return the name of a sampler, or the function of a user's own, which may be given by its path."""
     if isinstance(given, str) and "." in given:
         found = check_import(argument, given)

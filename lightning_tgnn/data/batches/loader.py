@@ -22,7 +22,7 @@ _In = TypeVar("_In")
 
 
 class EventLoader:
-    """Yields the events of one part of a stream in time order, in batches.
+    """Yields the events of one split of a stream in time order, in batches.
 
     Not a map-style DataLoader, so that Lightning never reshuffles it. `state_dict` holds the exact position, counted
     in batches that were handed out, not in those under way.
@@ -38,7 +38,7 @@ class EventLoader:
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
         num_workers: Threads that make them; 0 as well.
         presampled: Where a whole epoch is drawn ahead, or None.
-        history: Loaders of the parts before this one, in time order, for `catch_up`.
+        history: Loaders of the splits before this one, in time order, for `catch_up`.
 
     Attributes:
         waited: Seconds for which whoever iterates has stood until there was a batch, made then or ahead.

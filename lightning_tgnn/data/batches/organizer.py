@@ -15,7 +15,7 @@ from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, Turn
 
 @dataclass(frozen=True)
 class Whole:
-    """The global batch that a rank's batch is a part of.
+    """The global batch that a rank's batch belongs to.
 
     Attributes:
         turn: What the schedule says.

@@ -18,7 +18,7 @@ from lightning_tgnn.types import EventBatch, RankLayout, Turn
 
 @dataclass(frozen=True)
 class Presampled:
-    """Global batches of the training part that were made ahead.
+    """Global batches of the training split that were made ahead.
 
     Attributes:
         numbers: Of the batches in an epoch, ascending.
@@ -39,15 +39,15 @@ def presample_demand(loader: EventLoader, ranks: int, batches: int = 32) -> Dema
     more.
 
     Args:
-        loader: Of the training part, with the batch size of one rank.
+        loader: Of the training split, with the batch size of one rank.
         ranks: M, at least 1.
         batches: Global batches to look at, at least 1.
 
     Raises:
         InvalidArgumentError: A number is below 1, or there are fewer events than ranks.
     """
-    parts = _parts(loader, ranks, batches)
-    return _presample(parts, _spread(range(len(parts[0])), batches)).demand
+    loaders = _loaders(loader, ranks, batches)
+    return _presample(loaders, _spread(range(len(loaders[0])), batches)).demand
 
 
 def presample_apart(loader: EventLoader, ranks: int, batches: int = 32) -> tuple[Presampled, Presampled]:
@@ -57,7 +57,7 @@ def presample_apart(loader: EventLoader, ranks: int, batches: int = 32) -> tuple
     fitted and the others judged.
 
     Args:
-        loader: Of the training part, with the batch size of one rank.
+        loader: Of the training split, with the batch size of one rank.
         ranks: M, at least 1.
         batches: Global batches of each sample, at least 1.
 
@@ -67,20 +67,20 @@ def presample_apart(loader: EventLoader, ranks: int, batches: int = 32) -> tuple
     Raises:
         InvalidArgumentError: A number is below 1, there are fewer events than ranks, or only one batch.
     """
-    parts = _parts(loader, ranks, batches)
-    total = len(parts[0])
+    loaders = _loaders(loader, ranks, batches)
+    total = len(loaders[0])
     if total == 1:
         requirement = (
-            f"below the {len(loader.events):,} events of the training part, so that there is a batch to judge on"
+            f"below the {len(loader.events):,} events of the training split, so that there is a batch to judge on"
         )
         cure = "give a smaller batch_size or fewer ranks"
-        raise InvalidArgumentError(refusal("batch_size times ranks", requirement, parts[0].global_batch_size, cure))
+        raise InvalidArgumentError(refusal("batch_size times ranks", requirement, loaders[0].global_batch_size, cure))
     fitted = _spread(range(total), min(batches, total // 2))
     judged = _spread(sorted(set(range(total)) - set(fitted)), batches)
-    return _presample(parts, fitted), _presample(parts, judged)
+    return _presample(loaders, fitted), _presample(loaders, judged)
 
 
-def _parts(loader: EventLoader, ranks: int, batches: int) -> list[EventLoader]:
+def _loaders(loader: EventLoader, ranks: int, batches: int) -> list[EventLoader]:
     """Return the loader of every rank."""
     check_int("ranks", ranks, minimum=1, cure="give the number of ranks, M")
     check_int("batches", batches, minimum=1, cure="32 is usual")
@@ -94,17 +94,17 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
     return [numbers[place] for place in places.tolist()]
 
 
-def _presample(parts: list[EventLoader], numbers: list[int]) -> Presampled:
-    nodes = [torch.cat([_rows(part.batch(turns[number])) for number in numbers]) for part, turns in _first_epoch(parts)]
-    rank = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(rows) for rows in nodes]))
-    events = parts[0].events.split(parts[0].global_batch_size)
-    demand = Demand.of(rank, torch.cat(nodes), len(parts), parts[0]._organizer.store.num_nodes)
+def _presample(loaders: list[EventLoader], numbers: list[int]) -> Presampled:
+    nodes = [torch.cat([_rows(own.batch(turns[number])) for number in numbers]) for own, turns in _first_epoch(loaders)]
+    rank = torch.arange(len(loaders)).repeat_interleave(torch.tensor([len(rows) for rows in nodes]))
+    events = loaders[0].events.split(loaders[0].global_batch_size)
+    demand = Demand.of(rank, torch.cat(nodes), len(loaders), loaders[0]._organizer.store.num_nodes)
     return Presampled(numbers, torch.cat([events[number] for number in numbers]), demand)
 
 
-def _first_epoch(parts: list[EventLoader]) -> list[tuple[EventLoader, Sequence[Turn]]]:
+def _first_epoch(loaders: list[EventLoader]) -> list[tuple[EventLoader, Sequence[Turn]]]:
     """Return every rank's loader with its turns in epoch 0."""
-    return [(part, part.turns(0)) for part in parts]
+    return [(loader, loader.turns(0)) for loader in loaders]
 
 
 def _without_files(loader: EventLoader) -> EventLoader:

@@ -16,9 +16,9 @@ from lightning_tgnn.trust import TRUST, refused_name
 
 
 def data_of_recipe(
-    recipe: Any,
+    recipe: object,
     *,
-    file: Any,
+    file: object,
     source: str | Path | None = None,
     root: str | Path | None = None,
     trust: bool = False,
@@ -61,7 +61,7 @@ def data_of_recipe(
     return data
 
 
-def _read_only_source(arguments: Mapping[str, Any], root: str | Path | None, file: Any) -> str:
+def _read_only_source(arguments: Mapping[str, Any], root: str | Path | None, file: object) -> str:
     """Return what may be read: of a name the store that has been prepared, which a path leads to."""
     source = arguments["source"]
     if not isinstance(source, str):

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.data.pipeline import Pipeline
-from lightning_tgnn.data.sources.open_events import ReadOptions, fixed_protocol, open_events, opened, prepare_events
+from lightning_tgnn.data.sources.open_events import (
+    EventSource,
+    ReadOptions,
+    fixed_protocol,
+    open_events,
+    opened,
+    prepare_events,
+)
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.split_stream import SplitStream
 from lightning_tgnn.data.streams.splits import Split
@@ -20,16 +27,16 @@ class SplitSource(Pipeline):
     Args:
         source: See `lightning_tgnn.TemporalDataModule`, and so the rest.
         read: How it is read.
-        val_ratio: Share of the validation part.
-        test_ratio: Share of the test part.
+        val_ratio: Share of the validation split.
+        test_ratio: Share of the test split.
         split_by: What these shares count.
-        held_out_nodes: Share of the nodes of validation and test whose events leave the training part.
+        held_out_nodes: Share of the nodes of validation and test whose events leave the training split.
         seed: Of held-out nodes.
     """
 
     def __init__(
         self,
-        source: Any,
+        source: EventSource,
         read: ReadOptions,
         *,
         val_ratio: float,
@@ -75,7 +82,7 @@ class SplitSource(Pipeline):
 
     @property
     def stream(self) -> SplitStream:
-        """The stream in its parts; reads it if need be."""
+        """The stream in its splits; reads it if need be."""
         if self._stream is None:
             self.setup(None)  # of a subclass, which may ask for the stage
         assert self._stream is not None
@@ -98,15 +105,15 @@ class SplitSource(Pipeline):
 
     @property
     def adjacency(self) -> TemporalAdjacency:
-        """Past neighbours over all parts of the stream."""
+        """Past neighbours over all splits of the stream."""
         return self.stream.adjacency
 
     @property
     def recipe(self) -> dict[str, Any]:
         """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
-        by_name, read = isinstance(self.source, (str, Path)), self._read_options
+        read = self._read_options
         return {
-            "source": _lasting_name(self.source) if by_name else None,
+            "source": _lasting_name(self.source) if isinstance(self.source, (str, Path)) else None,
             **self._split_options,
             "seed": self.seed,
             **{name: getattr(read, name) for name in ("format", "columns", "bipartite", "longest_id")},
@@ -120,12 +127,12 @@ class SplitSource(Pipeline):
             return self._stream.store
         return open_events(self._opened(), self._read_options)
 
-    def _opened(self) -> Any:
+    def _opened(self) -> EventSource:
         self._make_ready()
         return opened(self.source, self._read_options.root)
 
 
-def shown_name(source: Any) -> str:
+def shown_name(source: object) -> str:
     """Return the name of a source as it was written, or its class."""
     return str(source) if isinstance(source, (str, Path)) else type(source).__name__
 

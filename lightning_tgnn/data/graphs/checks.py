@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.files.pieces import pieces
+from lightning_tgnn.files.npy_file import pieces
 
 
 def check_tensors(columns: Mapping[str, object]) -> None:

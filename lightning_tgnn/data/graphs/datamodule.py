@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ class FullGraphDataModule(GraphPipeline, DescribedData):  # noqa: D101
 
     _moved: tuple[SparseRows, Subgraph] | None = None
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(self, batch: object, device: torch.device, dataloader_idx: int) -> object:
         """Move a `Subgraph`; what its epochs and splits share, once, so that a model can keep what it makes of it."""
         if not isinstance(batch, Subgraph):
             return super().transfer_batch_to_device(batch, device, dataloader_idx)

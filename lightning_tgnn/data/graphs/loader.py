@@ -14,12 +14,12 @@ from torch import Tensor
 from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.data.graphs.graph import Graph
-from lightning_tgnn.data.graphs.parts import graph_parts
+from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.types import Subgraph
 
 
 class WholeGraph:
-    """A graph with the weights of its edges, and the part of it that was asked for last.
+    """A graph with the weights of its edges, and the subgraphs of it that were asked for last.
 
     Args:
         graph: The graph.
@@ -32,27 +32,27 @@ class WholeGraph:
 
     @cached_property
     def uncut(self) -> Tensor:
-        """Rank 0 for every edge, int32 [E]: the same tensor for all splits, which so share a part."""
+        """Rank 0 for every edge, int32 [E]: the same tensor for all splits, which so share a subgraph."""
         return torch.zeros(len(self.graph.src), dtype=torch.int32)
 
-    def parts(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> dict[str, Subgraph]:
-        """Return a rank's part for each split, made once.
+    def subgraphs(self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> dict[str, Subgraph]:
+        """Return the subgraph of a rank for each split, made once.
 
         Args:
-            part: Integers [E], the rank of every edge.
+            owner: Integers [E], the rank of every edge.
             hosts: int64 [P], the host of every rank.
-            rank: Whose part.
+            rank: Whose subgraph.
             relay: Let the replicas of a host reach other hosts by one of them.
         """
         asked = hosts.tolist(), rank, relay
-        if self._cut is None or self._cut[0] is not part or self._cut[1] != asked:
-            replicas = Replicas.of(self.graph.src, self.graph.dst, part, self.graph.num_nodes, hosts)
-            self._cut = part, asked, graph_parts(self.graph, self.weights, part, replicas, rank, relay=relay)
+        if self._cut is None or self._cut[0] is not owner or self._cut[1] != asked:
+            replicas = Replicas.of(self.graph.src, self.graph.dst, owner, self.graph.num_nodes, hosts)
+            self._cut = owner, asked, subgraphs(self.graph, self.weights, owner, replicas, rank, relay=relay)
         return self._cut[2]
 
 
 class GraphLoader:
-    """Yields this rank's part once per epoch.
+    """Yields this rank's subgraph once per epoch.
 
     Args:
         whole: The graph.
@@ -64,7 +64,7 @@ class GraphLoader:
 
     def __init__(self, whole: WholeGraph, split: str, seed: int) -> None:
         self.whole, self.split, self.seed = whole, split, seed
-        self._part: Subgraph | None = None
+        self._subgraph: Subgraph | None = None
         self._epoch = 0
         self._position = 0
         self._resume: int | None = None
@@ -79,16 +79,16 @@ class GraphLoader:
         return graph.src, graph.dst, graph.num_nodes
 
     @property
-    def part(self) -> Subgraph:
-        """This rank's part; the whole graph where it has not been cut."""
-        if self._part is None:
-            self._part = self.whole.parts(self.whole.uncut, torch.zeros(1, dtype=torch.int64), 0)[self.split]
-        return self._part
+    def subgraph(self) -> Subgraph:
+        """This rank's subgraph; the whole graph where it has not been cut."""
+        if self._subgraph is None:
+            self._subgraph = self.whole.subgraphs(self.whole.uncut, torch.zeros(1, dtype=torch.int64), 0)[self.split]
+        return self._subgraph
 
-    def shard(self, part: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> GraphLoader:
-        """Return a loader of a rank's part; arguments as in `WholeGraph.parts`."""
+    def shard(self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> GraphLoader:
+        """Return a loader of a rank's subgraph; arguments as in `WholeGraph.subgraphs`."""
         loader = copy(self)
-        loader._part = self.whole.parts(part, hosts, rank, relay=relay)[self.split]
+        loader._subgraph = self.whole.subgraphs(owner, hosts, rank, relay=relay)[self.split]
         return loader
 
     @property
@@ -115,4 +115,4 @@ class GraphLoader:
         resume, self._resume = self._resume, None
         self._position = 1
         if resume != self._epoch:
-            yield replace(self.part, seed=int(counter_hash(self.seed, self._epoch)))
+            yield replace(self.subgraph, seed=int(counter_hash(self.seed, self._epoch)))

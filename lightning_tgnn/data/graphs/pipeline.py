@@ -101,17 +101,17 @@ class GraphPipeline(Pipeline):
         )
 
     def train_dataloader(self) -> GraphLoader:
-        """Return the training part."""
+        """Return the training split."""
         return GraphLoader(self.whole, "train", self.seed)
 
     def val_dataloader(self) -> GraphLoader:
-        """Return the validation part."""
+        """Return the validation split."""
         return GraphLoader(self.whole, "val", self.seed)
 
     def test_dataloader(self) -> GraphLoader:
-        """Return the test part."""
+        """Return the test split."""
         return GraphLoader(self.whole, "test", self.seed)
 
     def predict_dataloader(self) -> GraphLoader:
-        """Return the test part."""
+        """Return the test split."""
         return self.test_dataloader()

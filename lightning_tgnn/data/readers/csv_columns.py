@@ -29,7 +29,7 @@ _USUAL_NAMES = {
 _EXAMPLE = "columns={'src': 0, 'dst': 1, 'time': 2}"
 
 
-def check_columns(columns: Any) -> None:
+def check_columns(columns: object) -> None:
     """Check the form of ``columns``, before any file is opened.
 
     Raises:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _DATE = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
@@ -33,13 +37,13 @@ def is_date(text: str) -> bool:
     if match is None:
         return False
     try:
-        datetime(*(int(part or 0) for part in match.groups()))  # type: ignore[arg-type]
+        datetime(*(int(number or 0) for number in match.groups()))  # type: ignore[arg-type]
     except ValueError:
         return False
     return True
 
 
-def seconds_of_dates(texts: Any) -> np.ndarray:
+def seconds_of_dates(texts: Sequence[str] | np.ndarray | pd.Series) -> np.ndarray:
     """Return the seconds since 1970 of dates as `is_date` knows them, UTC where they name no zone, float64 [E].
 
     Args:
@@ -50,18 +54,18 @@ def seconds_of_dates(texts: Any) -> np.ndarray:
     """
     import pandas as pd
 
-    texts = pd.Series(texts, dtype=object).str.strip()
+    column = pd.Series(texts, dtype=object).str.strip()
     # pandas alone would take years, 20240229, gaps and words such as NaT as well.
-    letters = np.array(texts.tolist(), f"S{_LONGEST}").view(np.uint8).reshape(-1, _LONGEST)
+    letters = np.array(column.tolist(), f"S{_LONGEST}").view(np.uint8).reshape(-1, _LONGEST)
     digits, rest = letters[:, _DIGITS], letters[:, _DATE_LENGTH:]
     if not ((letters[:, _DASHES] == ord("-")).all() and (digits >= ord("0")).all() and (digits <= ord("9")).all()):
         raise ValueError("a time that is no date")
     # It takes zones such as +2:00, too, other blanks before a zone, and a point without a fraction.
     bare_points = (rest[:, :-1] == ord(".")) & ((rest[:, 1:] < ord("0")) | (rest[:, 1:] > ord("9")))
     is_plain = _PLAIN[rest].all(axis=1) & ~bare_points.any(axis=1)
-    if not all(_DATE.fullmatch(text) for text in texts[~is_plain]):
+    if not all(_DATE.fullmatch(text) for text in column[~is_plain]):
         raise ValueError("a time that is no date")
-    return seconds_of(nw.from_native(pd.to_datetime(texts, format="ISO8601", utc=True), series_only=True))
+    return seconds_of(nw.from_native(pd.to_datetime(column, format="ISO8601", utc=True), series_only=True))
 
 
 def seconds_of(series: nw.Series[Any]) -> np.ndarray:

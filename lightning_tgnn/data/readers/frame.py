@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import narwhals as nw
 import numpy as np
@@ -17,9 +17,16 @@ from lightning_tgnn.data.readers.table import Rows, Table
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_lengths, check_longest_id, number_nodes, of_one_type
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    Frame: TypeAlias = pd.DataFrame | pl.DataFrame | pa.Table
+
 
 def read_frame(
-    source: Any,
+    source: Frame,
     *,
     columns: Mapping[str, Any] | None = None,
     bipartite: bool | None = None,
@@ -56,15 +63,17 @@ def read_frame(
     return _store(frame, Table(rows, roles, is_jodie if bipartite is None else bipartite, longest_id))
 
 
-def _by_position(source: Any) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
+def _by_position(source: Frame) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
     """Return the names of the columns, and the table with positions for names: names may occur twice."""
-    if hasattr(source, "column_names"):  # Arrow
+    if nw.dependencies.is_pyarrow_table(source):
         names, positions = source.column_names, [str(p) for p in range(source.num_columns)]
         renamed = source.rename_columns(positions)
     else:
         names, positions = list(source.columns), [str(p) for p in range(len(source.columns))]
-        by_name = dict(zip(names, positions, strict=True))
-        renamed = source.set_axis(positions, axis=1) if hasattr(source, "set_axis") else source.rename(by_name)
+        if nw.dependencies.is_polars_dataframe(source):
+            renamed = source.rename(dict(zip(names, positions, strict=True)))
+        else:
+            renamed = source.set_axis(positions, axis=1)
     return tuple(str(name).strip() for name in names), nw.from_native(renamed, eager_only=True)
 
 

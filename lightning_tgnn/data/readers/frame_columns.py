@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeAlias
 
 import narwhals as nw
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.readers.dates import seconds_of
 from lightning_tgnn.data.readers.parse import whole_numbers
 from lightning_tgnn.data.streams.columns import float_column
 
+Times: TypeAlias = ArrayLike | datetime | Sequence[datetime]
+"""Times in an array, list or column, or a single one: numbers, dates, or texts that tell dates."""
 
-def time_column(name: str, values: Any) -> np.ndarray:
+
+def time_column(name: str, values: Times) -> np.ndarray:
     """Return times in an array, list or column, or a single one, as `Column.times` does, float64 [E].
 
     Raises:

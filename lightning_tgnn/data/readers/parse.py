@@ -162,7 +162,7 @@ def exact_numbers() -> dict[str, Any]:
 def _pandas_version() -> tuple[int, ...]:
     import pandas as pd
 
-    return tuple(int(part) for part in pd.__version__.split(".")[:2])
+    return tuple(int(number) for number in pd.__version__.split(".")[:2])
 
 
 def _take(frame: pd.DataFrame, table: Table, kind: IdKind) -> dict[str, np.ndarray]:

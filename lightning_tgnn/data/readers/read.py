@@ -88,7 +88,9 @@ def read_events(
     )
 
 
-def check_unread(source: str, *, format: str = "auto", columns: Any = None, bipartite: bool | None = None) -> None:
+def check_unread(
+    source: str, *, format: str = "auto", columns: Mapping[str, Any] | None = None, bipartite: bool | None = None
+) -> None:
     """Refuse options that a source does not heed.
 
     Raises:

@@ -10,7 +10,9 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TextIO, cast
+from typing import IO, TextIO, cast
+
+from typing_extensions import Buffer
 
 from lightning_tgnn.checks import DataError, refusal
 
@@ -90,11 +92,12 @@ class _BlockStream(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: Buffer) -> int:
+        target = memoryview(buffer).cast("B")
         if not self._rest:
             self._rest = memoryview(next(self._blocks, b""))
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
+        count = min(len(target), len(self._rest))
+        target[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
 

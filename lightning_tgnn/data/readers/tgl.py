@@ -17,8 +17,7 @@ from lightning_tgnn.data.streams.columns import float_column, highest_count
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.node_ids import texts
 from lightning_tgnn.files.new_folder import new_folder
-from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor
-from lightning_tgnn.files.pieces import pieces
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces
 from lightning_tgnn.files.tensors import load_tensors
 
 EDGES, EDGE_FEATURES, NODE_FEATURES = "edges.csv", "edge_features.pt", "node_features.pt"

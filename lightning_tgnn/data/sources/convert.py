@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
 from lightning_tgnn.data.readers.culprit import check_text_ids
@@ -16,13 +18,12 @@ from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, re
 from lightning_tgnn.data.readers.read import check_arguments, open_table
 from lightning_tgnn.data.readers.table import Table
 from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes, read_block
-from lightning_tgnn.data.sources.column_files import ColumnFiles, rewrite, rows_of
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.kept_adjacency import write_adjacency
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, NodeNumbering
 from lightning_tgnn.data.streams.store_manifest import write_manifest
 from lightning_tgnn.files.new_folder import check_new, new_folder
-from lightning_tgnn.files.npy_file import map_npy
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy, pieces
 
 _ORDERED_AT_ONCE = 1 << 22
 Report = Callable[[int], None]
@@ -154,3 +155,35 @@ def is_text_file(path: Path) -> bool:
         return False
     with open_bytes(path) as file:
         return not read_block(file, path).startswith(tuple(KNOWN_BINARIES))
+
+
+class ColumnFiles(ExitStack):
+    """Writes columns side by side, each with the type of its first rows; leaving the context completes the files."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self._files: dict[str, NpyWriter] = {}
+
+    def append(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Write the next rows of every column."""
+        for name, values in rows.items():
+            if name not in self._files:
+                path = self._folder / f"{name}.npy"
+                self._files[name] = self.enter_context(NpyWriter(path, values.dtype))
+            self._files[name].append(values)
+
+
+def rewrite(path: Path, dtype: DTypeLike, change: Callable[[np.ndarray], Iterator[np.ndarray]]) -> None:
+    """Put what ``change`` makes of a column's array, mapped, in its place."""
+    changed = path.with_suffix(".changed")
+    with NpyWriter(changed, dtype) as file:
+        for rows in change(map_npy(path)):
+            file.append(rows)
+    changed.replace(path)
+
+
+def rows_of(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the rows of an array, some millions of values at a time."""
+    for piece in pieces(len(array), array[:1].size):
+        yield array[piece]

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.files.pieces import pieces
+from lightning_tgnn.files.npy_file import pieces
 from lightning_tgnn.files.whole import new_file
 
 

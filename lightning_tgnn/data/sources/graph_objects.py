@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,7 +17,40 @@ _ROLES = ("time", "label", "edge_features")
 _USUAL_TIMES = ("time", "timestamp", "timestamps", "ts", "t")
 
 
-def from_temporal_data(data: Any) -> EventStore:
+class TemporalData(Protocol):
+    """A PyG ``TemporalData``."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what it holds, by name."""
+        ...
+
+
+class DGLGraph(Protocol):
+    """A `dgl.DGLGraph`."""
+
+    canonical_etypes: list[tuple[str, str, str]]
+    ntypes: list[str]
+
+    @property
+    def ndata(self) -> Mapping[str, Tensor]:
+        """Data of the nodes, by name."""
+        ...
+
+    @property
+    def edata(self) -> Mapping[str, Tensor]:
+        """Data of the edges, by name."""
+        ...
+
+    def edges(self, *, order: str = ...) -> tuple[Tensor, Tensor]:
+        """Return sources and destinations, int64 [E] each."""
+        ...
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """Return how many nodes there are, or how many of a type."""
+        ...
+
+
+def from_temporal_data(data: TemporalData) -> EventStore:
     """Return the events of a PyG ``TemporalData``: ``src``, ``dst``, ``t``, and ``msg`` and ``y`` where it has them.
 
     Raises:
@@ -39,7 +72,7 @@ def from_temporal_data(data: Any) -> EventStore:
     )
 
 
-def from_dgl(graph: Any, columns: Mapping[str, Any] | None) -> EventStore:
+def from_dgl(graph: DGLGraph, columns: Mapping[str, Any] | None) -> EventStore:
     """Return the events of a `dgl.DGLGraph` with one type of edges, each with a time.
 
     Args:
@@ -101,6 +134,6 @@ def _array(values: Tensor) -> np.ndarray:
     return values.detach().cpu().numpy()
 
 
-def _matrix(parts: Sequence[Tensor]) -> np.ndarray:
+def _matrix(columns: Sequence[Tensor]) -> np.ndarray:
     """Return columns side by side, [rows, width]."""
-    return _array(torch.cat([part.reshape(len(part), -1).float() for part in parts], dim=1))
+    return _array(torch.cat([column.reshape(len(column), -1).float() for column in columns], dim=1))

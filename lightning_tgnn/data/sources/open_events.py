@@ -6,20 +6,23 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.data.readers import FORMATS, read_events
 from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.read import check_unread
-from lightning_tgnn.data.sources.graph_objects import from_dgl, from_temporal_data
+from lightning_tgnn.data.sources.graph_objects import DGLGraph, TemporalData, from_dgl, from_temporal_data
 from lightning_tgnn.data.sources.named_streams import prepare_stream, stream_folder
 from lightning_tgnn.data.sources.stream_names import STREAMS
 from lightning_tgnn.data.sources.synthetic import generate_stream
-from lightning_tgnn.data.sources.tgb import FixedProtocol, from_tgb, protocol_of
+from lightning_tgnn.data.sources.tgb import FixedProtocol, TGBDataset, from_tgb, protocol_of
 from lightning_tgnn.data.sources.tgb_names import TGB_NAMES, open_tgb, prepare_tgb
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID
+
+if TYPE_CHECKING:
+    from lightning_tgnn.data.readers.frame import Frame
 
 SYNTHETIC = "synthetic"
 _NAMES = (*STREAMS, *TGB_NAMES)
@@ -27,8 +30,10 @@ _FORMS = (
     "a file, a saved EventStore, a TGL folder, an EventStore, a pandas or polars DataFrame, a PyG TemporalData, "
     f"a dgl.DGLGraph, a LinkPropPredDataset of TGB, or one of {', '.join((*_NAMES, SYNTHETIC))}"
 )
-_TGB = ("tgb.linkproppred.dataset", "LinkPropPredDataset")
 _FRAMES = {("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")}
+
+EventSource: TypeAlias = "str | Path | EventStore | Frame | TemporalData | DGLGraph | TGBDataset"
+"""A file or folder, a name, or an object that holds events."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def read_source(
     return open_events(opened(source, folder), options)
 
 
-def prepare_events(source: Any, root: Path) -> None:
+def prepare_events(source: EventSource, root: Path) -> None:
     """Download and convert what `opened` and `open_events` read, unless it is there; only names have it to be done.
 
     Raises:
@@ -99,7 +104,7 @@ def prepare_events(source: Any, root: Path) -> None:
         prepare_tgb(name, root)
 
 
-def opened(source: Any, root: Path) -> Any:
+def opened(source: EventSource, root: Path) -> EventSource:
     """Return the data set that a name of TGB stands for, which `prepare_events` has prepared; else ``source``.
 
     Raises:
@@ -110,7 +115,7 @@ def opened(source: Any, root: Path) -> Any:
     return open_tgb(name, root) if name in TGB_NAMES else source
 
 
-def open_events(source: Any, options: ReadOptions) -> EventStore:
+def open_events(source: EventSource, options: ReadOptions) -> EventStore:
     """Return the events of a source that `prepare_events` has prepared and `opened` has opened.
 
     Raises:
@@ -121,7 +126,7 @@ def open_events(source: Any, options: ReadOptions) -> EventStore:
     return store if store.folder is None else store.verify()
 
 
-def _opened_events(source: Any, options: ReadOptions) -> EventStore:
+def _opened_events(source: EventSource, options: ReadOptions) -> EventStore:
     name = name_of(source)
     if name == SYNTHETIC:
         return generate_stream(**options.synthetic)
@@ -134,16 +139,16 @@ def _opened_events(source: Any, options: ReadOptions) -> EventStore:
     return _from_object(source, options)
 
 
-def fixed_protocol(source: Any, store: EventStore) -> FixedProtocol | None:
+def fixed_protocol(source: EventSource, store: EventStore) -> FixedProtocol | None:
     """Return what a benchmark fixes for its data set; None for any other source.
 
     Raises:
         DataError: Something is missing.
     """
-    return protocol_of(source, store.num_nodes) if _is_instance(source, *_TGB) else None
+    return protocol_of(source, store.num_nodes) if _is_tgb(source) else None
 
 
-def name_of(source: Any) -> str | None:
+def name_of(source: object) -> str | None:
     """Return the name that a source is, in lower case; None of a path or an object."""
     name = str(source).lower() if isinstance(source, (str, Path)) else None
     return name if name in (*_NAMES, SYNTHETIC) else None
@@ -172,23 +177,39 @@ def _read_path(source: str | Path, options: ReadOptions) -> EventStore:
     )
 
 
-def _from_object(source: Any, options: ReadOptions) -> EventStore:
-    if any(_is_instance(source, *kind) for kind in _FRAMES):
+def _from_object(source: EventSource, options: ReadOptions) -> EventStore:
+    if _is_frame(source):
         check_unread("a DataFrame", format=options.format)
         return read_frame(source, columns=options.columns, bipartite=options.bipartite, longest_id=options.longest_id)
-    if _is_instance(source, "torch_geometric.data", "TemporalData"):
+    if _is_temporal_data(source):
         check_unread("a TemporalData", format=options.format, columns=options.columns, bipartite=options.bipartite)
         return from_temporal_data(source)
-    if _is_instance(source, "dgl", "DGLGraph"):
+    if _is_dgl_graph(source):
         check_unread("a DGLGraph", format=options.format, bipartite=options.bipartite)
         return from_dgl(source, options.columns)
-    if _is_instance(source, *_TGB):
+    if _is_tgb(source):
         check_unread("a TGB dataset", format=options.format, columns=options.columns, bipartite=options.bipartite)
         return from_tgb(source)
     raise InvalidArgumentError(refusal("source", _FORMS, type(source).__name__, "give one of these"))
 
 
-def _is_instance(source: Any, module: str, name: str) -> bool:
+def _is_frame(source: object) -> TypeGuard[Frame]:
+    return any(_is_instance(source, *kind) for kind in _FRAMES)
+
+
+def _is_temporal_data(source: object) -> TypeGuard[TemporalData]:
+    return _is_instance(source, "torch_geometric.data", "TemporalData")
+
+
+def _is_dgl_graph(source: object) -> TypeGuard[DGLGraph]:
+    return _is_instance(source, "dgl", "DGLGraph")
+
+
+def _is_tgb(source: object) -> TypeGuard[TGBDataset]:
+    return _is_instance(source, "tgb.linkproppred.dataset", "LinkPropPredDataset")
+
+
+def _is_instance(source: object, module: str, name: str) -> bool:
     """Whether ``source`` is of a class of a library, which has been imported if it is."""
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(source, kind)

@@ -5,10 +5,10 @@ Huang et al., "Temporal graph benchmark for machine learning on temporal graphs"
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,9 +18,61 @@ from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.streams.columns import highest_count
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.given_negatives import GivenNegatives
+from lightning_tgnn.data.streams.negatives import GivenNegatives
 
 _EVENTS_PER_QUERY = 10_000
+
+
+class _NegativeSampler(Protocol):
+    """Of ``py-tgb``."""
+
+    def query_batch(
+        self, sources: np.ndarray, destinations: np.ndarray, times: np.ndarray, /, *, split_mode: str
+    ) -> list[np.ndarray]: ...
+
+
+class TGBDataset(Protocol):
+    """A ``tgb.linkproppred.dataset.LinkPropPredDataset``."""
+
+    name: str
+
+    @property
+    def full_data(self) -> Mapping[str, np.ndarray | None]:
+        """Columns of the events, by name."""
+        ...
+
+    @property
+    def node_feat(self) -> np.ndarray | None:
+        """Float [N, d_node], or None."""
+        ...
+
+    @property
+    def train_mask(self) -> np.ndarray:
+        """Bool [E], the events of the training split."""
+        ...
+
+    @property
+    def val_mask(self) -> np.ndarray:
+        """The same of the validation split."""
+        ...
+
+    @property
+    def test_mask(self) -> np.ndarray:
+        """The same of the test split."""
+        ...
+
+    @property
+    def negative_sampler(self) -> _NegativeSampler:
+        """Draws the negatives that the benchmark fixes."""
+        ...
+
+    def load_val_ns(self) -> None:
+        """Read the negatives of the validation split."""
+        ...
+
+    def load_test_ns(self) -> None:
+        """Read those of the test split."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,9 +80,9 @@ class FixedProtocol:
     """What a benchmark fixes.
 
     Attributes:
-        train_events: Events of the training part.
-        val_events: Events of the validation part, which follows it; the others are the test part.
-        negatives: Of the events of validation and test part.
+        train_events: Events of the training split.
+        val_events: Events of the validation split, which follows it; the others are the test split.
+        negatives: Of the events of the validation and test splits.
     """
 
     train_events: int
@@ -39,11 +91,11 @@ class FixedProtocol:
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Where training and validation part end."""
+        """Where the training and validation splits end."""
         return self.train_events, self.train_events + self.val_events
 
 
-def from_tgb(dataset: Any) -> EventStore:
+def from_tgb(dataset: TGBDataset) -> EventStore:
     """Return the events of a ``tgb.linkproppred.dataset.LinkPropPredDataset``; nodes keep their numbers.
 
     Raises:
@@ -66,7 +118,7 @@ def from_tgb(dataset: Any) -> EventStore:
     )
 
 
-def protocol_of(dataset: Any, num_nodes: int) -> FixedProtocol:
+def protocol_of(dataset: TGBDataset, num_nodes: int) -> FixedProtocol:
     """Return the splits and the negatives of a data set, which ``py-tgb`` reads.
 
     Raises:
@@ -74,11 +126,11 @@ def protocol_of(dataset: Any, num_nodes: int) -> FixedProtocol:
     """
     train, val, test = (int(np.sum(mask)) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask))
     order = _order(dataset)
-    parts = {"val": order[train : train + val], "test": order[train + val : train + val + test]}
+    splits = {"val": order[train : train + val], "test": order[train + val : train + val + test]}
     try:
         dataset.load_val_ns()
         dataset.load_test_ns()
-        pieces = [piece for part, rows in parts.items() for piece in _query(dataset, part, rows)]
+        pieces = [piece for split, rows in splits.items() for piece in _query(dataset, split, rows)]
     except (OSError, ValueError) as error:
         raise _without_negatives(str(error)) from error
     counts, nodes = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -98,13 +150,13 @@ def _without_negatives(received: str) -> DataError:
     return DataError(refusal("source", "a TGB dataset with negatives of every event", received, cure))
 
 
-def _query(dataset: Any, part: str, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _query(dataset: TGBDataset, split: str, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield, piece by piece, how many negatives events have, [B], and the nodes of them one after the other, int32."""
     data = dataset.full_data
     ends = [np.asarray(data[name]) for name in ("sources", "destinations", "timestamps")]
     for start in range(0, len(rows), _EVENTS_PER_QUERY):
         piece = rows[start : start + _EVENTS_PER_QUERY]
-        found = dataset.negative_sampler.query_batch(*(column[piece] for column in ends), split_mode=part)
+        found = dataset.negative_sampler.query_batch(*(column[piece] for column in ends), split_mode=split)
         counts = np.fromiter(map(len, found), np.int64, len(found))
         yield counts, np.fromiter(chain.from_iterable(found), np.int32, int(counts.sum()))
 
@@ -123,6 +175,6 @@ def _table(first: int, counts: Tensor, nodes: Tensor) -> Tensor:
     return table
 
 
-def _order(dataset: Any) -> np.ndarray:
+def _order(dataset: TGBDataset) -> np.ndarray:
     """Return the rows of its events in the order of an `EventStore`."""
     return np.argsort(np.asarray(dataset.full_data["timestamps"]), kind="stable")

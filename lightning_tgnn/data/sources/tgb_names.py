@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.sources.tgb import TGBDataset
 from lightning_tgnn.files.download import download
 from lightning_tgnn.files.new_folder import writing_to
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
@@ -33,7 +34,7 @@ def prepare_tgb(name: str, root: Path) -> None:
         DataError: It cannot be reached, or is not what ``py-tgb`` expects.
         InvalidArgumentError: ``py-tgb`` is missing, or nothing can be written under ``root``.
     """
-    urls = _info(name).DATA_URL_DICT
+    urls = _addresses(name)
     folder = tgb_folder(name, root)
     if folder.is_dir():  # also where nothing can be written
         return
@@ -65,14 +66,14 @@ def _process(name: str, archive: Path, folder: Path) -> None:
         shutil.rmtree(unchecked, ignore_errors=True)
 
 
-def open_tgb(name: str, root: Path) -> Any:
+def open_tgb(name: str, root: Path) -> TGBDataset:
     """Return the ``LinkPropPredDataset`` of a data set that `prepare_tgb` has prepared.
 
     Raises:
         DataError: A file of it is missing or damaged.
         InvalidArgumentError: It has not been prepared, or ``py-tgb`` is missing.
     """
-    _info(name)
+    _addresses(name)
     folder = tgb_folder(name, root)
     if not folder.is_dir():
         cure = "call the DataModule's prepare_data on a process of every machine, or share the folder"
@@ -80,8 +81,8 @@ def open_tgb(name: str, root: Path) -> Any:
     return _read(name, folder)
 
 
-def _info(name: str) -> Any:
-    """Return what ``py-tgb`` knows of its data sets."""
+def _addresses(name: str) -> Mapping[str, str]:
+    """Return where ``py-tgb`` downloads its data sets from, by name."""
     try:
         from tgb.utils import info
     except ImportError as error:
@@ -93,10 +94,10 @@ def _info(name: str) -> Any:
         raise InvalidArgumentError(
             refusal("source", f"one of {known} in this version of py-tgb", name, "update py-tgb")
         )
-    return info
+    return info.DATA_URL_DICT
 
 
-def _read(name: str, folder: Path) -> Any:
+def _read(name: str, folder: Path) -> TGBDataset:
     from tgb.linkproppred.dataset import PROJ_DIR, LinkPropPredDataset
 
     root = os.path.relpath(folder.parent, PROJ_DIR)  # it puts this in front

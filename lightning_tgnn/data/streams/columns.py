@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, RowError, check_int, refusal
 
@@ -20,7 +21,7 @@ _FORMS = {
 }
 
 
-def node_column(name: str, values: Any) -> np.ndarray:
+def node_column(name: str, values: ArrayLike) -> np.ndarray:
     """Return a column of node numbers as int64 [E]."""
     column = np.asarray(values)
     if column.dtype.kind not in "iu" or column.ndim != 1:
@@ -35,7 +36,7 @@ def node_column(name: str, values: Any) -> np.ndarray:
     return column
 
 
-def float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarray:
+def float_column(name: str, values: ArrayLike, dtype: type, *, ndim: int) -> np.ndarray:
     """Return a finite column of ``dtype``, [E] with ``ndim`` 1 or [rows, width] with 2."""
     if "complex" in str(getattr(values, "dtype", "")):  # NumPy would drop the imaginary part
         raise DataError(refusal(name, "real numbers", "complex ones", "give both parts as columns, or one of them"))
@@ -53,19 +54,18 @@ def float_column(name: str, values: Any, dtype: type, *, ndim: int) -> np.ndarra
     return column
 
 
-def feature_names(names: Any, features: np.ndarray | None) -> tuple[str, ...] | None:
+def feature_names(names: object, features: np.ndarray | None) -> tuple[str, ...] | None:
     """Return the names of edge features, [d_edge]; None where they have none, or not one each that tells them apart."""
     if names is None:
         return None
     width = 0 if features is None else features.shape[1]
-    well_formed = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    if not well_formed or len(names) != width:
+    if not isinstance(names, (list, tuple)) or len(names) != width or not all(isinstance(name, str) for name in names):
         cure = "name every column of edge_features, or leave the names out"
         raise DataError(refusal("edge_feature_names", f"{width} strings", names, cure))
     return tuple(names) if len(set(names)) == width and all(names) else None
 
 
-def label_column(values: Any) -> np.ndarray:
+def label_column(values: ArrayLike) -> np.ndarray:
     """Return the labels of events, finite, as int64, float32 or float64, [E] or [E, L]."""
     column = np.asarray(values)
     if column.dtype.kind not in "biuf":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
@@ -25,8 +26,7 @@ from lightning_tgnn.data.streams.columns import (
 from lightning_tgnn.data.streams.node_ids import number_given
 from lightning_tgnn.data.streams.store_manifest import COLUMNS, MANIFEST, fingerprint_of, read_manifest, write_manifest
 from lightning_tgnn.files.new_folder import check_new, new_folder
-from lightning_tgnn.files.npy_file import map_npy
-from lightning_tgnn.files.pieces import pieces
+from lightning_tgnn.files.npy_file import map_npy, pieces
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +64,12 @@ class EventStore:
     @classmethod
     def from_arrays(
         cls,
-        src: Any,
-        dst: Any,
-        time: Any,
-        edge_features: Any = None,
-        node_features: Any = None,
-        labels: Any = None,
+        src: ArrayLike,
+        dst: ArrayLike,
+        time: ArrayLike,
+        edge_features: ArrayLike | None = None,
+        node_features: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
         *,
         num_nodes: int | None = None,
         node_ids: Sequence[Any] | np.ndarray | None = None,
@@ -103,7 +103,8 @@ class EventStore:
         ([0, 1], [1, 2], ['ann', 'bob', 'cid'])
         """
         time = float_column("time", time, np.float64, ndim=1)
-        if len(src) == 0:
+        count = len(src) if isinstance(src, Sized) else 0
+        if count == 0:
             raise DataError(refusal("src", "a column of at least one event", "0 events", "check what was read"))
         columns = {"dst": np.asarray(dst), "time": time}
         if edge_features is not None:
@@ -111,13 +112,12 @@ class EventStore:
         if labels is not None:
             columns["labels"] = label_column(labels)
         for name, column in columns.items():
-            if len(np.atleast_1d(column)) != len(src):
+            if len(np.atleast_1d(column)) != count:
                 received = len(np.atleast_1d(column))
-                raise DataError(refusal(name, f"of the length of src, {len(src)}", received, "give a row per event"))
-        if node_features is not None:
-            node_features = float_column("node_features", node_features, np.float32, ndim=2)
+                raise DataError(refusal(name, f"of the length of src, {count}", received, "give a row per event"))
+        rows = None if node_features is None else float_column("node_features", node_features, np.float32, ndim=2)
         names = feature_names(edge_feature_names, columns.get("edge_features"))
-        if num_nodes is None and node_features is None and node_ids is None:
+        if num_nodes is None and rows is None and node_ids is None:
             src, columns["dst"], node_ids = number_given(src, dst, apart=bipartite)
             num_nodes = int(max(src.max(), columns["dst"].max())) + 1
         else:
@@ -125,8 +125,7 @@ class EventStore:
                 cure = "number the destinations after the sources yourself, or leave node numbers to be made"
                 raise InvalidArgumentError(refusal("bipartite", "left out for node numbers", True, cure))
             src, columns["dst"], node_ids = node_column("src", src), node_column("dst", dst), node_id_column(node_ids)
-            given = {"num_nodes": num_nodes, "node_features": node_features, "node_ids": node_ids}
-            num_nodes = count_nodes(src, columns["dst"], **given)
+            num_nodes = count_nodes(src, columns["dst"], num_nodes=num_nodes, node_features=rows, node_ids=node_ids)
 
         if np.any(time[1:] < time[:-1]):
             warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=2)
@@ -139,7 +138,7 @@ class EventStore:
             time=_tensor(columns["time"]),
             num_nodes=num_nodes,
             edge_features=_optional_tensor(columns.get("edge_features")),
-            node_features=_optional_tensor(node_features),
+            node_features=_optional_tensor(rows),
             labels=_optional_tensor(columns.get("labels")),
             node_ids=node_ids,
             fingerprint=fingerprint_of(src, columns["dst"], columns["time"], num_nodes),
@@ -261,7 +260,7 @@ def _optional_tensor(array: np.ndarray | None) -> Tensor | None:
     return None if array is None else _tensor(array)
 
 
-def _map_column(path: Path, expected: Any) -> np.ndarray:
+def _map_column(path: Path, expected: object) -> np.ndarray:
     # Copy-on-write: torch wants writable memory, and the file must never change.
     array = map_npy(path, "c", cure="save the store again")
     received = {"dtype": array.dtype.str, "shape": list(array.shape)}

@@ -28,7 +28,7 @@ class NegativeSampler:
     Attributes:
         name: One of `NEGATIVE_SAMPLERS`.
         seed: Of all draws.
-        train_events: Events before this one are the training part.
+        train_events: Events before this one are the training split.
         src: int64 [E].
         dst: int64 [E].
         candidates: int64 [C], ascending, where `destination` and every fallback draw from.
@@ -72,14 +72,14 @@ class NegativeSampler:
             dst: int64 [E].
             num_nodes: Nodes are ``0 .. num_nodes - 1``.
             seed: Of all draws.
-            train_events: Events before this one are the training part.
+            train_events: Events before this one are the training split.
             barred: bool [N], nodes that must not be drawn: those held out of training.
 
         Raises:
             InvalidArgumentError: The name is unknown, or the stream has a single destination to draw.
         """
         check_choice("negatives", name, NEGATIVE_SAMPLERS)
-        check_int("train_events", train_events, minimum=0, cure="give the number of events of the training part")
+        check_int("train_events", train_events, minimum=0, cure="give the number of events of the training split")
         candidates = torch.arange(num_nodes) if name == "all" else _distinct(dst, num_nodes)
         if barred is not None:
             candidates = candidates[~barred[candidates]]
@@ -125,7 +125,7 @@ class NegativeSampler:
         return self.candidates[index.add_(index >= true_index)]
 
     def _range(self, events: Tensor, *, training: bool) -> tuple[Tensor, Tensor]:
-        """Return for every event where its part of the sampler's table starts, and its length; both int64 [B]."""
+        """Return for every event where its rows of the sampler's table start, and how many; both int64 [B]."""
         if self.history is not None:
             sources = self.src[events]
             return self.history.indptr[sources], self.history.count_before(sources, events)
@@ -171,3 +171,20 @@ def _distinct(nodes: Tensor, num_nodes: int) -> Tensor:
     occurs = torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device)
     occurs[nodes] = True
     return occurs.nonzero().squeeze(1)
+
+
+@dataclass(frozen=True)
+class GivenNegatives:
+    """Negatives of the events from ``first`` on; takes the place of a `NegativeSampler` in evaluation.
+
+    Attributes:
+        first: The first event that has some.
+        table: int32 or int64 [events, Q], -1 where an event has fewer than others.
+    """
+
+    first: int
+    table: Tensor
+
+    def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
+        """Return the first ``num`` negatives of each of ``events`` (int64 [B]), int64 [B, num]."""
+        return self.table[events - self.first, :num].long()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lightning_tgnn.algorithms.streams.distinct_rows import distinct_rows
 from lightning_tgnn.checks import DataError, check_int, refusal
@@ -21,7 +21,7 @@ class OtherIdsError(Exception):
     """The ids are not all of the kind in question: a signal to read them as the next."""
 
 
-def check_longest_id(longest_id: Any) -> int:
+def check_longest_id(longest_id: object) -> int:
     """Return the longest id that is asked for, in bytes.
 
     Raises:
@@ -38,7 +38,7 @@ def first_too_long(ids: Sequence[str] | np.ndarray, longest: int) -> int | None:
     return int((sizes > longest).argmax()) if (sizes > longest).any() else None
 
 
-def id_column(name: str, values: Any, longest: int = LONGEST_ID) -> np.ndarray:
+def id_column(name: str, values: ArrayLike, longest: int = LONGEST_ID) -> np.ndarray:
     """Return the ids of one end of events, int64 or uint64, or str objects [E].
 
     Raises:
@@ -61,7 +61,7 @@ def id_column(name: str, values: Any, longest: int = LONGEST_ID) -> np.ndarray:
     return texts_given
 
 
-def _as_array(values: Any) -> np.ndarray:
+def _as_array(values: ArrayLike) -> np.ndarray:
     """Return what numpy makes of ids, but integers of 64 bits for what it would make floats."""
     column = np.asarray(values)
     if isinstance(values, (list, tuple)) and column.dtype.kind in "fO" and all(type(value) is int for value in values):
@@ -97,7 +97,7 @@ def of_one_type(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return None
 
 
-def number_given(src: Any, dst: Any, *, apart: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def number_given(src: ArrayLike, dst: ArrayLike, *, apart: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Number the nodes of two columns of ids as `number_nodes` does; the ids are None where they are the numbers.
 
     Raises:
@@ -126,16 +126,16 @@ def _are_numbers(src: np.ndarray, dst: np.ndarray) -> bool:
     return bool(is_there.all())
 
 
-def common_type(parts: list[np.ndarray]) -> np.dtype:
+def common_type(columns: list[np.ndarray]) -> np.dtype:
     """Return the type that holds all ids as they are; numpy alone would join int64 and uint64 to float64.
 
     Raises:
         OtherIdsError: There is none for integers.
     """
-    types = {part.dtype for part in parts}
+    types = {column.dtype for column in columns}
     if len(types) == 1:
         return types.pop()
-    if any(part.dtype.kind == "i" and part.min() < 0 for part in parts):
+    if any(column.dtype.kind == "i" and column.min() < 0 for column in columns):
         raise OtherIdsError
     return np.dtype(np.uint64)
 

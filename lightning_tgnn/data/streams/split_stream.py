@@ -1,18 +1,16 @@
-"""A stream in its three parts, with what may be known before each event of them."""
+"""A stream in its three splits, with what may be known before each event of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from lightning_tgnn.algorithms.streams.past import tied_share
 from lightning_tgnn.data.sources.tgb import FixedProtocol
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.given_negatives import GivenNegatives
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of
 from lightning_tgnn.data.streams.negative_function import FunctionNegatives, NegativeFunction
-from lightning_tgnn.data.streams.negatives import NegativeSampler
+from lightning_tgnn.data.streams.negatives import GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.splits import Split, chronological_split
 from lightning_tgnn.data.streams.stream_info import stream_info
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
@@ -24,13 +22,13 @@ MANY_TIES = 0.1
 
 @dataclass(frozen=True)
 class SplitStream:
-    """A stream in its parts.
+    """A stream in its splits.
 
     Attributes:
         store: The stream.
-        split: Training, validation and test part.
+        split: The training, validation and test splits.
         info: Widths, counts and time scale.
-        adjacency: Past neighbours over all parts.
+        adjacency: Past neighbours over all splits.
         train_adjacency: Those that training may see: without the events of held-out nodes.
         protocol: What a benchmark fixes; None for other streams.
     """
@@ -44,17 +42,27 @@ class SplitStream:
 
     @classmethod
     def of(
-        cls, store: EventStore, protocol: FixedProtocol | None, *, writes: bool = True, **options: Any
+        cls,
+        store: EventStore,
+        protocol: FixedProtocol | None,
+        *,
+        val_ratio: float,
+        test_ratio: float,
+        by: str,
+        held_out: float,
+        seed: int,
+        writes: bool = True,
     ) -> SplitStream:
-        """Split a stream; ``options`` are those of `chronological_split`, whose shares a protocol overrules.
+        """Split a stream by `chronological_split`, whose shares a protocol overrules.
 
         The adjacency is kept in the folder of the store if ``writes``.
 
         Raises:
-            InvalidArgumentError: A part would be empty.
+            InvalidArgumentError: A split would be empty.
         """
         ends = None if protocol is None else protocol.ends
-        split = chronological_split(store, ends=ends, **options)
+        shares = {"val_ratio": val_ratio, "test_ratio": test_ratio, "held_out": held_out}
+        split = chronological_split(store, **shares, by=by, seed=seed, ends=ends)
         adjacency = train_adjacency = adjacency_of(store, writes=writes)
         train = split.train
         if len(train) < int(split.val[0]):
@@ -95,10 +103,10 @@ class SplitStream:
 
     def __str__(self) -> str:
         store, split = self.store, self.split
-        parts = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
+        sizes = f"{len(split.train):,} / {len(split.val):,} / {len(split.test):,} for training, validation, test"
         widths = f"{store.edge_feature_dim} edge and {store.node_feature_dim} node features"
         return (
-            f"{len(store):,} events ({parts}), {store.num_nodes:,} nodes, {widths}, {self.tied:.1%} of the events tied"
+            f"{len(store):,} events ({sizes}), {store.num_nodes:,} nodes, {widths}, {self.tied:.1%} of the events tied"
         )
 
 

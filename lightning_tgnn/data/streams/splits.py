@@ -15,10 +15,10 @@ SPLIT_BY = ("events", "time")
 
 @dataclass(frozen=True)
 class Split:
-    """Training, validation and test part of a stream, in time order.
+    """The training, validation and test splits of a stream, in time order.
 
     Attributes:
-        train: int64, event ids of the training part, without events of held-out nodes.
+        train: int64, event ids of the training split, without events of held-out nodes.
         val: int64, event ids.
         test: int64, event ids.
         unseen: bool [N], nodes that no training event has.
@@ -42,35 +42,35 @@ def chronological_split(
     seed: int = 0,
     ends: tuple[int, int] | None = None,
 ) -> Split:
-    """Cut a stream in three parts by time.
+    """Cut a stream in three splits by time.
 
     Args:
         store: The stream.
-        val_ratio: Share of the validation part.
-        test_ratio: Share of the test part, the last one.
+        val_ratio: Share of the validation split.
+        test_ratio: Share of the test split, the last one.
         by: Whether shares count ``events`` or ``time`` span.
-        held_out: Share of the nodes of validation and test whose events leave the training part (TGN, section 5:
+        held_out: Share of the nodes of validation and test whose events leave the training split (TGN, section 5:
             the inductive setting).
         seed: Of the choice of held-out nodes.
-        ends: Where training and validation part end, whatever the shares; None goes by these.
+        ends: Where the training and validation splits end, whatever the shares; None goes by these.
 
     Raises:
-        InvalidArgumentError: A part would be empty.
+        InvalidArgumentError: A split would be empty.
     """
     check_choice("split_by", by, SPLIT_BY)
     for name, ratio in {"val_ratio": val_ratio, "test_ratio": test_ratio}.items():
         check_fraction(name, ratio, zero_allowed=False, cure="0.15 is usual")
     check_fraction("held_out_nodes", held_out, cure="0.1 is usual, 0 holds none out")
     train_end, val_end = _boundaries(store, val_ratio, test_ratio, by) if ends is None else ends
-    parts = {"training": train_end, "validation": val_end - train_end, "test": len(store) - val_end}
-    _check_parts(parts, val_ratio, test_ratio, by)
+    sizes = {"training": train_end, "validation": val_end - train_end, "test": len(store) - val_end}
+    _check_sizes(sizes, val_ratio, test_ratio, by)
 
     kept = torch.ones(train_end, dtype=torch.bool)
     out = torch.zeros(store.num_nodes, dtype=torch.bool)
     if held_out:
         out = _held_out_nodes(store, train_end, held_out, seed)
         kept = ~(out[store.src[:train_end]] | out[store.dst[:train_end]])
-        _check_parts({"training (without held-out nodes)": int(kept.sum())}, val_ratio, test_ratio, by)
+        _check_sizes({"training (without held-out nodes)": int(kept.sum())}, val_ratio, test_ratio, by)
     train = kept.nonzero().squeeze(1)
     unseen = torch.ones(store.num_nodes, dtype=torch.bool)
     unseen[store.src[train]] = False
@@ -88,12 +88,12 @@ def _boundaries(store: EventStore, val_ratio: float, test_ratio: float, by: str)
     return train_end, val_end
 
 
-def _check_parts(parts: dict[str, int], val_ratio: float, test_ratio: float, by: str) -> None:
-    for name, size in parts.items():
+def _check_sizes(sizes: dict[str, int], val_ratio: float, test_ratio: float, by: str) -> None:
+    for name, size in sizes.items():
         if size < 1:
             shares = {"val_ratio": val_ratio, "test_ratio": test_ratio, "split_by": by}
             cure = f"change {shares} or bring more events"
-            raise InvalidArgumentError(refusal(f"the {name} part", "at least one event", size, cure))
+            raise InvalidArgumentError(refusal(f"the {name} split", "at least one event", size, cure))
 
 
 def _held_out_nodes(store: EventStore, train_end: int, share: float, seed: int) -> Tensor:

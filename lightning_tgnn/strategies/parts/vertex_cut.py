@@ -141,11 +141,11 @@ class ReplicaState:
             self.replicas = None
         cut = loader.shard(self._cut, self.hosts, run.rank, relay=self._planned.relay)
         if self.replicas is None:
-            hops = [links.to(run.device) for links in cut.part.hops]
+            hops = [links.to(run.device) for links in cut.subgraph.hops]
             self.replicas = CachedReplicaSum(
                 run.exchange,
                 hops,
-                len(cut.part.nodes),
+                len(cut.subgraph.nodes),
                 cache=self._planned.cache,
                 bits=self._planned.bits,
                 threshold=self._start,

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from lightning_tgnn import LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.data.batches import memory_needed as batch_memory
-from lightning_tgnn.data.batches.memory_needed import available_memory, batch_bytes
+from lightning_tgnn.data.batches import sampling as batch_memory
+from lightning_tgnn.data.batches.sampling import available_memory, batch_bytes
 from lightning_tgnn.files import memory
 from tests.data.disks import files_below
 from tests.data.example_streams import random_store

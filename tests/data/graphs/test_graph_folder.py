@@ -15,9 +15,9 @@ from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import Graph, generate_graph, open_graph, save_graph
-from lightning_tgnn.data.graphs.parts import graph_parts
+from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.files.new_folder import new_folder
-from lightning_tgnn.files.pieces import pieces
+from lightning_tgnn.files.npy_file import pieces
 from lightning_tgnn.types import SparseRows
 from tests.data.example_graphs import MASKS, parts, same, write_folder
 
@@ -61,14 +61,14 @@ def test_columns_are_mapped_and_torch_does_not_warn(tmp_path, request):
         ]
         assert access[:2] == "r-", "one that may be written counts as memory"
     # On one rank, which has every vertex, no copy of the features either.
-    assert data.train_dataloader().part.features.data_ptr() == graph.features.data_ptr()
+    assert data.train_dataloader().subgraph.features.data_ptr() == graph.features.data_ptr()
 
 
 def test_a_mapped_graph_gives_the_part_of_one_in_memory(tmp_path):
     graph = generate_graph(200, 1000, seed=3)
     options = {"undirected": False, "self_loops": False}
-    here = FullGraphDataModule(graph, **options).train_dataloader().part
-    there = FullGraphDataModule(save_graph(tmp_path / "graph", graph), **options).train_dataloader().part
+    here = FullGraphDataModule(graph, **options).train_dataloader().subgraph
+    there = FullGraphDataModule(save_graph(tmp_path / "graph", graph), **options).train_dataloader().subgraph
     for name in ("nodes", "features", "labels", "scored"):
         assert torch.equal(getattr(here, name), getattr(there, name)), name
     equal_rows(here.edges, there.edges)
@@ -98,8 +98,8 @@ def test_int32_ends_are_the_same_graph(seed, undirected, self_loops, ranks):
     theirs = Replicas.of(wide.src, wide.dst, part, wide.num_nodes, hosts)
     assert torch.equal(ours.master, theirs.master)
     for rank in range(ranks):
-        one = graph_parts(narrow, weights, part, ours, rank)["val"]
-        equal_rows(one.edges, graph_parts(wide, weights, part, theirs, rank)["val"].edges)
+        one = subgraphs(narrow, weights, part, ours, rank)["val"]
+        equal_rows(one.edges, subgraphs(wide, weights, part, theirs, rank)["val"].edges)
 
 
 @pytest.mark.parametrize("method", sorted(set(CUT_METHODS) - {"metis"}))  # that one does not repeat itself
@@ -132,7 +132,7 @@ def test_pieces_cover_all_rows_once_and_are_small(rows, width):
 
 
 def test_what_lies_behind_the_first_piece_is_checked(monkeypatch):
-    monkeypatch.setattr("lightning_tgnn.files.pieces._VALUES_PER_PIECE", 2)
+    monkeypatch.setattr("lightning_tgnn.files.npy_file._VALUES_PER_PIECE", 2)
     same(Graph(**parts()), Graph(**parts()))
     wrong = {
         "features must be finite, got 'NaN or infinity at vertex 3'": ("features", (3, 1), float("nan")),

@@ -53,7 +53,7 @@ def make(tmp_path):
 
 
 class Recorded(LinkPrediction):
-    """Keeps the scores of the test part."""
+    """Keeps the scores of the test split."""
 
     def score(self, embeddings, batch):
         positive, negatives = super().score(embeddings, batch)
@@ -62,7 +62,7 @@ class Recorded(LinkPrediction):
 
 
 def outcome_on(data):
-    """Return test/mrr and, of the test part, events, negatives, scores of the true destinations and of negatives."""
+    """Return test/mrr and, of the test split, events, negatives, scores of the true destinations and of negatives."""
     torch.manual_seed(1)
     task = Recorded("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)

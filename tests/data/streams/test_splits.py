@@ -18,7 +18,7 @@ def test_by_time():
     store = EventStore.from_arrays([0] * 6, [1] * 6, [0.0, 1.0, 2.0, 65.0, 90.0, 100.0])
     split = chronological_split(store, val_ratio=0.2, test_ratio=0.2, by="time")  # cuts at 60 and at 80
     assert [part.tolist() for part in (split.train, split.val, split.test)] == [[0, 1, 2], [3], [4, 5]]
-    with pytest.raises(InvalidArgumentError, match="the validation part must be at least one event"):
+    with pytest.raises(InvalidArgumentError, match="the validation split must be at least one event"):
         chronological_split(store, val_ratio=0.1, test_ratio=0.2, by="time")
 
 
@@ -51,11 +51,11 @@ def test_held_out_nodes_depend_on_the_seed():
         ({"val_ratio": 0.0}, r"val_ratio must be a number in \(0, 1\), got 0.0"),
         ({"test_ratio": 1.0}, r"test_ratio must be a number in \(0, 1\), got 1.0"),
         ({"val_ratio": float("nan")}, "val_ratio must be a number"),
-        ({"val_ratio": 0.5, "test_ratio": 0.5}, "the training part must be at least one event"),
-        ({"val_ratio": 0.001}, "the validation part must be at least one event"),
+        ({"val_ratio": 0.5, "test_ratio": 0.5}, "the training split must be at least one event"),
+        ({"val_ratio": 0.001}, "the validation split must be at least one event"),
         ({"by": "nodes"}, "split_by must be one of 'events', 'time', got 'nodes'"),
         ({"held_out": -0.1}, r"held_out_nodes must be a number in \[0, 1\)"),
-        ({"held_out": 0.99}, r"the training \(without held-out nodes\) part must be at least one event"),
+        ({"held_out": 0.99}, r"the training \(without held-out nodes\) split must be at least one event"),
     ],
 )
 def test_bad_splits_are_refused(options, message):

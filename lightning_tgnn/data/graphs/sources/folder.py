@@ -12,8 +12,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.files.new_folder import check_new, new_folder
-from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor
-from lightning_tgnn.files.pieces import pieces
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces
 
 COLUMNS = {name: name for name in ("src", "dst", "features", "labels")} | {name: f"{name}_mask" for name in SPLITS}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,7 +22,40 @@ FORMS = (
 )
 
 
-def read_graph(source: Any) -> Graph:
+_Held = TypeVar("_Held")
+Values: TypeAlias = np.ndarray | Tensor
+"""A column of an archive, or of a graph in memory."""
+
+
+@runtime_checkable
+class DGLGraph(Protocol):
+    """A `dgl.DGLGraph`."""
+
+    @property
+    def ndata(self) -> Mapping[str, Tensor]:
+        """Data of the vertices, by name."""
+        ...
+
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """Return sources and destinations, int64 [E] each."""
+        ...
+
+
+@runtime_checkable
+class PyGData(Protocol):
+    """A PyG ``Data``."""
+
+    @property
+    def edge_index(self) -> Tensor:
+        """int64 [2, E], sources and destinations."""
+        ...
+
+
+GraphSource: TypeAlias = str | Path | Graph | DGLGraph | PyGData
+"""A file or folder, a name, or an object that holds a graph."""
+
+
+def read_graph(source: GraphSource) -> Graph:
     """Return the graph that a source holds.
 
     An ``.npz`` file has ``edge_index`` [2, E], or an adjacency in compressed rows (``adj_indices``,
@@ -35,12 +69,12 @@ def read_graph(source: Any) -> Graph:
     """
     if isinstance(source, (str, Path)):
         return _from_npz(Path(source))
-    if hasattr(source, "ndata") and hasattr(source, "edges"):
+    if isinstance(source, DGLGraph):
         src, dst = source.edges()
         return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata)
-    if hasattr(source, "edge_index"):
-        held = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
-        held = {name: value for name, value in held.items() if value is not None}
+    if isinstance(source, PyGData):
+        named = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
+        held = {name: value for name, value in named.items() if value is not None}
         return _graph(source.edge_index[0], source.edge_index[1], _of(held, "x"), _of(held, "y"), held)
     raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
 
@@ -54,13 +88,13 @@ def _from_npz(path: Path) -> Graph:
     return _graph(src, dst, features, numbers_of(held, "labels" if "labels" in held else "label"), held)
 
 
-def _of(held: Any, name: str) -> Any:
+def _of(held: Mapping[str, _Held], name: str) -> _Held:
     if name not in held:
         raise missing(held, name)
     return held[name]
 
 
-def _graph(src: Any, dst: Any, features: Any, labels: Any, held: Any) -> Graph:
+def _graph(src: Values, dst: Values, features: Values, labels: Values, held: Mapping[str, Values]) -> Graph:
     return Graph(
         src=_whole("src", src),
         dst=_whole("dst", dst),
@@ -70,7 +104,7 @@ def _graph(src: Any, dst: Any, features: Any, labels: Any, held: Any) -> Graph:
     )
 
 
-def _tensor(name: str, values: Any) -> Tensor:
+def _tensor(name: str, values: Values) -> Tensor:
     is_number = not isinstance(values, np.ndarray) or values.dtype.kind in "biuf"
     given = torch.as_tensor(values) if is_number else None
     if given is None or given.is_complex():
@@ -78,7 +112,7 @@ def _tensor(name: str, values: Any) -> Tensor:
     return given
 
 
-def _whole(name: str, values: Any) -> Tensor:
+def _whole(name: str, values: Values) -> Tensor:
     given = _tensor(name, values)
     whole = given.long()
     kept = whole.to(given.dtype) == given
@@ -90,7 +124,7 @@ def _whole(name: str, values: Any) -> Tensor:
     return whole
 
 
-def _mask(name: str, values: Any) -> Tensor:
+def _mask(name: str, values: Values) -> Tensor:
     given = _tensor(name, values)
     mask = given.bool()
     if not torch.equal(mask.to(given.dtype), given):

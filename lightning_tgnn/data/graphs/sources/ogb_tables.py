@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class Tables:
         return classes(path, np.concatenate([rows for rows in read_table(path, np.float64, width=1)]))
 
 
-def read_table(path: Path, dtype: Any, width: int | None = None) -> Iterator[np.ndarray]:
+def read_table(path: Path, dtype: type[np.number], width: int | None = None) -> Iterator[np.ndarray]:
     """Yield the rows of a table of numbers, some millions of values at a time.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.sources.folder import is_graph_folder, open_graph, save_graph
-from lightning_tgnn.data.graphs.sources.graph_objects import read_graph
+from lightning_tgnn.data.graphs.sources.graph_objects import GraphSource, read_graph
 from lightning_tgnn.data.graphs.sources.names import DGL_CLASSES, GRAPH_NAMES, OGB_URLS, folder_of
 from lightning_tgnn.data.graphs.sources.ogb_folder import CONVERTED, convert_ogb, is_ogb_folder
 from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
@@ -20,7 +20,7 @@ from lightning_tgnn.files.unpack import unpack
 SYNTHETIC = "synthetic"
 
 
-def prepare_graph(source: Any, root: Path, synthetic: Mapping[str, Any]) -> None:
+def prepare_graph(source: GraphSource, root: Path, synthetic: Mapping[str, Any]) -> None:
     """Download, convert or generate what `open_source` reads, unless it is there.
 
     Args:
@@ -43,7 +43,7 @@ def prepare_graph(source: Any, root: Path, synthetic: Mapping[str, Any]) -> None
         convert_ogb(Path(source))
 
 
-def open_source(source: Any, root: Path, synthetic: Mapping[str, Any]) -> Graph:
+def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any]) -> Graph:
     """Return the graph of a source that `prepare_graph` has prepared; arguments and exceptions are the same."""
     name = _name_of(source)
     if isinstance(source, Graph):
@@ -66,7 +66,7 @@ def open_source(source: Any, root: Path, synthetic: Mapping[str, Any]) -> Graph:
     return read_graph(source)
 
 
-def _name_of(source: Any) -> str | None:
+def _name_of(source: object) -> str | None:
     name = str(source).lower() if isinstance(source, (str, Path)) else None
     return name if name in (*GRAPH_NAMES, SYNTHETIC) else None
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from inspect import isclass, signature
 from itertools import pairwise
-from typing import Any
+from typing import NoReturn
 
 from lightning_tgnn.checks import did_you_mean, refusal
 
@@ -22,12 +22,14 @@ _TYPES = {"NoneType": "null", "bool": "true or false", "int": "an integer", "flo
 class OneLineErrors(ArgumentParser):
     """A parser, to be mixed in before one of jsonargparse or argparse, that ends with one line and status 2."""
 
-    def error(self, message: str, ex: Exception | None = None) -> Any:
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Say what is wrong and exit; a parser within another one hands it on."""
         if not getattr(self, "exit_on_error", True):
-            return super().error(message, ex) if ex is not None else super().error(message)  # type: ignore[call-arg]
+            if ex is None:
+                super().error(message)
+            super().error(message, ex)  # type: ignore[call-arg]
         parser = getattr(ex, "subcommand_parser", None) or self
-        return self.exit(2, f"lightning-tgnn: {readable(message, parser, sys.argv[1:])}\n")
+        self.exit(2, f"lightning-tgnn: {readable(message, parser, sys.argv[1:])}\n")
 
 
 def readable(message: str, parser: ArgumentParser, words: Iterable[str] = ()) -> str:
@@ -80,7 +82,7 @@ class _Told:
         return nested[1] if nested else found
 
     @property
-    def base(self) -> Any:
+    def base(self) -> object:
         """The class of which a subclass is wanted."""
         found = re.search(r"<class '((?!NoneType)[\w.]+\.\w+)'>", self.message)
         return _object_at(found[1]) if found else None
@@ -157,13 +159,13 @@ def _no_name(found: re.Match[str], told: _Told) -> str:
     return refusal(option, "followed by a class", found["given"], cure)
 
 
-def _object_at(path: str) -> Any:
+def _object_at(path: str) -> object:
     """Return what an import path names, None where it is not loaded. Nothing is imported: the text may be a file's."""
     module, _, name = path.rpartition(".")
     return getattr(sys.modules.get(module), name, None)
 
 
-def _subclasses(base: Any) -> dict[str, type]:
+def _subclasses(base: object) -> dict[str, type]:
     """Return the subclasses that are known, by name."""
     found: dict[str, type] = {}
     for kind in base.__subclasses__() if isclass(base) else ():

@@ -1,4 +1,4 @@
-"""A rank's part of a graph that a vertex-cut has cut."""
+"""The subgraph that a rank holds of a graph that a vertex-cut has cut."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.types import ReplicaLinks, SparseRows, Subgraph
 
 
-def graph_parts(
-    graph: Graph, weights: Tensor, part: Tensor, replicas: Replicas, rank: int, *, relay: bool = True
+def subgraphs(
+    graph: Graph, weights: Tensor, owner: Tensor, replicas: Replicas, rank: int, *, relay: bool = True
 ) -> dict[str, Subgraph]:
-    """Return a rank's part, for each split.
+    """Return the subgraph of a rank, for each split.
 
     Args:
         graph: The whole graph.
         weights: float32 [E].
-        part: Integers [E], the rank of every edge.
+        owner: Integers [E], the rank of every edge.
         replicas: Of the cut.
-        rank: Whose part.
+        rank: Whose subgraph.
         relay: Let the replicas of a host reach other hosts by one of them.
     """
     ranks = len(replicas.present)
     nodes = replicas.present[rank].nonzero().squeeze(1)
     place = torch.full((graph.num_nodes,), -1, dtype=torch.int64)
     place[nodes] = torch.arange(len(nodes))
-    own = (part == rank).nonzero().squeeze(1)
+    own = (owner == rank).nonzero().squeeze(1)
     edges = SparseRows.of(place[graph.src[own]], place[graph.dst[own]], weights[own], len(nodes))
     mastered = replicas.master[nodes] == rank
     everything = len(nodes) == graph.num_nodes  # then features that are mapped stay so
     features = graph.features if everything else graph.features[nodes]
     labels, hops = graph.labels[nodes], _hops(nodes, replicas, rank, relay)
-    parts = {}
+    found = {}
     for name in SPLITS:
         split: Tensor = getattr(graph, name)
-        parts[name] = Subgraph(
+        found[name] = Subgraph(
             nodes=nodes,
             features=features,
             edges=edges,
@@ -46,7 +46,7 @@ def graph_parts(
             hops=hops,
             seed=0,
         )
-    return parts
+    return found
 
 
 def _hops(nodes: Tensor, replicas: Replicas, rank: int, relay: bool) -> tuple[ReplicaLinks, ...]:

@@ -1,4 +1,4 @@
-"""What `partition` finds and how it tells its user."""
+"""What `partition` finds for a stream and how it tells its user: a table, and a picture of each partition."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lightning_tgnn.algorithms.partitions.partition_cost import BalanceReport
 from lightning_tgnn.algorithms.partitions.reflexbicut import maximum_bound
 from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.data.batches.presampled_demand import Presampled
+from lightning_tgnn.files.whole import new_file
 
 _FITTED_ON = {"metis": "other events", "reflexbicut": "fitted batches"}
 
@@ -71,12 +72,12 @@ def print_partitions(
         results: By method.
         fitted: What they could be fitted on.
         judged: What they were measured on.
-        total: Global batches of the training part.
+        total: Global batches of the training split.
         folder: Where their files are.
     """
     best = min(results, key=lambda name: results[name].report.maximum)
     lines = (
-        f"judged on {len(judged.numbers)} of the {total} global batches of the training part, fitted on"
+        f"judged on {len(judged.numbers)} of the {total} global batches of the training split, fitted on"
         f" {len(fitted.numbers)} others (numbers in partition.json)"
         + ("; metis takes all events but those judged on" if "metis" in results else ""),
         f"cost: rows of node state that a rank sends and receives, {int(judged.demand.count.sum()):,} needed in all;"
@@ -106,3 +107,25 @@ def _table(results: dict[str, PartitionResult]) -> Table:
             f"{result.seconds:.3f}",
         )
     return table
+
+
+def save_heat_map(path: Path, matrix: Tensor, title: str, highest: int) -> None:
+    """Write a matrix between ranks as a PNG, dark where it is high.
+
+    Args:
+        path: The file.
+        matrix: int64 [M, M], owners by requesters.
+        title: Above the picture.
+        highest: The end of the scale, so that pictures can be compared.
+    """
+    from matplotlib.figure import Figure  # takes a moment and is needed nowhere else
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel="requesting rank", ylabel="owning rank")
+    image = axes.imshow(matrix.numpy(), cmap="Blues", vmin=0, vmax=max(highest, 1))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(image, label="rows")
+    with new_file(path) as partial:
+        figure.savefig(partial, dpi=150, format="png")

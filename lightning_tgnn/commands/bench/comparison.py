@@ -1,0 +1,211 @@
+"""What `bench` does with strategies of any kind: where they train, in what turns, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import lightning.pytorch as pl
+from lightning.pytorch.plugins import CheckpointIO, ClusterEnvironment, LayerSync, Precision
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.commands.bench.contestants import Contestant
+from lightning_tgnn.commands.bench.meters import Figures, Meter
+from lightning_tgnn.commands.bench.tables import say
+from lightning_tgnn.data import FullGraphDataModule, TemporalDataModule
+from lightning_tgnn.files.whole import write_text
+from lightning_tgnn.strategies.runner import PlanRunner
+
+_DEVICES = 2
+_Plugin: TypeAlias = Precision | ClusterEnvironment | CheckpointIO | LayerSync  # what a Trainer takes
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Processes that train together.
+
+    Attributes:
+        devices: Of each host.
+        num_nodes: Hosts.
+        plugins: For the Trainer.
+    """
+
+    devices: int
+    num_nodes: int
+    plugins: list[_Plugin] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.devices * self.num_nodes
+
+    @classmethod
+    def of(cls, devices: int | None, num_nodes: int | None) -> Processes:
+        """Return as many as asked for, or, where RANK and WORLD_SIZE are set as by torchrun, as there are.
+
+        Raises:
+            InvalidArgumentError: Others are asked for than there are.
+        """
+        if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():  # Lightning's own launcher sets no RANK
+            return cls(devices or _DEVICES, num_nodes or 1)
+        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", devices or max(ranks // (num_nodes or 1), 1)))
+        for name, asked, found in (("devices", devices, here), ("num_nodes", num_nodes, ranks // here)):
+            if asked not in (None, found):
+                requirement = f"{found}, as the processes have been started"
+                raise InvalidArgumentError(refusal(name, requirement, asked, "leave it out, or start others"))
+        os.environ.setdefault("LOCAL_RANK", str(rank % here))
+        os.environ.setdefault("GROUP_RANK", str(rank // here))
+        return cls(here, ranks // here, [TorchElasticEnvironment()])
+
+
+class Limits(NamedTuple):
+    """How long a Trainer trains.
+
+    Attributes:
+        epochs: At most.
+        train_batches: Of each epoch; all if None.
+        val_batches: After each epoch; all if None.
+    """
+
+    epochs: int
+    train_batches: int | None = None
+    val_batches: int | None = None
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where and how often to train.
+
+    Args:
+        devices: Processes per host. 2 if null, or as many as torchrun has started.
+        num_nodes: Hosts. 1 if null, or as torchrun has it.
+        accelerator: "cpu", "gpu" or "auto".
+        rounds: Times that the strategies take turns; the round of median speed counts, for machines are noisy and the
+            first to train pays for what the others find warm.
+        output: Folder of bench.json, which is overwritten.
+    """
+
+    devices: int | None = None
+    num_nodes: int | None = None
+    accelerator: str = "auto"
+    rounds: int = 3
+    output: str = "runs/bench"
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "num_nodes"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), minimum=1, cure="give a number, for example 2, or leave it out")
+        check_int("rounds", self.rounds, minimum=1, cure="3 is usual")
+
+    @cached_property
+    def processes(self) -> Processes:
+        """The processes that train.
+
+        Raises:
+            InvalidArgumentError: There are others than these options ask for.
+        """
+        return Processes.of(self.devices, self.num_nodes)
+
+    def trainer(self, strategy: PlanRunner, meter: Meter, limits: Limits) -> pl.Trainer:
+        """Return a Trainer that does nothing that takes time besides what it is limited to."""
+        processes = self.processes
+        return pl.Trainer(
+            strategy=strategy,
+            accelerator=self.accelerator,
+            devices=processes.devices,
+            num_nodes=processes.num_nodes,
+            plugins=processes.plugins,
+            callbacks=[meter],
+            num_sanity_val_steps=0,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            max_epochs=limits.epochs,
+            limit_train_batches=limits.train_batches,
+            limit_val_batches=limits.val_batches,
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, on what, and by which measure.
+
+    Attributes:
+        kind: Of the source.
+        contestants: By name.
+        data: What they train on.
+        task: Makes a new one.
+        of_task: Its arguments.
+        about: What else bench.json has to say.
+        measured: Returns a new meter and the limits of a Trainer, given whether this is the last round.
+        learnt: Returns what a trained task is worth, given its Trainer, the task and whether this is the last round.
+        speed: The figure by which rounds are ordered.
+        higher_is_faster: Whether it is a rate, not a time.
+        of_last: Figures that count of the last round.
+    """
+
+    kind: str
+    contestants: dict[str, Contestant]
+    data: TemporalDataModule | FullGraphDataModule
+    task: Callable[..., pl.LightningModule]
+    of_task: dict[str, Any]
+    about: Figures
+    measured: Callable[[bool], tuple[Meter, Limits]]
+    learnt: Callable[[pl.Trainer, pl.LightningModule, bool], Figures]
+    speed: str
+    higher_is_faster: bool
+    of_last: Sequence[str]
+
+
+def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Figures], Figures]:
+    """Train with each contestant in every round; bench.json gets what there is after each.
+
+    Returns:
+        Figures of every contestant, and how they were measured.
+    """
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # what each Trainer says once more
+    processes = run.processes
+    about = {"kind": comparison.kind, "source": str(comparison.data.source), "ranks": processes.ranks}
+    about |= {"hosts": processes.num_nodes, **comparison.about, "rounds": run.rounds}
+    runs: dict[str, list[Figures]] = {name: [] for name in comparison.contestants}
+    for number, name in product(range(run.rounds), comparison.contestants):
+        say(f"round {number + 1} of {run.rounds}: {name}")
+        strategy = comparison.contestants[name].strategy()
+        runs[name].append(_trained(comparison, run, strategy, is_last=number + 1 == run.rounds))
+        results = {name: _median_round(found, comparison) for name, found in runs.items() if found}
+        _write(Path(run.output), about | {"task": comparison.of_task, "strategies": results})  # a later one may fail
+    return results, about
+
+
+def _trained(comparison: Comparison, run: RunOptions, strategy: PlanRunner, *, is_last: bool) -> Figures:
+    """Train a new task and return what was measured."""
+    meter, limits = comparison.measured(is_last)
+    trainer, task = run.trainer(strategy, meter, limits), comparison.task(**comparison.of_task)
+    pl.seed_everything(comparison.data.seed, verbose=False)
+    trainer.fit(task, datamodule=comparison.data)
+    return {**meter.figures(), **comparison.learnt(trainer, task, is_last)}
+
+
+def _median_round(found: list[Figures], comparison: Comparison) -> Figures:
+    """Return the round of median speed, the slower of two, with the speed of all rounds and what counts of the last."""
+    speed = comparison.speed
+    ordered = sorted(found, key=lambda figures: figures[speed], reverse=not comparison.higher_is_faster)
+    of_rounds = {f"{speed}_of_rounds": [figures[speed] for figures in found]}
+    of_last = {name: found[-1][name] for name in comparison.of_last}
+    return {**ordered[(len(found) - 1) // 2], **of_rounds, **of_last}
+
+
+@rank_zero_only
+def _write(folder: Path, figures: Figures) -> None:
+    write_text(folder / "bench.json", json.dumps(figures, indent=1))

@@ -1,0 +1,221 @@
+"""A trained model that follows its stream: made from a file, kept up to date with new events, written to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from typing_extensions import Self
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data import TemporalDataModule
+from lightning_tgnn.data.readers.frame_columns import Times
+from lightning_tgnn.data.streams.columns import float_column
+from lightning_tgnn.serving.build import PredictorState, catch_up, from_checkpoint, from_saved
+from lightning_tgnn.serving.live_state import Events
+from lightning_tgnn.serving.saved_predictor import write_predictor
+from lightning_tgnn.serving.tables import by_name
+from lightning_tgnn.tasks import MemoryTask
+
+
+class StreamFollower:
+    """Keeps the state of a trained model up to date while events come, in the users' own node ids."""
+
+    def __init__(self, state: PredictorState) -> None:
+        self._state = state
+        self._live = state.live
+        self._numbers = state.numbers
+
+    def __repr__(self) -> str:
+        task, info = self._live.task, self._state.info
+        model = f"{type(task).__name__}({task.hparams.get('model')!r})"
+        return f"{type(self).__name__}({model}, {info.num_nodes:,} nodes, latest time {self._state.clock.latest})"
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | Path,
+        data: TemporalDataModule | str | Path | None = None,
+        *,
+        catch_up_stream: bool = True,
+        task: type[MemoryTask] | None = None,
+        device: torch.device | str = "cpu",
+        root: str | Path | None = None,
+        trust: bool = False,
+        **arguments: Any,
+    ) -> Self:
+        """Return one that has seen the stream that the model was trained on.
+
+        Nothing that the checkpoint holds or names is run. It may name a task of this package, the layers of
+        `lightning_tgnn.trust`, and a stream that can be read as it lies there; a stream that would have to be
+        downloaded, converted or unpickled is refused unless you give it as ``data``, or trust the checkpoint.
+
+        Args:
+            path: A checkpoint of a run.
+            data: The DataModule of that run; None makes it again from what the checkpoint says of it, and a name or
+                path does so with another source.
+            catch_up_stream: Take in the events of the stream that come after the state in the checkpoint, validation
+                and test split one after the other; otherwise stop where training has stopped.
+            task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names, of
+                this package.
+            device: Where node state and model are.
+            root: Folder of the named streams, for a ``data`` that is a name; None takes ``data``, or for a stream that
+                the checkpoint names the folder that it says.
+            trust: Import whatever the checkpoint names, and prepare its stream where it says.
+            **arguments: Of the task, in place of those of the checkpoint, such as ``layer=MyLayer``.
+
+        Raises:
+            CheckpointError: It is no checkpoint of a task on event streams, one of another stream or of other settings
+                of the DataModule, or one that names what it may not.
+            InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or
+                there is no such device.
+        """
+        state = from_checkpoint(path, data, task, _usable_device(device), root=root, trust=trust, given=arguments)
+        predictor = cls(state)
+        if catch_up_stream:
+            catch_up(predictor._state)
+        return predictor
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        task: type[MemoryTask] | None = None,
+        device: torch.device | str = "cpu",
+        trust: bool = False,
+        **arguments: Any,
+    ) -> Self:
+        """Return what `save` has written; needs no stream.
+
+        Args:
+            path: The file. Nothing that it holds or names is run, as with `from_checkpoint`.
+            task: The class of the task, for a subclass of your own; None takes the one that the file names.
+            device: Where node state and model are.
+            trust: Import whatever the file names.
+            **arguments: Of the task, in place of those of the file, such as ``layer=MyLayer``.
+
+        Raises:
+            CheckpointError: The file is something else, or names what it may not.
+            InvalidArgumentError: There is no such device.
+        """
+        return cls(from_saved(path, task, _usable_device(device), trust=trust, given=arguments))
+
+    def save(self, path: str | Path) -> None:
+        """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete."""
+        write_predictor(self._state.state_dict(), path)
+
+    @property
+    def ids_are_integers(self) -> bool:
+        """Whether the stream's ids of nodes are integers; otherwise they are strings."""
+        return self._numbers.are_integers
+
+    @property
+    def id_type(self) -> np.dtype:
+        """Type of the stream's ids of nodes."""
+        return self._numbers.ids.dtype
+
+    @property
+    def edge_feature_names(self) -> tuple[str, ...] | None:
+        """What the edge features of the stream are called, in their order; None where that is not known."""
+        return self._state.info.edge_feature_names
+
+    def knows(self, nodes: ArrayLike, side: str | None = None) -> np.ndarray:
+        """Return whether each node is one of the stream that the model was trained on, bool [R].
+
+        Args:
+            nodes: Ids [R], or one.
+            side: ``"source"`` or ``"destination"``, where these are numbered apart and share ids.
+
+        Raises:
+            InvalidArgumentError: Ids are of the wrong kind, or it is not said which side is meant.
+        """
+        return self._numbers.are_known("nodes", nodes, side)
+
+    @property
+    def num_events(self) -> int:
+        """Events of the stream that have been taken in."""
+        return self._live.num_events
+
+    @property
+    def latest_time(self) -> float:
+        """Time of the latest event, in the unit of the stream; -inf before the first one."""
+        return self._state.clock.latest
+
+    @torch.no_grad()
+    def observe(self, src: ArrayLike, dst: ArrayLike, time: Times, edge_features: ArrayLike | None = None) -> None:
+        """Take in new events, in the order given.
+
+        Args:
+            src: Ids [B] of the sources, or one.
+            dst: Ids [B] of the destinations.
+            time: Numbers or dates [B], ascending, none before `latest_time`.
+            edge_features: Numbers [B, d_edge], where the model was trained with edge features, or a DataFrame, whose
+                columns are found by `edge_feature_names` where these are known.
+
+        Raises:
+            InvalidArgumentError: Columns differ in length, or ids are of the wrong kind.
+            DataError: A node is unknown, or a time or feature is not as it has to be.
+        """
+        sources = self._numbers.find("src", src, "source")
+        destinations = self._numbers.find("dst", dst, "destination")
+        check_length("dst", len(destinations), len(sources))
+        times = self._state.clock.of_events(time, len(sources))
+        features = self._features(edge_features, len(sources))
+        self._live.append(Events(sources, destinations, times, features))
+        self._state.is_destination[destinations] = True
+        if self._state.seen is not None:
+            self._state.seen.add(sources, destinations)
+        self._state.clock.advance()
+
+    @torch.no_grad()
+    def close_batch(self) -> None:
+        """End the open batch here, as the end of the training, validation or test split does."""
+        self._live.close_batch()
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Return to the state before the first event; nodes and weights stay."""
+        self._state.reset()
+
+    def _features(self, values: ArrayLike | None, count: int) -> Tensor:
+        width = self._state.info.edge_feature_dim
+        if values is None and width == 0:
+            return torch.empty(count, 0)
+        cure = "give what the stream of training has for every event"
+        if values is None:
+            raise DataError(refusal("edge_features", f"of shape {[count, width]}", None, cure))
+        column = float_column("edge_features", by_name(values, self.edge_feature_names), np.float32, ndim=2)
+        if column.shape != (count, width):
+            raise DataError(refusal("edge_features", f"of shape {[count, width]}", list(column.shape), cure))
+        return torch.from_numpy(column)
+
+
+def check_length(name: str, length: int, expected: int) -> None:
+    """Refuse a column that is not as long as that of the sources.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if length != expected:
+        cure = "give one value per row"
+        raise InvalidArgumentError(refusal(name, f"as long as src, {expected}", length, cure))
+
+
+def _usable_device(device: torch.device | str) -> torch.device:
+    """Return a device that this process can compute on.
+
+    Raises:
+        InvalidArgumentError: It cannot.
+    """
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen).item()
+    except Exception as error:  # torch raises one of another kind for each device that it has not been built for
+        cure = "give 'cpu', or 'cuda' where torch.cuda.is_available() is True"
+        raise InvalidArgumentError(refusal("device", "one that torch finds here", str(device), cure)) from error
+    return chosen
