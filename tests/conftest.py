@@ -1,5 +1,6 @@
 """What tests of several folders share."""
 
+import functools
 import os
 import tempfile
 from pathlib import Path
@@ -7,7 +8,10 @@ from unittest import mock
 
 import pytest
 import torch.distributed as dist
+from lightning.fabric.utilities import registry
 
+# A Trainer asks all installed packages for callbacks, which takes longer than many a case; they stay the same.
+registry.entry_points = functools.cache(registry.entry_points)
 OVER_RANKS = ("state_store", "piecewise_store", "weight_updates")
 
 
