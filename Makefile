@@ -10,10 +10,8 @@ DOCS_INSTALLED := .venv/.docs-installed
 quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
 
-# One thread a worker: those of two workers on two cores would stand in each other's way. numba notices only
-# changes of a file itself, not of those that it calls into, so its caches go first.
-test: lint
-	find lightning_tgnn -name '*.nb[ic]' -delete
+# One thread a worker: those of two workers on two cores would stand in each other's way.
+test: lint .venv/.loops-cached
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests --durations 20
 
 lint: $(INSTALLED)
@@ -23,6 +21,11 @@ lint: $(INSTALLED)
 
 bench: $(BENCH_INSTALLED)
 	$(BIN)/python -m pytest tests/benchmarks --override-ini addopts= --benchmark-disable-gc -s
+
+# numba notices only changes of a file itself, not of those that it calls into: with one of them all its caches go.
+.venv/.loops-cached: $(shell find lightning_tgnn -name '*_loops.py') $(INSTALLED)
+	find lightning_tgnn -name '*.nb[ic]' -delete
+	touch $@
 
 # The pages: build/docs/index.html. Needs no network beside the package index.
 docs: $(DOCS_INSTALLED)

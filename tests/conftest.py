@@ -1,5 +1,7 @@
 """What tests of several folders share."""
 
+import functools
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -7,7 +9,12 @@ from unittest import mock
 
 import pytest
 import torch.distributed as dist
+from lightning.fabric.utilities import registry
 
+# A Trainer asks all installed packages for callbacks, which takes longer than many a case; they stay the same.
+registry.entry_points = functools.cache(registry.entry_points)
+# After what starts ranks: files of several times ten seconds each, so that none is the last of a worker alone.
+LONG = ("tests/files/test_untrusted_files", "tests/commands/", "tests/fuzz/", "tests/serving/", "tests/tasks/")
 OVER_RANKS = ("state_store", "piecewise_store", "weight_updates")
 
 
@@ -18,7 +25,12 @@ def _starts_ranks(nodeid):
 
 def pytest_collection_modifyitems(items):
     """Begin with what takes longest."""
-    items.sort(key=lambda item: not _starts_ranks(item.nodeid))
+    items.sort(key=lambda item: (not _starts_ranks(item.nodeid), not item.nodeid.startswith(LONG)))
+
+
+def pytest_collection_finish():
+    """Let the collector of garbage pass over what is imported, which stays and takes a tenth of the time."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

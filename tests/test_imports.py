@@ -25,8 +25,7 @@ ALLOWED = {"__init__": None, **may_import()}
 POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}
 LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
 LONGEST = 300  # lines of a file
-TYPED = {"__main__", "checks", "cli", "commands", "data", "files", "lazy", "registration", "serving", "trust"}
-BARE_ANY = 19  # what Lightning or torch takes, jsonargparse reads as any value, or a file holds
+BARE_ANY = 44  # what Lightning, autograd or torch takes, jsonargparse reads as any value, or a file holds
 PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS
 
 
@@ -110,7 +109,7 @@ def bare_any(tree: ast.AST):
 
 
 def test_annotations_say_what_a_value_is():
-    paths = [path for path in files() if folder_of(path) in TYPED and not path.stem.endswith("_loops")]
+    paths = [path for path in files() if not path.stem.endswith("_loops")]
     found = [f"{path}:{one.lineno}" for path in paths for one in bare_any(ast.parse(path.read_text()))]
     assert len(found) <= BARE_ANY, "\n".join(found)
 

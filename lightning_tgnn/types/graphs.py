@@ -172,7 +172,7 @@ class SubgraphLoader(Protocol):
     """A loader of one rank's subgraph."""
 
     @property
-    def part(self) -> Subgraph:
+    def subgraph(self) -> Subgraph:
         """This rank's subgraph."""
         ...
 

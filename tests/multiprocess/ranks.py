@@ -22,7 +22,7 @@ def free_port():
 def _context():
     """Processes are forked from one that has imported everything and done nothing: an import takes seconds of each."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_tgnn", "numba", "tests.multiprocess.training"])
+    context.set_forkserver_preload(["lightning_tgnn", "numba", "tests.conftest", "tests.multiprocess.training"])
     return context
 
 

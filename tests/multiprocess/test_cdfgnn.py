@@ -15,7 +15,7 @@ from lightning_tgnn.data import Graph, generate_graph
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.state import CachedReplicaSum
 from tests.multiprocess.ranks import run_ranks
-from tests.multiprocess.training import as_torchrun
+from tests.multiprocess.training import Quiet, as_torchrun
 from tests.replay.slow_sums import SlowSums
 
 HOSTS = torch.tensor([0, 0, 1, 1])
@@ -44,7 +44,11 @@ class Recorder(pl.Callback):
         self.gradients.append(torch.cat([parameter.grad.flatten().clone() for parameter in module.parameters()]))
 
 
-def build(model="gcn", self_loops=True, task_class=NodeClassification, **options):
+class QuietNodes(Quiet, NodeClassification):
+    pass
+
+
+def build(model="gcn", self_loops=True, task_class=QuietNodes, **options):
     torch.manual_seed(1)  # not seed_everything: that would seed whatever other tests start from this process
     data = FullGraphDataModule(graph(), self_loops=self_loops)
     settings = {"hidden_dim": 8, "num_layers": 3, "dropout": 0.3, "layer_norm": True, "heads": 2} | options

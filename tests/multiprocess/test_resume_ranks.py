@@ -8,10 +8,10 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.optim.lr_scheduler import OneCycleLR
 
-from lightning_tgnn import DepCacheStrategy, DepCommStrategy, LinkPrediction, SvenStrategy
+from lightning_tgnn import DepCacheStrategy, DepCommStrategy, SvenStrategy
 from lightning_tgnn.checks import CheckpointError
 from tests.multiprocess.ranks import run_ranks
-from tests.multiprocess.training import as_torchrun, build, fit
+from tests.multiprocess.training import QuietLinks, as_torchrun, build, fit
 
 STATE = ("memory", "memory_time", "mails", "mail_time", "mail_event", "mail_count")
 STRATEGIES = {
@@ -31,7 +31,7 @@ def equal(ours, theirs):
 def options(name):
     """The length of the run, which the schedule asks for, makes Lightning build the loader before it is resumed."""
     schedule = partial(OneCycleLR, max_lr=1e-2) if name.startswith("sven") else None
-    return {"task_class": LinkPrediction, "dropout": 0.3, "lr_scheduler": schedule}
+    return {"task_class": QuietLinks, "dropout": 0.3, "lr_scheduler": schedule}
 
 
 def prepare(ranks, name, model="tgn"):

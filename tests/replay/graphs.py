@@ -11,6 +11,7 @@ from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from lightning_tgnn.types import Pass
 from tests.replay.slow_sums import SlowSums
+from tests.replay.streams import gradient
 
 
 class Graphs:
@@ -46,8 +47,7 @@ class Graphs:
         def step(rank, task, part):
             task.train()
             loss = task.training_step(part, number)
-            parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
-            return loss, torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            return loss, gradient(loss, task)
 
         outcomes = self.together(step, loaders)
         self.accuracy = sum(task.train_accuracy for task in self.tasks) / len(self.tasks)

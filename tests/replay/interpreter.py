@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 
 from tests.replay.graphs import Graphs
-from tests.replay.streams import Streams
+from tests.replay.streams import Streams, trained
 
 
 @dataclass
@@ -42,14 +42,13 @@ def replay(plan, task, data, epochs):
     for epoch in range(epochs):
         turns = [plan.schedule.turns(plan.layout, rank, play.over(epoch)) for rank in range(plan.layout.ranks)]
         for number, at_once in enumerate(zip(*turns, strict=True)):
-            outcomes = play.turn(at_once, number)
-            losses.append([float(loss.detach()) for loss, _ in outcomes])
-            means.append(
-                [sum(of_weight) / plan.layout.ranks for of_weight in zip(*(g for _, g in outcomes), strict=True)]
-            )
+            of_ranks, gradients = zip(*play.turn(at_once, number), strict=True)
+            losses.append([float(loss.detach()) for loss in of_ranks])
+            means.append([sum(of_weight) / plan.layout.ranks for of_weight in zip(*gradients, strict=True)])
             if len(means) > plan.updates.delay:
-                update(optimizer, trained(task), means[-1 - plan.updates.delay])
-                applied.append(torch.cat([gradient.flatten() for gradient in means[-1 - plan.updates.delay]]))
+                mean = means[-1 - plan.updates.delay]
+                update(optimizer, trained(task), mean)
+                applied.append(torch.cat([gradient.flatten() for gradient in mean]))
     weights = {name: value.detach().clone() for name, value in task.named_parameters()}
     state = play.state()  # before validation, which leaves no trace
     return Replay(torch.tensor(losses), applied, weights, state, play.validate())
@@ -60,10 +59,6 @@ def update(optimizer, parameters, gradients):
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.clone()
     optimizer.step()
-
-
-def trained(task):
-    return [parameter for parameter in task.parameters() if parameter.requires_grad]
 
 
 def make_acquainted(task, data):

@@ -49,6 +49,15 @@ class Table:
             self.mails[node].append(latest_of(candidates))
 
 
+def trained(task):
+    return [parameter for parameter in task.parameters() if parameter.requires_grad]
+
+
+def gradient(loss, task):
+    """Return the gradient of each trained parameter; zeros where it has no part."""
+    return torch.autograd.grad(loss, trained(task), allow_unused=True, materialize_grads=True)
+
+
 def latest_of(candidates):
     """Return what is given with the latest event."""
     return max(candidates, key=lambda candidate: candidate[0])[1]
@@ -72,13 +81,9 @@ class Streams:
 
     def turn(self, turns, number):
         """Return loss and gradient of each rank; what they write is there from the next turn on."""
-        parameters = [parameter for parameter in self.task.parameters() if parameter.requires_grad]
-        outcomes = []
         self.task.train()
-        for loss in self.run(turns, self.training, lambda batch: self.task.training_step(batch, number)):
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-            outcomes.append((loss, gradients))
-        return outcomes
+        losses = self.run(turns, self.training, lambda batch: self.task.training_step(batch, number))
+        return [(loss, gradient(loss, self.task)) for loss in losses]
 
     @torch.no_grad()
     def validate(self):

@@ -41,19 +41,16 @@ TABLES = ("memory", "memory_time", "mails", "mail_time", "mail_event", "mail_cou
 HOSTS = {1: (0,), 2: (0, 1), 3: (0, 0, 1), 4: (0, 0, 1, 1)}
 
 
-class PlainEdges(EdgeClassification):
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.02)
+class PlainEdges(streams.Plain, EdgeClassification):
+    pass
 
 
-class PlainNodes(DynamicNodeClassification):
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.02)
+class PlainNodes(streams.Plain, DynamicNodeClassification):
+    pass
 
 
-class PlainVertices(NodeClassification):
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.02)
+class PlainVertices(streams.Plain, NodeClassification):
+    pass
 
 
 def labelled(kind):

@@ -85,7 +85,7 @@ def run(folder, arguments, *, kill=None, result=None):
     folder.mkdir(exist_ok=True)
     # Forked from a process that has imported everything: an import takes seconds of every run.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_tgnn.cli", "numba", "tests.tasks.resume_run"])
+    context.set_forkserver_preload(["lightning_tgnn.cli", "numba", "tests.conftest", "tests.tasks.resume_run"])
     process = context.Process(target=_command, args=(str(folder), words))
     process.start()
     process.join(timeout=120)

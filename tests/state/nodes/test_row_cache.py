@@ -111,6 +111,18 @@ def test_the_least_recently_used_make_room():
     assert here(cache) == [0, 3, 4]
 
 
+def test_a_dropped_row_makes_room_before_any_other():
+    cache = RowCache(NODES, BYTES, 3 * BYTES)
+    for node in (0, 1, 2):
+        keep(cache, node)
+    cache.drop(torch.tensor([2]))
+    keep(cache, 3)
+    assert here(cache) == [0, 1, 3]
+    cache.drop(torch.tensor([0, 3]))
+    keep(cache, 3, 0)  # whichever places they take, none of them is still another's
+    assert here(cache) == [0, 1, 3]
+
+
 def test_what_this_step_uses_stays():
     cache = RowCache(NODES, BYTES, 2 * BYTES)
     keep(cache, 0, 1)
