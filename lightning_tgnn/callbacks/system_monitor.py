@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from time import perf_counter
 
 import lightning.pytorch as pl
@@ -15,7 +14,7 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.stage_times import STAGES
 from lightning_tgnn.callbacks.figures.distributions import log_memory, log_scores, over_ranks
-from lightning_tgnn.callbacks.figures.latest_embeddings import LatestEmbeddings, ReplacedMethods, keeping
+from lightning_tgnn.callbacks.figures.latest_embeddings import LatestEmbeddings, keeping
 from lightning_tgnn.callbacks.figures.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.callbacks.figures.system_figures import BatchCounts, stage_totals, system_figures
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_points, writers_of
@@ -74,7 +73,6 @@ class SystemMonitor(Callback):
         self.seconds: Counter[str] = Counter()
         self._points = points
         self._embeddings = LatestEmbeddings(max(points, 1))
-        self._methods = ReplacedMethods()
         self._recorder: StageRecorder | None = None
         self._stages: Stages | None = None  # of the task that is trained
         self._counts = BatchCounts()
@@ -96,9 +94,7 @@ class SystemMonitor(Callback):
         self._stages = pl_module.stages if isinstance(pl_module, TellsStages) else None
         if self._stages is not None:
             self._stages.add(recorder)
-        if self._points:
-            answering = "embed" if has_stages(pl_module) else "forward"
-            self._methods.replace(pl_module, answering, partial(keeping, self._embeddings, trainer))
+            self._stages.on_embedded = keeping(self._embeddings, trainer) if self._points else None
 
     @override
     def on_train_batch_start(
@@ -185,9 +181,9 @@ class SystemMonitor(Callback):
         self._stop()
 
     def _stop(self) -> None:
-        self._methods.undo()
         if self._stages is not None and self._recorder is not None:
             self._stages.remove(self._recorder)
+            self._stages.on_embedded = None
         self._recorder = None
 
     @override

@@ -173,14 +173,14 @@ class NodeClassification(OptimizedTask):
     def forward(self, subgraph: Subgraph) -> Tensor:
         """Return logits, float32 [n, C]."""
         assert self.model is not None
-        return self.model(subgraph, self.replicas)
+        return self.stages.embedded(subgraph, self.model(subgraph, self.replicas))
 
     def training_step(self, subgraph: Subgraph, batch_idx: int) -> Tensor:
         """Return the loss over all vertices of the training split."""
         with self.stages("embed"):
             logits = self(subgraph)
         scored, labels = logits[subgraph.scored], subgraph.labels[subgraph.scored]
-        # A rank may have no vertex to score, but takes subgraph in every exchange.
+        # A rank may have no vertex to score, but takes part in every exchange.
         loss = cross_entropy(scored, labels, reduction="sum") * subgraph.share + 0 * logits.sum()
         right = (scored.detach().argmax(-1) == labels).sum() * subgraph.share
         figures = torch.stack([loss.detach(), right])

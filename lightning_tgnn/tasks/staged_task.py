@@ -251,7 +251,7 @@ def in_order(task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
     with stages("update"):
         updated = task.apply_mail(rows)
     with stages("embed"):
-        embeddings = task.embed(updated, batch)
+        embeddings = stages.embedded(batch, task.embed(updated, batch))
     with stages("score"):
         answer = task.score(embeddings, batch)
     with stages("write"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
 
@@ -32,15 +33,21 @@ class StageListener(Protocol):
         ...
 
 
+EmbeddingListener = Callable[[object, Tensor], None]
+"""Hears of a batch and the embeddings that were made of it: [R, d] of its roots, or [n, d] of a subgraph's vertices."""
+
+
 class Stages:
     """Whom the order of a task's stages tells: ``with task.stages("embed"): ...``.
 
     Attributes:
         turn: The number of the current turn in its epoch.
+        on_embedded: Hears of the embeddings of every batch; None where nobody does.
     """
 
     def __init__(self) -> None:
         self.turn = 0
+        self.on_embedded: EmbeddingListener | None = None
         self._listeners: list[StageListener] = []
 
     def add(self, listener: StageListener) -> None:
@@ -51,6 +58,12 @@ class Stages:
         """Have it hear of nothing more."""
         if listener in self._listeners:
             self._listeners.remove(listener)
+
+    def embedded(self, batch: object, embeddings: Tensor) -> Tensor:
+        """Return the embeddings of a batch, which whoever listens has heard of."""
+        if self.on_embedded is not None:
+            self.on_embedded(batch, embeddings)
+        return embeddings
 
     def __call__(self, stage: str) -> Stage:
         """Return a stage, which lasts from ``with`` to the end of its block."""

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_tgnn.callbacks.figures.latest_embeddings import Embedded, LatestEmbeddings, ReplacedMethods
+from lightning_tgnn.callbacks.figures.latest_embeddings import Embedded, LatestEmbeddings
 from lightning_tgnn.callbacks.figures.stage_recorder import DeviceClock, HostClock, StageRecorder, clock_of
 from lightning_tgnn.types import Stages
 
@@ -116,25 +116,6 @@ def test_a_device_is_waited_for_once():
         moments[1].synchronize.reset_mock()
         assert clock.seconds(moments) == [0, 1.5]
         moments[1].synchronize.assert_called_once_with()
-
-
-class Owner:
-    def name(self):
-        return "class"
-
-
-def test_methods_come_back_as_they_were():
-    plain, own = Owner(), Owner()
-    own.name = given = lambda: "instance"
-    methods = ReplacedMethods()
-    for owner in (plain, own):
-        methods.replace(owner, "name", lambda method: lambda: f"1 {method()}")
-        methods.replace(owner, "name", lambda method: lambda: f"2 {method()}")
-    assert (plain.name(), own.name()) == ("2 1 class", "2 1 instance")
-    methods.undo()
-    methods.undo()
-    assert vars(plain) == {}
-    assert own.name is given
 
 
 def embedded(order, nodes, rows, labels):

@@ -94,7 +94,7 @@ def test_no_damage_is_loaded_as_other_weights(held, tmp_path):
 
 def test_no_damage_is_loaded_as_another_predictor(held, tmp_path):
     folder, _ = held
-    read = lambda path: Predictor.load(path)._parts.state_dict()  # noqa: E731
+    read = lambda path: Predictor.load(path)._state.state_dict()  # noqa: E731
     refused_or_same(read, folder / "right.pt", tmp_path / "damaged.pt", flips=FLIPS, cuts=CUTS)
 
 

@@ -23,7 +23,7 @@ def run(tmp_path_factory):
 
 
 def offered(predictor):
-    return set(predictor._numbers.ids[predictor._parts.is_destination.numpy()])
+    return set(predictor._numbers.ids[predictor._state.is_destination.numpy()])
 
 
 def test_candidates_are_the_destinations_so_far(run, tmp_path):

@@ -1,6 +1,7 @@
 """Stages tell whoever listens when they begin and end."""
 
 import pytest
+import torch
 
 from lightning_tgnn.types import StageListener, Stages
 
@@ -73,3 +74,12 @@ def test_a_listener_that_comes_or_goes_within_a_stage_leaves_it_whole():
         stages.remove(second)
     assert [kind for kind, _, _ in first.events] == ["enter", "enter", "leave", "leave"]
     assert second.events == [("enter", "update", 0), ("leave", "update", 0)]
+
+
+def test_embeddings_are_heard_of_and_come_back_as_they_were():
+    stages, heard = Stages(), []
+    made = torch.zeros(2, 3)
+    assert stages.embedded("batch", made) is made  # nobody listens
+    stages.on_embedded = lambda batch, embeddings: heard.append((batch, embeddings))
+    assert stages.embedded("batch", made) is made
+    assert heard == [("batch", made)]

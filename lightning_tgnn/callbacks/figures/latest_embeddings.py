@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -99,26 +97,22 @@ def _gathered(column: Tensor, rows: int, width: int, trainer: pl.Trainer) -> Ten
     return trainer.strategy.all_gather(padded.to(trainer.strategy.root_device)).flatten(0, 1).cpu()
 
 
-def keeping(embeddings: LatestEmbeddings, trainer: pl.Trainer, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a method that makes embeddings and, in validation, keeps those of events' nodes or of scored vertices.
+def keeping(embeddings: LatestEmbeddings, trainer: pl.Trainer) -> Callable[[object, Tensor], None]:
+    """Return what keeps, in validation, the embeddings of events' nodes or of scored vertices.
 
     Args:
         embeddings: Where to.
         trainer: Tells when validation is.
-        method: Its last argument is the batch.
     """
 
-    @wraps(method)
-    def kept(*arguments: object) -> Tensor:
-        made, batch = method(*arguments), arguments[-1]
+    def keep(batch: object, made: Tensor) -> None:
         if trainer.validating and isinstance(batch, EventBatch):
             embeddings.add(_of_events(batch, made))
         elif trainer.validating and isinstance(batch, Subgraph):
             nodes = batch.nodes[batch.scored]
             embeddings.add(Embedded(nodes, nodes, made[batch.scored].float(), batch.labels[batch.scored]))
-        return made
 
-    return kept
+    return keep
 
 
 def _of_events(batch: EventBatch, made: Tensor) -> Embedded:
@@ -130,24 +124,3 @@ def _of_events(batch: EventBatch, made: Tensor) -> Embedded:
         vectors=made[: 2 * len(batch)].float().unflatten(0, (2, len(batch))).transpose(0, 1).flatten(0, 1),
         labels=sides.repeat(len(batch)),
     )
-
-
-class ReplacedMethods:
-    """Puts functions in the place of an object's methods and takes them away again; the class stays as it is."""
-
-    def __init__(self) -> None:
-        self._before: list[tuple[object, str, dict[str, object]]] = []
-
-    def replace(self, owner: object, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Put what ``make`` returns for a method in its place."""
-        own = {name: vars(owner)[name]} if name in vars(owner) else {}
-        self._before.append((owner, name, own))
-        setattr(owner, name, make(getattr(owner, name)))
-
-    def undo(self) -> None:
-        """Put everything back, the latest first."""
-        while self._before:
-            owner, name, own = self._before.pop()
-            delattr(owner, name)
-            for key, value in own.items():
-                setattr(owner, key, value)

@@ -139,7 +139,7 @@ class PipelinedOrder:
                 self.store.carry_on()  # small messages first: behind the gradients they would be late
             self.on_arrival()
         with stages("embed"):
-            embeddings = task.embed(updated, batch)
+            embeddings = stages.embedded(batch, task.embed(updated, batch))
         with stages("fetch"):
             self.store.carry_on()
         with stages("score"):
@@ -171,7 +171,7 @@ class OwnersOrder:
         with stages("write"):
             task.commit(task.make_mails(updated, batch))  # the next exchange of node state waits for it
         with stages("embed"):
-            embeddings = task.embed(updated, batch)
+            embeddings = stages.embedded(batch, task.embed(updated, batch))
         with stages("score"):
             return task.score(embeddings, batch)
 

@@ -21,7 +21,7 @@ def graph():
 
 @pytest.fixture(scope="module")
 def part(graph):
-    return GraphLoader(WholeGraph(graph, graph.weights("symmetric")), "train", 0).part
+    return GraphLoader(WholeGraph(graph, graph.weights("symmetric")), "train", 0).subgraph
 
 
 def dense(graph: Graph, weights):
