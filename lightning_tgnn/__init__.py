@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         EventProgressBar,
         ExchangeMonitor,
         SystemMonitor,
+        TimelineMonitor,
     )
     from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
     from lightning_tgnn.serving import Predictor
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         CDFGNNStrategy,
         DepCacheStrategy,
         DepCommStrategy,
+        PipeTGLStrategy,
         PlannedStrategy,
         SvenStrategy,
     )
@@ -35,10 +37,18 @@ _HOMES = {
         "EventProgressBar",
         "ExchangeMonitor",
         "SystemMonitor",
+        "TimelineMonitor",
     ),
     "data": ("EventStore", "FullGraphDataModule", "TemporalDataModule"),
     "serving": ("Predictor",),
-    "strategies": ("CDFGNNStrategy", "DepCacheStrategy", "DepCommStrategy", "PlannedStrategy", "SvenStrategy"),
+    "strategies": (
+        "CDFGNNStrategy",
+        "DepCacheStrategy",
+        "DepCommStrategy",
+        "PipeTGLStrategy",
+        "PlannedStrategy",
+        "SvenStrategy",
+    ),
     "tasks": ("DynamicNodeClassification", "EdgeClassification", "LinkPrediction", "NodeClassification"),
 }
 _FOLDERS = ("algorithms", "callbacks", "comm", "data", "metrics", "models", "serving", "state", "strategies", "tasks")
@@ -59,11 +69,13 @@ __all__ = [
     "FullGraphDataModule",
     "LinkPrediction",
     "NodeClassification",
+    "PipeTGLStrategy",
     "PlannedStrategy",
     "Predictor",
     "SvenStrategy",
     "SystemMonitor",
     "TemporalDataModule",
+    "TimelineMonitor",
     "__version__",
 ]
 

@@ -15,6 +15,7 @@ from lightning.fabric.utilities import registry
 registry.entry_points = functools.cache(registry.entry_points)
 # After what starts ranks: files of several times ten seconds each, so that none is the last of a worker alone.
 LONG = ("tests/files/test_untrusted_files", "tests/commands/", "tests/fuzz/", "tests/serving/", "tests/tasks/")
+_gives_way = False
 OVER_RANKS = ("state_store", "piecewise_store", "weight_updates")
 
 
@@ -26,6 +27,14 @@ def _starts_ranks(nodeid):
 def pytest_collection_modifyitems(items):
     """Begin with what takes longest."""
     items.sort(key=lambda item: (not _starts_ranks(item.nodeid), not item.nodeid.startswith(LONG)))
+
+
+def pytest_runtest_setup(item):
+    """Let ranks go first: they wait for each other, and so do more than what keeps a core busy."""
+    global _gives_way
+    if not _gives_way and "PYTEST_XDIST_WORKER" in os.environ and not _starts_ranks(item.nodeid):
+        os.nice(10)
+        _gives_way = True
 
 
 def pytest_collection_finish():

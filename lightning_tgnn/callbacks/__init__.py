@@ -6,6 +6,7 @@ from lightning_tgnn.callbacks.edge_bank import EdgeBankBaseline
 from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
 from lightning_tgnn.callbacks.progress_bar import EventProgressBar
 from lightning_tgnn.callbacks.system_monitor import SystemMonitor
+from lightning_tgnn.callbacks.timeline_monitor import TimelineMonitor
 
 __all__ = [
     "AdaptiveMicroBatch",
@@ -14,4 +15,5 @@ __all__ = [
     "EventProgressBar",
     "ExchangeMonitor",
     "SystemMonitor",
+    "TimelineMonitor",
 ]

@@ -4,6 +4,8 @@ from lightning_tgnn.comm.conversations import Conversation, Conversations
 from lightning_tgnn.comm.exchange import Exchange, PendingRows
 from lightning_tgnn.comm.failure import Attendance, PeerFailureError, PeerInterruptError, handle_failure, peer_failure
 from lightning_tgnn.comm.groups import ProcessGroups
+from lightning_tgnn.comm.messages import Message, Messages
+from lightning_tgnn.comm.shared_memory import shared_tensors
 from lightning_tgnn.comm.traffic import Flow, Traffic
 
 __all__ = [
@@ -12,6 +14,8 @@ __all__ = [
     "Conversations",
     "Exchange",
     "Flow",
+    "Message",
+    "Messages",
     "PeerFailureError",
     "PeerInterruptError",
     "PendingRows",
@@ -19,4 +23,5 @@ __all__ = [
     "Traffic",
     "handle_failure",
     "peer_failure",
+    "shared_tensors",
 ]

@@ -16,7 +16,12 @@ from lightning_tgnn.checks import LightningTGNNError
 _KEY = "lightning_tgnn/failure"
 _ROLL_CALL_SECONDS = 3.0
 _ANSWER_SECONDS = 0.5
+_FAILED = "has failed with"
 _SIGNS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
+
+
+_verdicts: list[str] = []
+"""What a roll call of another rank has found. It may end, and take the store along, before this rank has noticed."""
 
 
 class PeerFailureError(LightningTGNNError):
@@ -52,8 +57,9 @@ class Attendance:
         self._rank, self._over = rank, threading.Event()
         store = _store()
         assert store is not None
-        for word in ("call", f"own/{rank}", f"here/{rank}"):
+        for word in ("call", "verdict", f"own/{rank}", f"here/{rank}"):
             store.delete_key(f"{_KEY}/{word}")
+        _verdicts.clear()
         self._thread = threading.Thread(target=self._answer, args=(store,), name="roll call", daemon=True)
         self._thread.start()
         atexit.register(self.end)
@@ -63,6 +69,9 @@ class Attendance:
             while not self._over.wait(_ANSWER_SECONDS):
                 if store.check([f"{_KEY}/call"]):
                     store.set(f"{_KEY}/here/{self._rank}", "1")
+                if store.check([f"{_KEY}/verdict"]):
+                    _verdicts.append(store.get(f"{_KEY}/verdict").decode())
+                    return
 
     def end(self) -> None:
         """Answer no more."""
@@ -97,6 +106,8 @@ def _store() -> dist.Store | None:
 
 def _who_failed(error: BaseException) -> PeerFailureError:
     """Hold a roll call, and return what to raise: whoever neither answers nor has left word is gone."""
+    if _verdicts:  # another rank has held one
+        return _failure(_verdicts[-1])
     store, rank, ranks = _store(), dist.get_rank(), dist.get_world_size()
     assert store is not None
     cure = "resume from the last checkpoint"
@@ -117,16 +128,29 @@ def _who_failed(error: BaseException) -> PeerFailureError:
                     missing.discard(other)
             time.sleep(0.05)
     except Exception:
+        if _verdicts:
+            return _failure(_verdicts[-1])
         said = f"rank 0 has gone, and with it the store through which ranks find each other ({error}); {cure}"
         return PeerFailureError(said)
     finally:
         store.set_timeout(patience)
     if words:
-        interrupted = any(word.startswith(KeyboardInterrupt.__name__) for word in words.values())
-        said = "; ".join(f"rank {other} has failed with {word}" for other, word in words.items())
-        return (PeerInterruptError if interrupted else PeerFailureError)(said)
+        return _told(store, "; ".join(f"rank {other} {_FAILED} {word}" for other, word in words.items()))
     if missing:
         names = ", ".join(f"rank {other}" for other in sorted(missing))
         have = "has" if len(missing) == 1 else "have"
-        return PeerFailureError(f"{names} {have} gone without a word ({error}); {cure}")
+        return _told(store, f"{names} {have} gone without a word ({error}); {cure}")
     return PeerFailureError(f"a connection between ranks broke, though all of them are there ({error}); {cure}")
+
+
+def _told(store: dist.Store, said: str) -> PeerFailureError:
+    """Tell the other ranks what a roll call has found, and return it as an error."""
+    with suppress(Exception):
+        store.set(f"{_KEY}/verdict", said)
+        time.sleep(2 * _ANSWER_SECONDS)  # this rank may take the store along, and others stand waiting still
+    return _failure(said)
+
+
+def _failure(said: str) -> PeerFailureError:
+    is_interrupt = f"{_FAILED} {KeyboardInterrupt.__name__}" in said
+    return (PeerInterruptError if is_interrupt else PeerFailureError)(said)

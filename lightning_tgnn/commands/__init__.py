@@ -22,6 +22,7 @@ Beside the subcommands below there are these, with a --help of their own:
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
   lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
+  lightning-tgnn simulate --strategy pipetgl --stages runs/NAME/version_0   time strategies on any number of ranks
   lightning-tgnn report runs/NAME/version_0                        one HTML page of a run
 """
 
@@ -32,7 +33,7 @@ def _run(name: str, arguments: Sequence[str]) -> None:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    name: partial(_run, name) for name in ("bench", "data", "partition", "predict", "report")
+    name: partial(_run, name) for name in ("bench", "data", "partition", "predict", "report", "simulate")
 }
 
 __all__ = ["COMMANDS", "DESCRIPTION"]

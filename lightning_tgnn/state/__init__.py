@@ -1,8 +1,9 @@
 """Node memory and mailbox: where node state lives and how it is read and written."""
 
 from lightning_tgnn.state.nodes.local import LocalStateStore
+from lightning_tgnn.state.nodes.pipelined import PipelinedStateStore
 from lightning_tgnn.state.nodes.replicated import ReplicatedStateStore
 from lightning_tgnn.state.nodes.sharded import ShardedStateStore
 from lightning_tgnn.state.replicas.sum import CachedReplicaSum
 
-__all__ = ["CachedReplicaSum", "LocalStateStore", "ReplicatedStateStore", "ShardedStateStore"]
+__all__ = ["CachedReplicaSum", "LocalStateStore", "PipelinedStateStore", "ReplicatedStateStore", "ShardedStateStore"]

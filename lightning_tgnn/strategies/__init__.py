@@ -4,12 +4,21 @@ from lightning_tgnn.strategies.cdfgnn import CDFGNNStrategy
 from lightning_tgnn.strategies.depcache import DepCacheStrategy
 from lightning_tgnn.strategies.depcomm import DepCommStrategy
 from lightning_tgnn.strategies.names import register
+from lightning_tgnn.strategies.pipetgl import PipeTGLStrategy
 from lightning_tgnn.strategies.planned import PlannedStrategy
 from lightning_tgnn.strategies.sven import SvenStrategy
 
 register("sven", SvenStrategy, description="Sharded node state, exchanged without redundancy")
 register("depcomm", DepCommStrategy, description="Sharded node state, updated by its owners")
 register("depcache", DepCacheStrategy, description="The whole node state on every rank")
+register("pipetgl", PipeTGLStrategy, description="A pipeline over batches, with exact node memory")
 register("cdfgnn", CDFGNNStrategy, description="Full-batch training on a cached vertex-cut")
 
-__all__ = ["CDFGNNStrategy", "DepCacheStrategy", "DepCommStrategy", "PlannedStrategy", "SvenStrategy"]
+__all__ = [
+    "CDFGNNStrategy",
+    "DepCacheStrategy",
+    "DepCommStrategy",
+    "PipeTGLStrategy",
+    "PlannedStrategy",
+    "SvenStrategy",
+]

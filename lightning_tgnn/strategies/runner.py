@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.comm import Exchange, ProcessGroups
+from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
 from lightning_tgnn.strategies.parts.orders import PipelinedOrder
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
@@ -78,6 +78,13 @@ class PlanRunner(SupervisedStrategy):
         return RankLayout.of(self.world_size, per_host=max(self.num_processes, 1), families=families)
 
     @property
+    def ranks_per_batch(self) -> int:
+        """How many ranks share a global batch."""
+        assert self.lightning_module is not None
+        plan = self.planned or self.plan(self.lightning_module, self.lightning_module.trainer)
+        return plan.schedule.global_batch_size(plan.layout, 1)
+
+    @property
     def staleness(self) -> int:
         """Steps by which gradients come late."""
         return 0 if self._updates is None else self._updates.delay
@@ -136,6 +143,7 @@ class PlanRunner(SupervisedStrategy):
             exchange=self.exchange,
             group_of=self._groups.of,
             broadcast=self.broadcast,
+            messages=self._messages,
             send_gradients=self._send_gradients,
         )
         if before is None or before.store is not plan.store:
@@ -145,6 +153,12 @@ class PlanRunner(SupervisedStrategy):
             self._updates = plan.updates.open(run, may_be_unused=may_be_unused)
         self.planned = plan
         return run
+
+    def _messages(self, family: str) -> Messages:
+        assert self._groups is not None
+        ranks = self._groups.layout.group_of(family, self.global_rank)
+        traffic = self.exchange.traffic if family == STATE else None
+        return Messages(ranks, self.global_rank, self._groups.of(family), self.root_device, traffic)
 
     def _send_gradients(self) -> None:
         if self._updates is not None:
@@ -174,7 +188,21 @@ class PlanRunner(SupervisedStrategy):
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
         assert self._state is not None
+        assert self._updates is not None
         self._state.begin_turn()
+        self._updates.begin_turn(len(batch) if hasattr(batch, "__len__") else 1)
+
+    @override
+    def on_validation_start(self) -> None:
+        super().on_validation_start()
+        if self._updates is not None:
+            self._updates.show()
+
+    @override
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        if self._updates is not None:
+            self._updates.show()
+        return super().lightning_module_state_dict()
 
     @override
     def pre_backward(self, closure_loss: Tensor) -> None:
@@ -208,10 +236,11 @@ class PlanRunner(SupervisedStrategy):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
-        checkpoint[_CHECKPOINT_KEY] = state = self.strategy_state()
+        checkpoint[_CHECKPOINT_KEY] = self.strategy_state()
+        assert self._updates is not None
         task: object = self.lightning_module
         if isinstance(task, ChecksGradients):  # on all ranks alike: these are means over the ranks
-            task.check_saved_gradients(state["gradients"])
+            task.check_saved_gradients(self._updates.pending_gradients())
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     @override

@@ -29,6 +29,7 @@ from lightning_tgnn.types import (
     Snapshot,
     StreamInfo,
     datamodule_of,
+    ranks_per_batch,
     shares_node_state,
 )
 
@@ -243,7 +244,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             **self.resumption(),
             # What answers from the checkpoint alone need, beside the task's name: how to come by its stream again.
             "data": dict(data.recipe) if isinstance(data, NamedData) else None,
-            "global_batch_size": batch_size * self.trainer.world_size,
+            "global_batch_size": batch_size * ranks_per_batch(self.trainer.strategy),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

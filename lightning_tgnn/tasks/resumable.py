@@ -12,7 +12,7 @@ from lightning_tgnn.files.best_checkpoint import carry_best
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optimizer_settings, take_changed_options
 from lightning_tgnn.tasks.trained_task import TrainedTask
-from lightning_tgnn.types import BatchedData, FixedSettings, datamodule_of
+from lightning_tgnn.types import BatchedData, FixedSettings, datamodule_of, ranks_per_batch
 
 CURE = "give that, or leave the checkpoint out to train anew"
 
@@ -85,7 +85,7 @@ class ResumableTask(TrainedTask):
         size = saved.get("global_batch_size")  # 0 where it was not known
         if training and self._fit_progress.is_within_epoch and size and isinstance(data, BatchedData):
             # The loader would refuse it as well, but later than schedules of another length, which follow from it.
-            check_global_batch_size(size, data.batch_size, self.trainer.world_size)
+            check_global_batch_size(size, data.batch_size, ranks_per_batch(self.trainer.strategy))
         self._optimizers_saved = saved.get("optimizers") if training else None
         carry_best(checkpoint, self.trainer)
 

@@ -9,7 +9,10 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.progress import _ProcessedTracker
 from torch import Tensor
+
+from lightning_tgnn.types import CountingLoader
 
 
 class FitProgress:
@@ -98,6 +101,11 @@ class _Loaded:
 def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:
     loop = fit.epoch_loop
     assert fit._data_fetcher is not None
+    loader = loop.trainer.train_dataloader
+    if isinstance(loader, CountingLoader) and loop.trainer.num_training_batches == len(loader):
+        # Other numbers of ranks play as many batches in other numbers of turns.
+        played = len(loader) - loader.turns_left
+        loop.batch_progress.current = _ProcessedTracker(played, played, played, played)
     ends_in_validation = loop._should_check_val_fx(fit._data_fetcher)
     to_validate = ends_in_validation and not validated
     loop.val_loop._restart_stage = RestartStage.RESTARTED_MID_EVALUATION if to_validate else RestartStage.NONE

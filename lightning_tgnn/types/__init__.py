@@ -11,7 +11,7 @@ from lightning_tgnn.types.data_modules import (
     StreamData,
     datamodule_of,
 )
-from lightning_tgnn.types.exchange import ExchangingStore, RowExchange, RowHandle
+from lightning_tgnn.types.exchange import ExchangingStore, MessageExchange, RowExchange, RowHandle
 from lightning_tgnn.types.graphs import (
     CuttableLoader,
     GraphInfo,
@@ -39,8 +39,24 @@ from lightning_tgnn.types.node_state import (
 )
 from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
 from lightning_tgnn.types.queries import QueryBatch, RootBatch
-from lightning_tgnn.types.run import Broadcast, OpenState, Run, SharesNodeState, WeightUpdates, shares_node_state
-from lightning_tgnn.types.schedule import Pass, PlannedPart, PrefetchingLoader, Schedule, ScheduledLoader, Turn
+from lightning_tgnn.types.run import (
+    Broadcast,
+    OpenState,
+    Run,
+    SharesNodeState,
+    WeightUpdates,
+    ranks_per_batch,
+    shares_node_state,
+)
+from lightning_tgnn.types.schedule import (
+    CountingLoader,
+    Pass,
+    PlannedPart,
+    PrefetchingLoader,
+    Schedule,
+    ScheduledLoader,
+    Turn,
+)
 from lightning_tgnn.types.stages import (
     NodeStateTask,
     OrderedTask,
@@ -51,7 +67,7 @@ from lightning_tgnn.types.stages import (
     missing_stages,
 )
 from lightning_tgnn.types.tasks import ChecksGradients, DrawsNegatives, MeasuredTask, TellsStages
-from lightning_tgnn.types.temporal import EventBatch, SampledRoots, SharedBatch, StreamInfo
+from lightning_tgnn.types.temporal import EventBatch, SampledRoots, SharedBatch, StreamInfo, Surroundings
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [
@@ -61,6 +77,7 @@ __all__ = [
     "CatchUpLoader",
     "ChecksGradients",
     "CommitHandle",
+    "CountingLoader",
     "CuttableLoader",
     "DrawsNegatives",
     "EventBatch",
@@ -72,6 +89,7 @@ __all__ = [
     "HoldingStore",
     "KnownData",
     "MeasuredTask",
+    "MessageExchange",
     "NamedData",
     "NodeStateTask",
     "OpenState",
@@ -111,6 +129,7 @@ __all__ = [
     "StreamData",
     "StreamInfo",
     "Subgraph",
+    "Surroundings",
     "TellsStages",
     "TensorFields",
     "TracksAccuracy",
@@ -121,5 +140,6 @@ __all__ = [
     "datamodule_of",
     "has_stages",
     "missing_stages",
+    "ranks_per_batch",
     "shares_node_state",
 ]

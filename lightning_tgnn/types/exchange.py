@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 
@@ -57,6 +58,46 @@ class RowExchange(Protocol):
 
     def with_gradient(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> Tensor:
         """Exchange rows and let their gradients find the way back; arguments as in `start`."""
+        ...
+
+
+class MessageExchange(Protocol):
+    """Sends tensors to single ranks of a group and receives theirs; nobody else has to take part."""
+
+    @property
+    def ranks(self) -> int:
+        """Size of the group."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """Own place in it, from 0."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors are."""
+        ...
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which this rank has stood waiting for messages."""
+        ...
+
+    def send(self, values: Tensor, place: int, operation: str) -> None:
+        """Start to send a tensor to the rank at ``place``; it must not be changed before `flush`."""
+        ...
+
+    def receive(self, values: Tensor, place: int, operation: str) -> RowHandle:
+        """Start to receive a tensor from the rank at ``place`` into ``values``, which has its type and shape."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until all that has been sent has left."""
+        ...
+
+    def barrier(self) -> None:
+        """Return once all ranks of the group have come here."""
         ...
 
 

@@ -6,7 +6,7 @@ Letters: those of `lightning_tgnn.types.temporal`, and ``M`` mails per mailbox.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -55,6 +55,12 @@ class StateRows(TensorFields):
     mail_time: Tensor
     mail_event: Tensor
     mail_count: Tensor
+
+    def split(self, count: int) -> tuple[StateRows, StateRows]:
+        """Return the first ``count`` rows, and the others."""
+        tables = {held.name: getattr(self, held.name) for held in fields(self)}
+        first = StateRows(**{name: table[:count] for name, table in tables.items()})
+        return first, StateRows(**{name: table[count:] for name, table in tables.items()})
 
 
 class UpdatedRows(NamedTuple):

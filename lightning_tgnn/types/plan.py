@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.outline import Outline, Stage
 from lightning_tgnn.types.run import OpenState, Run, WeightUpdates
 from lightning_tgnn.types.schedule import PlannedPart, Schedule
 from lightning_tgnn.types.stages import NodeStateTask, StageOrder
 
 
 class StorePart(PlannedPart, ABC):
-    """Where state lives, and how it moves."""
+    """Where state lives, and how it moves.
+
+    Attributes:
+        travels: How ``"rows"`` that are read and ``"updates"`` that are written travel, as in
+            `lightning_tgnn.types.outline.Stage`; nothing of what is at hand.
+    """
+
+    travels: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def open(self, run: Run) -> OpenState:
@@ -32,6 +42,14 @@ class OrderPart(PlannedPart, ABC):
             task: The run's task, with its store behind it; None where it has no stages on node state.
         """
 
+    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+        """Return the stages of a turn up to where the backward pass begins, which waits for the last of them.
+
+        Raises:
+            InvalidArgumentError: The order does not say them.
+        """
+        raise InvalidArgumentError(_no_outline("order", self))
+
 
 class UpdatesPart(PlannedPart, ABC):
     """When weights change, and from which gradients."""
@@ -44,6 +62,19 @@ class UpdatesPart(PlannedPart, ABC):
             run: What begins.
             may_be_unused: Whether a step may leave parameters out.
         """
+
+    def outline(self, name: str, stages: Sequence[Stage], layout: RankLayout) -> Outline:
+        """Return what turns consist of, with the stages of the updates.
+
+        Args:
+            name: Of the plan.
+            stages: Of its order.
+            layout: Its ranks.
+
+        Raises:
+            InvalidArgumentError: The updates do not say their stages.
+        """
+        raise InvalidArgumentError(_no_outline("updates", self))
 
 
 @dataclass(frozen=True)
@@ -87,6 +118,20 @@ class Plan:
                 offering = _OFFERED_BY.get(missing[0], "another part")
                 raise InvalidArgumentError(refusal(name, requirement, type(part).__name__, f"take {offering}"))
 
+    def outline(self, name: str = "plan") -> Outline:
+        """Return what turns consist of: what the simulator times and the validator proves.
+
+        Raises:
+            InvalidArgumentError: The order or the updates do not say their stages.
+        """
+        return self.updates.outline(name, self.order.stages(self.store), self.layout)
+
+
+def _no_outline(kind: str, part: PlannedPart) -> str:
+    method = "stages" if kind == "order" else "outline"
+    cure = f"give {type(part).__name__} a method {method}"
+    return refusal(kind, "a part that says its stages, to be simulated", type(part).__name__, cure)
+
 
 _KINDS: dict[str, type] = {"schedule": Schedule, "store": StorePart, "order": OrderPart, "updates": UpdatesPart}
 _EXAMPLES = {
@@ -99,6 +144,9 @@ _OFFERED_BY = {
     "events": "a schedule of events, such as DataParallel",
     "graph": "the schedule WholeGraph",
     "rows": "a store of node state, such as Sharded or Replicated",
+    "rows ahead": "the store HostMemory, or the order InOrder",
+    "pipeline": "the schedule RoundRobin, or another store and other updates",
+    "shared batches": "the schedule DataParallel, or the store HostMemory",
     "pieces": "a store that hands out rows in pieces, such as Sharded, or the order InOrder",
     "owners": "a store whose rows have owners, such as Sharded, or the order InOrder",
     "sums": "the store VertexCut, or parts for event streams",

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from lightning_tgnn.types.exchange import RowExchange
+from lightning_tgnn.types.exchange import MessageExchange, RowExchange
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.schedule import Schedule
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
+    from lightning.pytorch.strategies import Strategy
     from torch.distributed import ProcessGroup
     from torch.nn.parallel import DistributedDataParallel
     from torch.optim import Optimizer
@@ -44,6 +45,7 @@ class Run:
         exchange: Between the ranks that share state.
         group_of: Returns this rank's process group of a family of the layout; None where it is alone.
         broadcast: Sends a value from rank 0 to all.
+        messages: Returns the way to single ranks of this rank's group of a family of the layout.
         send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
     """
 
@@ -56,6 +58,7 @@ class Run:
     exchange: RowExchange
     group_of: Callable[[str], ProcessGroup | None]
     broadcast: Broadcast
+    messages: Callable[[str], MessageExchange]
     send_gradients: Callable[[], None]
 
     @property
@@ -136,7 +139,7 @@ class WeightUpdates(Protocol):
         """
         ...
 
-    def attach(self, task: pl.LightningModule, model: DistributedDataParallel, pending: Mapping[str, Tensor]) -> None:
+    def attach(self, task: pl.LightningModule, model: DistributedDataParallel, pending: Mapping[str, Any]) -> None:
         """Follow a model from here on.
 
         Args:
@@ -144,6 +147,10 @@ class WeightUpdates(Protocol):
             model: The same, wrapped by DistributedDataParallel.
             pending: What `state_dict` returned in the run that this one continues; empty for none.
         """
+        ...
+
+    def begin_turn(self, events: int) -> None:
+        """Take note of a turn of training that is about to begin, and of the events that this rank has in it."""
         ...
 
     def before_backward(self) -> None:
@@ -163,6 +170,13 @@ class WeightUpdates(Protocol):
         """
         ...
 
+    def show(self) -> None:
+        """Have the weights and the state of the optimizer that a checkpoint or a validation sees, until the next turn.
+
+        They are equal on all ranks, which have to call it together.
+        """
+        ...
+
     def forget(self) -> None:
         """Drop what is still to be applied: other weights have been loaded."""
         ...
@@ -171,8 +185,12 @@ class WeightUpdates(Protocol):
         """Form what is still to be applied, while all ranks are there."""
         ...
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what is still to be applied; on all ranks."""
+        ...
+
+    def pending_gradients(self) -> Mapping[str, Tensor]:
+        """Return gradients still to be applied of which `show` has not made weights; the same on all ranks."""
         ...
 
 
@@ -189,3 +207,18 @@ class SharesNodeState(Protocol):
 def shares_node_state(strategy: object) -> bool:
     """Return whether the ranks of a strategy share one node state."""
     return isinstance(strategy, SharesNodeState) and strategy.shares_node_state
+
+
+@runtime_checkable
+class DealsBatches(Protocol):
+    """A strategy whose ranks may have batches of their own."""
+
+    @property
+    def ranks_per_batch(self) -> int:
+        """How many ranks share a global batch."""
+        ...
+
+
+def ranks_per_batch(strategy: Strategy) -> int:
+    """Return how many ranks of a strategy share a global batch: all, where it does not say."""
+    return strategy.ranks_per_batch if isinstance(strategy, DealsBatches) else getattr(strategy, "world_size", 1)

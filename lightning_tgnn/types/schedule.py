@@ -18,11 +18,13 @@ class Pass:
         num_events: How many events there are; turns count them from 0.
         batch_size: Events per rank and turn.
         epoch: Of training; None in evaluation.
+        first: Where it begins: events before have been played by other numbers of ranks.
     """
 
     num_events: int
     batch_size: int
     epoch: int | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class Turn:
         reads: Whether node state is read.
         writes: Whether it is written.
         resets: Whether it is empty before this turn.
+        before: The global batch that is played right before this one on the same copy, where another rank plays it;
+            None where every rank plays what comes before.
+        after: The one that is played right after it, likewise.
     """
 
     events: range
@@ -48,6 +53,8 @@ class Turn:
     reads: bool = True
     writes: bool = True
     resets: bool = False
+    before: range | None = None
+    after: range | None = None
 
 
 class PlannedPart:
@@ -77,6 +84,10 @@ class Schedule(PlannedPart, ABC):
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
         """Return the events of a global batch."""
 
+    def batches_per_turn(self, layout: RankLayout) -> int:
+        """Return how many global batches all ranks play in a turn."""
+        return 1
+
     @abstractmethod
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank, made when they are asked for: a run goes on with any of them by its index."""
@@ -92,6 +103,20 @@ class ScheduledLoader(Protocol):
         Raises:
             InvalidArgumentError: The ranks or the number of events do not fit.
         """
+        ...
+
+
+@runtime_checkable
+class CountingLoader(Protocol):
+    """A loader that knows how much of an epoch is still to come, where it goes on in the middle of one."""
+
+    @property
+    def turns_left(self) -> int:
+        """Turns of this epoch that are still to come."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the turns of a whole epoch."""
         ...
 
 

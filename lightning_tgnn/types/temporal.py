@@ -52,6 +52,21 @@ class StreamInfo:
 
 
 @dataclass(frozen=True, repr=False)
+class Surroundings(TensorFields):
+    """What a batch of a pipeline has in common with the batches around it, which other ranks play.
+
+    Attributes:
+        changed: int64 [C], distinct nodes whose rows the batch before changes.
+        received: int64 [D], ascending, nodes that both this batch and the one before write.
+        passed_on: int64 [D'], ascending, nodes that both this batch and the one after write.
+    """
+
+    changed: Tensor
+    received: Tensor
+    passed_on: Tensor
+
+
+@dataclass(frozen=True, repr=False)
 class SharedBatch(TensorFields):
     """What the schedule makes of a batch: its place in the stream, and the global batch of which it is a rank's part.
 
@@ -66,6 +81,7 @@ class SharedBatch(TensorFields):
         changed: int64 [C], distinct nodes whose rows the global batch changes, on whatever rank; [0] where the whole
             global batch is this batch.
         upcoming: int64 [U'], ``nodes`` of this rank's next batch, for stores that fetch ahead; [0] where not known.
+        around: The batches of other ranks before and after this one; None where there is none before.
     """
 
     first: int
@@ -75,6 +91,7 @@ class SharedBatch(TensorFields):
     labelled: float = 1.0
     changed: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     upcoming: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    around: Surroundings | None = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,9 +15,9 @@ HIDDEN, CLASSES, FEATURES = 64, 10, 64
 
 
 def ours(graph):
-    part = GraphLoader(WholeGraph(graph, graph.weights("symmetric")), "train", 0).part
+    subgraph = GraphLoader(WholeGraph(graph, graph.weights("symmetric")), "train", 0).subgraph
     model = GCN(FEATURES, HIDDEN, CLASSES, 2, 0.0, layer_norm=False)
-    return model, lambda: model(part, alone)
+    return model, lambda: model(subgraph, alone)
 
 
 def pyg(graph):

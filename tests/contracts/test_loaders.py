@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_tgnn import FullGraphDataModule, TemporalDataModule
-from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.types import RankLayout
 from tests.data.example_streams import random_store
@@ -21,12 +21,17 @@ def store():
     return random_store(97, num_nodes=12, edge_dim=2)
 
 
-def events(split, rank, ranks, *, global_batch=16, **options):
-    settings = {"num_neighbors": 2, "num_eval_negatives": 3, "batch_size": global_batch // ranks, **options}
+def events(split, rank, ranks, *, global_batch=16, schedule=DataParallel(), **options):  # noqa: B008
+    size = global_batch // ranks if schedule == DataParallel() else global_batch
+    settings = {"num_neighbors": 2, "num_eval_negatives": 3, "batch_size": size, **options}
     data = TemporalDataModule(store(), **settings)
     data.sampled_roots = "all"
     loader = getattr(data, f"{split}_dataloader")()
-    return loader.follow(DataParallel(), RankLayout.of(ranks), rank)
+    return loader.follow(schedule, RankLayout.of(ranks), rank)
+
+
+def in_turn(split, rank, ranks, **options):
+    return events(split, rank, ranks, global_batch=5, schedule=RoundRobin(), **options)
 
 
 @cache
@@ -56,7 +61,7 @@ AHEAD = tuple(
     for presample in ("off", "epoch")
 )
 # A new loader is added here in a line.
-LOADERS = {"events": Loaders(events, AHEAD), "graph": Loaders(whole_graph)}
+LOADERS = {"events": Loaders(events, AHEAD), "in turn": Loaders(in_turn, AHEAD[::3]), "graph": Loaders(whole_graph)}
 CASES = [
     (name, ranks, number)
     for name, kind in LOADERS.items()
@@ -84,7 +89,7 @@ def values(batch):
 @cache
 def uninterrupted(name, split, rank, ranks, epoch):
     """Return the batches of an epoch, each made when it is asked for, by a loader that was never stopped."""
-    loader = LOADERS[name].make(split, rank, ranks, **({"num_workers": 0} if name == "events" else {}))
+    loader = LOADERS[name].make(split, rank, ranks, **({} if name == "graph" else {"num_workers": 0}))
     loader.set_epoch(epoch)
     return [values(batch) for batch in loader]
 
@@ -160,7 +165,7 @@ def test_an_epoch_that_is_told_again_changes_nothing(name):
 
 @of_every_kind
 def test_epochs_of_training_differ_and_those_of_evaluation_do_not(name):
-    for split, same in (("train", False), ("val", name == "events")):  # a graph is not drawn in evaluation
+    for split, same in (("train", False), ("val", name != "graph")):  # a graph is not drawn in evaluation
         assert (uninterrupted(name, split, 0, 1, 0) == uninterrupted(name, split, 0, 1, 1)) == same
 
 
@@ -195,3 +200,25 @@ def test_other_ranks_go_on_where_the_global_batch_is_the_same(ranks, others):
         resumed = events("train", rank, others)
         resumed.load_state_dict(loader.state_dict())
         assert rest_of(resumed) == uninterrupted("events", "train", rank, others, 0)[2:]
+
+
+@pytest.mark.parametrize("others", range(1, 5))
+@pytest.mark.parametrize("ranks", range(1, 5))
+def test_other_ranks_that_take_turns_go_on_with_the_next_batch(ranks, others):
+    played, whole = 2, uninterrupted("in turn", "train", 0, 1, 0)
+    loader = in_turn("train", 0, ranks)
+    iterator = iter(loader)
+    for _ in range(played):
+        next(iterator)
+    following = []
+    for rank in range(others):
+        resumed = in_turn("train", rank, others)
+        resumed.load_state_dict(loader.state_dict())
+        assert resumed.state_dict()["batches"] == played * ranks
+        following.append(rest_of(resumed))
+        assert resumed.turns_left == 0
+        assert resumed.state_dict()["batches"] >= len(whole)
+        resumed.set_epoch(1)
+        assert resumed.turns_left == len(resumed)
+    found = [batch["events"][1] for turn in zip(*following, strict=True) for batch in turn]
+    assert [events for events in found if events] == [batch["events"][1] for batch in whole[played * ranks :]]

@@ -1,13 +1,14 @@
 """The contract of `Schedule`, against plain lists."""
 
 from collections import defaultdict
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.schedules import DataParallel, WholeGraph
+from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import Pass, PlannedPart, RankLayout, Turn
 
@@ -25,12 +26,26 @@ def data_parallel(ranks, over):
     return table
 
 
+def round_robin(ranks, over):
+    """Return the turns of all ranks: batches are dealt like cards; who gets none in the last round looks on."""
+    events, size = list(range(over.num_events)), over.batch_size
+    batches = [events[start : start + size] for start in range(0, len(events), size)]
+    table = [[] for _ in range(ranks)]
+    for first in range(0, len(batches), ranks):
+        for rank in range(ranks):
+            own = batches[first + rank] if first + rank < len(batches) else []
+            resets = first == 0 and over.epoch is not None
+            of = own or batches[-1]
+            table[rank].append({"events": own, "of": of, "draw": over.epoch, "ranks": 1, "resets": resets})
+    return table
+
+
 def whole_graph(ranks, over):
     return [[{"events": [], "of": [], "draw": over.epoch, "ranks": ranks, "resets": False}] for _ in range(ranks)]
 
 
 # A new schedule is added here in a line: its turns as plain lists, and how often an epoch trains each event.
-SCHEDULES = {DataParallel(): (data_parallel, 1), WholeGraph(): (whole_graph, 0)}
+SCHEDULES = {DataParallel(): (data_parallel, 1), RoundRobin(): (round_robin, 1), WholeGraph(): (whole_graph, 0)}
 OF_EVENTS = [schedule for schedule, (_, times) in SCHEDULES.items() if times]
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
@@ -98,10 +113,10 @@ def test_every_event_is_trained_as_often_as_it_says_and_written_once_a_copy(sche
 @check
 def test_global_batches_follow_each_other(schedule, run):
     layout, over = run
-    for turns in all_turns(schedule, layout, over):
-        assert [event for turn in turns for event in turn.of] == list(range(over.num_events))
-        assert all(len(turn.of) <= schedule.global_batch_size(layout, over.batch_size) for turn in turns)
-        assert all(set(turn.events) <= set(turn.of) for turn in turns)
+    in_order = [turn for at_once in zip(*all_turns(schedule, layout, over), strict=True) for turn in at_once]
+    assert [event for of, _ in groupby(turn.of for turn in in_order) for event in of] == list(range(over.num_events))
+    assert all(len(turn.of) <= schedule.global_batch_size(layout, over.batch_size) for turn in in_order)
+    assert all(set(turn.events) <= set(turn.of) for turn in in_order)
 
 
 @of_events
@@ -113,9 +128,11 @@ def test_shares_make_the_mean_of_the_global_batch(schedule, run):
     def mean(events):
         return sum(values[event] for event in events) / len(events) if events else 0.0
 
-    for turns in zip(*all_turns(schedule, layout, over), strict=True):
-        of, ranks = turns[0].of, turns[0].ranks
-        assert all(turn.of == of and turn.ranks == ranks for turn in turns)
+    at_once = zip(*all_turns(schedule, layout, over), strict=True)
+    for of, sharing in (found for turns in at_once for found in groupby(turns, attrgetter("of"))):
+        turns = list(sharing)
+        ranks = turns[0].ranks
+        assert all(turn.ranks == ranks for turn in turns)
         shares = [len(turn.events) * turn.ranks / len(of) for turn in turns]
         assert sum(shares) / ranks == pytest.approx(1)
         found = sum(mean(turn.events) * share for turn, share in zip(turns, shares, strict=True)) / ranks

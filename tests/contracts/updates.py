@@ -10,7 +10,7 @@ from typing_extensions import get_protocol_members
 
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.comm import Exchange, ProcessGroups
+from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
 from lightning_tgnn.strategies.parts import MeanGradients
 from lightning_tgnn.types import RankLayout, Run, WeightUpdates
 
@@ -268,6 +268,7 @@ def open_rank(name, case, groups, rank, count):
         exchange=Exchange(),
         group_of={"gradients": groups.of(str(count))}.get,
         broadcast=lambda value: value,
+        messages=lambda family: Messages(tuple(range(count)), rank, groups.of(str(count))),
         send_gradients=lambda: None,
     )
     return Rank(UPDATES[name], case, run, groups.of(str(count)))

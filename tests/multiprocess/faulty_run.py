@@ -9,13 +9,23 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy, cli
+from lightning_tgnn import (
+    CDFGNNStrategy,
+    FullGraphDataModule,
+    LinkPrediction,
+    NodeClassification,
+    PipeTGLStrategy,
+    SvenStrategy,
+    cli,
+)
 from lightning_tgnn.__main__ import main as command
-from lightning_tgnn.comm import Exchange
+from lightning_tgnn.comm import Exchange, Messages, failure
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from tests.multiprocess.training import build
 
+# All ranks are here: who is gone shows sooner than on machines far apart.
+failure._ROLL_CALL_SECONDS, failure._ANSWER_SECONDS = 2.0, 0.25
 RANKS = 3
 VICTIM = 1
 CALLS_BEFORE = 12
@@ -46,6 +56,9 @@ def break_at(where, how):
 
     if where == "all_reduce":
         GradientSync._answer = counted(GradientSync._answer)
+    elif where.startswith(("send ", "receive ")):
+        method, operation = where.split(" ", 1)
+        setattr(Messages, method, counted(getattr(Messages, method), lambda *arguments: arguments[-1] == operation))
     elif where == "loss":
         LinkPrediction.loss = counted(LinkPrediction.loss)
     else:
@@ -69,6 +82,14 @@ def sven(folder):
     return runner.global_step
 
 
+def pipetgl(folder):
+    data, task = build("tgn", 8, task_class=LinkPrediction)
+    keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
+    runner, resume = trainer(folder, PipeTGLStrategy(timeout=timedelta(seconds=20)), [keep], max_epochs=4)
+    runner.fit(task, datamodule=data, ckpt_path=resume)
+    return runner.global_step
+
+
 def cdfgnn(folder, callbacks=()):
     torch.manual_seed(1)
     data = FullGraphDataModule(generate_graph(60, 300, 3, 7, seed=2))
@@ -82,5 +103,5 @@ def cdfgnn(folder, callbacks=()):
 def main(run, where, how, folder):
     if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
         break_at(where, how)
-    cli.TGNNCommand = lambda words: print("finished", {"sven": sven, "cdfgnn": cdfgnn}[run](folder))
+    cli.TGNNCommand = lambda words: print("finished", {"sven": sven, "pipetgl": pipetgl, "cdfgnn": cdfgnn}[run](folder))
     command(["fit", run])  # which says what is wrong

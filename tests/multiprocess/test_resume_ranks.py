@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.optim.lr_scheduler import OneCycleLR
 
-from lightning_tgnn import DepCacheStrategy, DepCommStrategy, SvenStrategy
+from lightning_tgnn import DepCacheStrategy, DepCommStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.checks import CheckpointError
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import QuietLinks, as_torchrun, build, fit
@@ -19,8 +19,9 @@ STRATEGIES = {
     "sven, staleness 0": lambda: SvenStrategy(partition="reflexbicut", micro_batches=1, staleness=0),
     "depcomm": lambda: DepCommStrategy(partition="range"),
     "depcache": DepCacheStrategy,
+    "pipetgl": PipeTGLStrategy,
 }
-GLOBAL_BATCH = 24
+GLOBAL_BATCH, OWN_BATCH = 24, 6
 STEP = 9  # in the middle of the second epoch
 
 
@@ -34,8 +35,13 @@ def options(name):
     return {"task_class": QuietLinks, "dropout": 0.3, "lr_scheduler": schedule}
 
 
+def batch_size(ranks, name):
+    """Ranks share a global batch, or take turns with whole ones."""
+    return OWN_BATCH if name == "pipetgl" else GLOBAL_BATCH // ranks
+
+
 def prepare(ranks, name, model="tgn"):
-    data, task = build(model, GLOBAL_BATCH // ranks, **options(name))
+    data, task = build(model, batch_size(ranks, name), **options(name))
     pl.seed_everything(3, verbose=False)
     return data, task
 
@@ -77,9 +83,11 @@ def fewer(rank, ranks, folder):
         if rank == 0:
             assert all(torch.equal(state[key], saved[key]) for key in STATE), name
         resumed = fit(*prepare(ranks, name), strategy(), ranks, epochs=3, ckpt_path=path)
-        assert len(resumed["losses"]) == 18 - STEP, name
+        # 23 batches of an epoch, 12 of which have been played in 3 turns of its 6.
+        assert len(resumed["losses"]) == ({2: 6 + 12, 1: 11 + 23}[ranks] if name == "pipetgl" else 18 - STEP), name
         data, task = build("tgn", 4, **options(name))
-        with pytest.raises(CheckpointError, match=rf"batch_size.* must be 24 .* of this epoch, got {4 * ranks};"):
+        saved, given = (6, 4) if name == "pipetgl" else (24, 4 * ranks)
+        with pytest.raises(CheckpointError, match=rf"batch_size.* must be {saved} .* of this epoch, got {given};"):
             fit(data, task, strategy(), ranks, epochs=3, ckpt_path=path)
     return True
 

@@ -1,5 +1,6 @@
 """The monitor on two ranks under every strategy: figures are those of all ranks, each row and each score once."""
 
+import json
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -17,7 +18,9 @@ from lightning_tgnn import (
     NodeClassification,
     SvenStrategy,
     SystemMonitor,
+    TimelineMonitor,
 )
+from lightning_tgnn.algorithms.schedules.painter import chrome_trace
 from lightning_tgnn.commands.report.run_log import read_run
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
@@ -45,10 +48,12 @@ class Entries(Callback):
 def monitored(name, folder, monitor):
     logger, entries = TensorBoardLogger(folder, name, version=0), Entries()
     data, task = build("tgn", 24 // RANKS)
-    outcome = fit(data, task, STRATEGIES[name](), RANKS, callbacks=[monitor, entries], logger=logger)
+    timeline = TimelineMonitor(turns=3, first=2)
+    outcome = fit(data, task, STRATEGIES[name](), RANKS, callbacks=[monitor, timeline, entries], logger=logger)
     logger.finalize("success")
     return {
         "losses": outcome["losses"],
+        "timeline": timeline.timeline,
         "latest": monitor.latest,
         "seconds": set(monitor.seconds),
         "written": entries.written,
@@ -174,3 +179,15 @@ def test_the_projector_has_the_vertices_of_all_ranks(ranks, folder):
     rows, points = projected(Path(folder) / "cdfgnn")
     assert rows == [["node", "label"], *([str(node), str(int(graph.labels[node]))] for node in last)]
     assert points.shape == (len(last), int(graph.labels.max()) + 1)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_timelines_have_the_stages_of_all_ranks(ranks, folder, name):
+    first, second = (answer[name]["timeline"] for answer in ranks)
+    assert chrome_trace(first) == chrome_trace(second)
+    for rank in range(RANKS):
+        own = first.of(ranks=[rank])
+        assert {"fetch", "update", "embed", "score", "write", "backward", "step"} <= {own.stages[s] for s in own.stage}
+        assert set(own.turn) == {2, 3, 4}
+    assert json.loads((Path(folder) / name / "version_0" / "timeline.json").read_text()) == chrome_trace(first)
+    assert "timeline" in logged(folder, name)

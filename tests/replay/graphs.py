@@ -36,8 +36,9 @@ class Graphs:
     def over(self, epoch):
         return Pass(0, 0, epoch)
 
-    def turn(self, turns, number):
-        """Return loss and gradient of each rank."""
+    def turn(self, turns, number, weights):
+        """Return the loss of each rank, with its gradients in ``weights``."""
+        weights.before(number, 0)
         if self.is_adaptive and self.accuracy is not None:
             self.threshold = self.controller.update(self.accuracy)
         loaders = self.loaders(self.data.train_dataloader())
@@ -50,8 +51,10 @@ class Graphs:
             return loss, gradient(loss, task)
 
         outcomes = self.together(step, loaders)
+        for rank, (_, gradients) in enumerate(outcomes):
+            weights.after(number, rank, True, gradients)
         self.accuracy = sum(task.train_accuracy for task in self.tasks) / len(self.tasks)
-        return outcomes
+        return [loss for loss, _ in outcomes]
 
     def validate(self):
         """Return the figures over the vertices of all ranks."""

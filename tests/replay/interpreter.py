@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import torch
 
 from tests.replay.graphs import Graphs
-from tests.replay.streams import Streams, trained
+from tests.replay.streams import Streams
+from tests.replay.weights import weights_of
 
 
 @dataclass
@@ -33,32 +34,23 @@ class Replay:
     figures: dict
 
 
-def replay(plan, task, data, epochs):
+def replay(plan, task, data, epochs, *, clip=None, accumulate=1):
     """Train a task that nobody has trained, as a plan says, and validate it."""
     make_acquainted(task, data)
-    optimizer = task.configure_optimizers()
+    held = weights_of(plan, task, accumulate)
+    held.clip = clip
     play = (Streams if "events" in plan.schedule.offers else Graphs)(plan, task, data)
-    losses, means, applied = [], [], []
+    losses = []
     for epoch in range(epochs):
         turns = [plan.schedule.turns(plan.layout, rank, play.over(epoch)) for rank in range(plan.layout.ranks)]
         for number, at_once in enumerate(zip(*turns, strict=True)):
-            of_ranks, gradients = zip(*play.turn(at_once, number), strict=True)
-            losses.append([float(loss.detach()) for loss in of_ranks])
-            means.append([sum(of_weight) / plan.layout.ranks for of_weight in zip(*gradients, strict=True)])
-            if len(means) > plan.updates.delay:
-                mean = means[-1 - plan.updates.delay]
-                update(optimizer, trained(task), mean)
-                applied.append(torch.cat([gradient.flatten() for gradient in mean]))
+            outcomes = play.turn(at_once, number, held)
+            losses.append([float(loss.detach()) for loss in outcomes])
+            held.end_turn(number, is_last=number == len(turns[0]) - 1)
+    held.hold(-1)
     weights = {name: value.detach().clone() for name, value in task.named_parameters()}
     state = play.state()  # before validation, which leaves no trace
-    return Replay(torch.tensor(losses), applied, weights, state, play.validate())
-
-
-def update(optimizer, parameters, gradients):
-    """Step the optimizer by gradients, of whatever turn they are."""
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient.clone()
-    optimizer.step()
+    return Replay(torch.tensor(losses), held.applied, weights, state, play.validate())
 
 
 def make_acquainted(task, data):

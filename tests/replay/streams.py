@@ -79,11 +79,17 @@ class Streams:
     def over(self, epoch):
         return Pass(len(self.training[0].events), self.data.batch_size, epoch)
 
-    def turn(self, turns, number):
-        """Return loss and gradient of each rank; what they write is there from the next turn on."""
+    def turn(self, turns, number, weights):
+        """Return the loss of each rank, with its gradients in ``weights``."""
         self.task.train()
-        losses = self.run(turns, self.training, lambda batch: self.task.training_step(batch, number))
-        return [(loss, gradient(loss, self.task)) for loss in losses]
+
+        def step(rank, batch):
+            weights.before(number, rank)
+            loss = self.task.training_step(batch, number)
+            weights.after(number, rank, len(batch) > 0, gradient(loss, self.task))
+            return loss.detach()
+
+        return self.run(turns, self.training, step)
 
     @torch.no_grad()
     def validate(self):
@@ -93,24 +99,27 @@ class Streams:
         over = Pass(len(loaders[0].events), self.data.batch_size)
         turns = [plan.schedule.turns(plan.layout, rank, over) for rank in range(plan.layout.ranks)]
         for number, of_ranks in enumerate(zip(*turns, strict=True)):
-            self.run(of_ranks, loaders, lambda batch, number=number: self.task.validation_step(batch, number))
+            self.run(of_ranks, loaders, lambda rank, batch, number=number: self.task.validation_step(batch, number))
         return {f"val/{name}": float(value) for name, value in self.task.figures(self.task.val_metrics).items()}
 
     def run(self, turns, loaders, step):
-        """Run a step for each rank, all on node state as it was before the turn; then write."""
-        written = defaultdict(list)
+        """Run a step for each rank: one global batch after the other, its ranks on one node state."""
         for turn in turns:
             if turn.resets:
                 self.copies[turn.copy] = Table(self.task.state_spec)
-        outcomes = []
-        for turn, loader in zip(turns, loaders, strict=True):
-            self.task.stage_order = self.order(turn, written)
-            batch = loader.batch(turn)
-            share = len(turn.events) * turn.ranks / len(turn.of)
-            outcomes.append(step(replace(batch, shared=replace(batch.shared, share=share))))
-        for copy, changes in written.items():
-            self.copies[copy].write(changes)
-        return outcomes
+        outcomes = {}
+        for start in sorted({turn.of.start for turn in turns}):
+            written = defaultdict(list)
+            for rank, turn in enumerate(turns):
+                if turn.of.start == start:
+                    self.task.stage_order = self.order(turn, written)
+                    batch = loaders[rank].batch(turn)
+                    share = len(turn.events) * turn.ranks / len(turn.of)
+                    batch = replace(batch, shared=replace(batch.shared, share=share))
+                    outcomes[rank] = step(rank, batch)
+            for copy, changes in written.items():
+                self.copies[copy].write(changes)
+        return [outcomes[rank] for rank in range(len(turns))]
 
     def order(self, turn, written):
         """Return the order of a turn's stages, which reads the turn's copy of node state and notes what is written."""

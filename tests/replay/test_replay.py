@@ -14,17 +14,21 @@ from lightning_tgnn import (
     DynamicNodeClassification,
     EdgeClassification,
     NodeClassification,
+    PipeTGLStrategy,
     PlannedStrategy,
     SvenStrategy,
 )
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS
-from lightning_tgnn.algorithms.schedules import DataParallel, WholeGraph
+from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
 from lightning_tgnn.strategies.parts import (
+    HostMemory,
     InOrder,
     MeanGradients,
     Pipelined,
     Replicated,
+    RingUpdates,
     Sharded,
+    TargetsFirst,
     UpdatedByOwners,
     VertexCut,
     WholeStep,
@@ -36,7 +40,9 @@ from tests.replay.interpreter import replay
 
 GLOBAL_BATCH = 24
 EVENTS = 140  # 98 in training, 5 global batches; the last has 2 events, so that of 3 ranks and more some are idle
+TRAINED = 98
 EPOCHS, STEPS = 5, 25
+TRAINER = {"clip": "gradient_clip_val", "accumulate": "accumulate_grad_batches"}
 TABLES = ("memory", "memory_time", "mails", "mail_time", "mail_event", "mail_count")
 HOSTS = {1: (0,), 2: (0, 1), 3: (0, 0, 1), 4: (0, 0, 1, 1)}
 
@@ -47,6 +53,18 @@ class PlainEdges(streams.Plain, EdgeClassification):
 
 class PlainNodes(streams.Plain, DynamicNodeClassification):
     pass
+
+
+class WithMomentum(streams.QuietLinks):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.8)
+
+
+class Scheduled(streams.QuietLinks):
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3, eps=1e-2)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
 class PlainVertices(streams.Plain, NodeClassification):
@@ -75,6 +93,9 @@ class Case:
         ranks: On how many ranks.
         on_hosts: Let the launcher say that there are two hosts.
         replays: Whether there is a replay; else a few steps are compared with one process only.
+        validate_every: Epochs from one validation to the next.
+        batch: Events of a batch, where ranks have batches of their own; None where they share global batches.
+        training: How gradients are clipped and accumulated.
     """
 
     name: str
@@ -85,28 +106,38 @@ class Case:
     on_hosts: bool = False
     replays: bool = True
     validate_every: int = EPOCHS
+    batch: int | None = None
+    training: dict = field(default_factory=dict)
 
     @property
     def is_graph(self):
         return self.model in ("gcn", "gat")
 
+    def steps(self, ranks):
+        if self.batch is None:
+            return STEPS if self.replays else 4
+        batches = -(-TRAINED // self.batch)
+        return self.epochs * -(-batches // ranks)
+
     @property
-    def steps(self):
-        return STEPS if self.replays else 4
+    def epochs(self):
+        return EPOCHS if self.batch is None else 3  # 27 updates
 
     def build(self, ranks):
         if self.is_graph:
             return graphs.build(self.model, **{"task_class": PlainVertices, **self.task})
-        return streams.build(self.model, GLOBAL_BATCH // ranks, events=EVENTS, **self.task)
+        return streams.build(self.model, self.batch or GLOBAL_BATCH // ranks, events=EVENTS, **self.task)
 
     def fit(self, strategy, ranks):
         if self.is_graph:
-            settings = {"epochs": self.steps, "validate_every": self.steps, "task_class": PlainVertices, **self.task}
+            steps = self.steps(ranks)
+            settings = {"epochs": steps, "validate_every": steps, "task_class": PlainVertices, **self.task}
             hosts = 2 if self.on_hosts and ranks > 1 else 1
             outcome = graphs.fit(strategy, ranks, self.model, hosts, **settings)
             return outcome | {"val": outcome["figures"]}
-        every = {"check_val_every_n_epoch": self.validate_every}
-        return streams.fit(*self.build(ranks), strategy, ranks, epochs=EPOCHS, **every)
+        options = {"check_val_every_n_epoch": min(self.validate_every, self.epochs)}
+        options |= {TRAINER[name]: value for name, value in self.training.items()}
+        return streams.fit(*self.build(ranks), strategy, ranks, epochs=self.epochs, **options)
 
 
 SVEN = {
@@ -134,6 +165,10 @@ def sven(staleness=0, **options):
 def planned(schedule, store, order, updates):
     parts = {"schedule": schedule, "store": store, "order": order, "updates": updates}
     return lambda hosts: PlannedStrategy(**parts, hosts=hosts)
+
+
+def pipetgl(**options):
+    return lambda hosts: PipeTGLStrategy(**options)
 
 
 def cdfgnn(**options):
@@ -165,6 +200,18 @@ CASES += [
     Case("plain rows", "apan", planned(DataParallel(), Sharded("range"), InOrder(), MeanGradients())),
     Case("three pieces", "tgn", planned(DataParallel(), RANGE, Pipelined(3, fetch_ahead=False), MeanGradients(1))),
 ]
+TURN = {"batch": 11, "ranks": (1, 2, 3, 4)}  # 9 batches: the last one is short, and ranks are left without
+TASKS = {"momentum": {"task_class": WithMomentum}, "schedule": {"task_class": Scheduled}}
+CASES += [Case("pipetgl", model, pipetgl(), **TURN) for model in STREAMS]
+CASES += [Case("pipetgl between", model, pipetgl(), validate_every=1, **TURN) for model in STREAMS]
+CASES += [Case(f"pipetgl {name}", "tgn", pipetgl(), task, **TURN) for name, task in TASKS.items()]
+CASES += [Case("pipetgl clipped", "jodie", pipetgl(), TASKS["schedule"], training={"clip": 0.05}, **TURN)]
+CASES += [Case("pipetgl accumulated", "tgn", pipetgl(), training={"accumulate": 2}, **TURN)]
+CASES += [Case("pipetgl in order", model, pipetgl(targets_first=False), **TURN) for model in STREAMS]
+CASES += [Case("pipetgl nothing passed on", model, pipetgl(pass_on=False), **TURN) for model in STREAMS]
+CASES += [Case("pipetgl ahead", "tgn", pipetgl(prefetch_batches=2), **TURN)]
+MEAN = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": MeanGradients(1)}
+CASES += [Case("mean over turns", "apan", lambda hosts: PlannedStrategy(**MEAN), **TURN)]
 EXACT = [{"cache": False, "bits": None}, {"threshold": 0.0, "bits": None}]
 CUTS = [("gcn", method, EXACT[0]) for method in CUT_METHODS]
 CUTS += [("gcn", "hierarchical", EXACT[1]), ("gat", "hierarchical", EXACT[0]), ("gat", "random", EXACT[1])]
@@ -229,15 +276,15 @@ replays, alone = {}, {}
 def replayed(case, plan):
     """Return the replay of a plan; plans that differ only in what must change nothing have one in common."""
     read = plan.schedule, plan.layout.ranks, plan.updates, case.name if case.is_graph else None
-    key = (case.model, str(case.task), *read)
+    key = (case.model, case.batch, str((case.task, case.training)), *read)
     if key not in replays:
         data, task = case.build(plan.layout.ranks)
-        replays[key] = replay(plan, task, data, STEPS if case.is_graph else EPOCHS)
+        replays[key] = replay(plan, task, data, STEPS if case.is_graph else case.epochs, **case.training)
     return replays[key]
 
 
 def in_one_process(case):
-    key = case.model, str(case.task), case.steps
+    key = case.model, case.batch, str((case.task, case.training)), case.steps(1)
     if key not in alone:
         alone[key] = case.fit("auto", 1)
     return alone[key]
@@ -247,7 +294,9 @@ def is_exact(plan):
     """Whether the plan is one of ordinary training."""
     store = plan.store
     approximates = isinstance(store, VertexCut) and (store.bits is not None or (store.cache and store.threshold != 0))
-    return not plan.updates.delay and not approximates
+    if isinstance(plan.schedule, RoundRobin) and plan.layout.ranks > 1:
+        return False
+    return isinstance(plan.updates, RingUpdates) or not (plan.updates.delay or approximates)
 
 
 def close(ours, theirs, what):
@@ -285,7 +334,8 @@ def test_every_strategy_equals_its_replay(ranks, number):
     assert not isinstance(found, str), found
     outcomes = [outcome[number] for outcome in found]
     losses, plan = torch.stack([outcome["losses"] for outcome in outcomes], dim=1), outcomes[0]["plan"]
-    assert losses.shape == (case.steps, ranks)
+    losses *= case.training.get("accumulate", 1)  # Lightning shows a loss by its share
+    assert losses.shape == (case.steps(ranks), ranks)
     assert plan.layout.ranks == ranks
     assert case.replays or is_exact(plan)  # one of the two comparisons
     if case.replays:
@@ -294,7 +344,7 @@ def test_every_strategy_equals_its_replay(ranks, number):
         assert_same(outcomes, vars(wanted), wanted.figures)
     if is_exact(plan):
         wanted = in_one_process(case)
-        close(losses.mean(1), wanted["losses"], "mean of losses")
+        close(losses.mean(1), wanted["losses"] * case.training.get("accumulate", 1), "mean of losses")
         assert_same(outcomes, wanted | {"state": wanted.get("state")}, wanted["val"])
         if case.is_graph:
             assert_same_answers(outcomes, wanted)

@@ -1,5 +1,6 @@
 """A strategy of parts that a user chooses: what it takes, and what it refuses before there is a task."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,14 +11,28 @@ from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
 from lightning_tgnn import LinkPrediction, SvenStrategy, TemporalDataModule
-from lightning_tgnn.algorithms.schedules import DataParallel, WholeGraph
+from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
+from lightning_tgnn.algorithms.schedules.programs import programs
+from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.strategies.parts import InOrder, MeanGradients, Pipelined, Replicated, Sharded, VertexCut, WholeStep
+from lightning_tgnn.strategies.parts import (
+    HostMemory,
+    InOrder,
+    MeanGradients,
+    Pipelined,
+    Replicated,
+    RingUpdates,
+    Sharded,
+    TargetsFirst,
+    VertexCut,
+    WholeStep,
+)
 from lightning_tgnn.strategies.planned import PlannedStrategy
-from lightning_tgnn.types import RankLayout
+from lightning_tgnn.types import OrderPart, Plan, RankLayout, Schedule, StorePart, UpdatesPart
 from tests.data.example_streams import random_store
 
 OF_EVENTS = {"schedule": DataParallel(), "store": Sharded(), "order": Pipelined(), "updates": MeanGradients(1)}
+KINDS = {"schedule": Schedule, "store": StorePart, "order": OrderPart, "updates": UpdatesPart}
 OF_A_GRAPH = {"schedule": WholeGraph(), "store": VertexCut(), "order": WholeStep()}
 
 
@@ -196,3 +211,35 @@ def test_what_was_refused_for_its_optimizers_can_be_put_right():
     task = TwoOptimizers("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
     task.automatic_optimization = False
     assert train(PlannedStrategy(**OF_EVENTS), task).first == [0, 10, 20, 30, 40]
+
+
+@pytest.mark.parametrize("order", [TargetsFirst(), InOrder()], ids=lambda order: type(order).__name__)
+@pytest.mark.parametrize("ranks", range(1, 6))
+def test_a_pipeline_needs_no_process_to_be_proved(order, ranks):
+    """No rank waits for ever, every batch reads what all before have written, and updates come in their order."""
+    outline = Plan(RankLayout.of(ranks), RoundRobin(), HostMemory(), order, RingUpdates()).outline("a pipeline")
+    assert faults(programs(outline, ranks, 9), outline, ranks) == []
+    assert outline.staleness == ranks - 1
+
+
+def test_what_does_not_go_with_ranks_that_take_turns_is_refused():
+    pipeline = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": RingUpdates()}
+    PlannedStrategy(**pipeline)
+    for part, message in {
+        Sharded("range"): "store must be one that fits RoundRobin, .*: none of them offers shared batches",
+        InOrder(): None,
+        DataParallel(): "store must be one that fits .*: none of them offers pipeline",
+        MeanGradients(1): None,
+        Pipelined(): "order must be one that fits .*: none of them offers pieces",
+    }.items():
+        place = next(name for name, kind in KINDS.items() if isinstance(part, kind))
+        with pytest.raises(InvalidArgumentError, match=message) if message else nullcontext():
+            PlannedStrategy(**(pipeline | {place: part}))
+
+
+def test_ranks_on_several_machines_share_no_memory():
+    layout = RankLayout((0, 0, 1), {"state": ((0, 1, 2),)})
+    with pytest.raises(
+        InvalidArgumentError, match=r"num_nodes must be ranks on one machine.*got 'ranks on 2 machines'"
+    ):
+        HostMemory().open(SimpleNamespace(layout=layout, rank=0))

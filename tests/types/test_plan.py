@@ -1,11 +1,15 @@
 """A plan takes parts that fit together, in their places, and says why others do not."""
 
+from functools import partial
 from itertools import product
 
 import pytest
 
-from lightning_tgnn.algorithms.schedules import DataParallel, WholeGraph
+from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
+from lightning_tgnn.algorithms.schedules.programs import programs
+from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.strategies.parts import (
     InOrder,
     MeanGradients,
@@ -16,9 +20,9 @@ from lightning_tgnn.strategies.parts import (
     VertexCut,
     WholeStep,
 )
-from lightning_tgnn.types import Plan, PlannedPart, RankLayout
+from lightning_tgnn.types import Plan, PlannedPart, RankLayout, UpdatesPart
 
-SCHEDULES, STORES = (DataParallel, WholeGraph), (Sharded, Replicated, VertexCut)
+SCHEDULES, STORES = (DataParallel, RoundRobin, WholeGraph), (Sharded, Replicated, VertexCut)
 ORDERS = (InOrder, Pipelined, UpdatedByOwners, WholeStep)
 FIT = {
     (DataParallel, Sharded, InOrder),
@@ -50,6 +54,11 @@ def test_parts_fit_or_are_refused(parts, delay):
 
 
 REASONS = [
+    (
+        {"schedule": RoundRobin},
+        "store must be one that fits RoundRobin, InOrder, MeanGradients: none of them offers shared batches, got "
+        "'Sharded'; take the schedule DataParallel, or the store HostMemory",
+    ),
     (
         {"order": WholeStep},
         "order must be one that fits DataParallel, Sharded, MeanGradients: none of them offers sums, got 'WholeStep'; "
@@ -90,7 +99,7 @@ def test_a_part_may_need_words_of_its_own():
         needs = frozenset({"ring", "turns"})
 
     class RoundTrips(DataParallel):
-        offers = frozenset({"events", "ring", "turns"})
+        offers = frozenset({"events", "shared batches", "ring", "turns"})
 
     with pytest.raises(InvalidArgumentError, match=r"updates must be .* offers ring and turns.*; take another part"):
         plan(updates=Ring)
@@ -112,3 +121,41 @@ def test_a_part_that_is_there_twice_is_refused(place, part):
     received = PLACES[part].__name__
     with pytest.raises(InvalidArgumentError, match=f"{place} must be the {place} of a plan, got '{received}'; take"):
         plan(**{place: PLACES[part]})
+
+
+@pytest.mark.parametrize(
+    ("parts", "written"),
+    [
+        ({"order": Pipelined, "updates": partial(MeanGradients, 1)}, "sven"),
+        ({"order": partial(Pipelined, 3), "updates": MeanGradients}, "sven:staleness=0:micro_batches=3"),
+        ({"order": UpdatedByOwners}, "depcomm"),
+        ({"store": Replicated}, "depcache"),
+        ({"store": Replicated, "updates": partial(MeanGradients, 1)}, "depcache:staleness=1"),
+    ],
+)
+def test_the_command_simulates_what_a_plan_says_of_its_turns(parts, written):
+    simulated = SimulatedPlan.of(written)
+    outline = plan(**parts).outline(simulated.name)
+    assert outline == simulated.outline(2)
+    assert faults(programs(outline, 2, 4), outline, 2) == []
+
+
+def test_rows_of_a_store_that_is_cut_travel_in_order_too():
+    stages = {stage.name: stage for stage in plan(store=Sharded, order=InOrder).outline().stages}
+    assert (stages["rows"].travel, stages["updates"].travel) == ("all_to_all", "all_to_all")
+
+
+def test_parts_that_do_not_say_their_stages_are_not_simulated():
+    whole = plan(WholeGraph, VertexCut, WholeStep)
+    refused = (
+        "order must be a part that says its stages, to be simulated, got 'WholeStep'; give WholeStep a method stages"
+    )
+    with pytest.raises(InvalidArgumentError, match=refused):
+        whole.outline()
+
+    class OwnUpdates(UpdatesPart):
+        def open(self, run, *, may_be_unused=False):
+            raise NotImplementedError
+
+    with pytest.raises(InvalidArgumentError, match="updates must be a part that says its stages, to be simulated"):
+        plan(updates=OwnUpdates).outline()

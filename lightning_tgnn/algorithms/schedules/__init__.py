@@ -1,6 +1,7 @@
 """Which rank works on which events when: the turns of every schedule."""
 
 from lightning_tgnn.algorithms.schedules.data_parallel import DataParallel
+from lightning_tgnn.algorithms.schedules.round_robin import RoundRobin
 from lightning_tgnn.algorithms.schedules.whole_graph import WholeGraph
 
-__all__ = ["DataParallel", "WholeGraph"]
+__all__ = ["DataParallel", "RoundRobin", "WholeGraph"]

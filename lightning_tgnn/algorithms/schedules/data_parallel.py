@@ -24,7 +24,7 @@ class DataParallel(Schedule):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows"})
-    offers: ClassVar[frozenset[str]] = frozenset({"events"})
+    offers: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
 
     def check(self, layout: RankLayout, num_events: int) -> None:
         """Refuse more ranks than events.
@@ -32,10 +32,7 @@ class DataParallel(Schedule):
         Raises:
             InvalidArgumentError: There are more.
         """
-        if 1 < layout.ranks > num_events:
-            cure = "use fewer devices or a longer stream"
-            received = f"{layout.ranks} ranks for {num_events} events"
-            raise InvalidArgumentError(refusal("devices", "at most one rank per event", received, cure))
+        check_ranks(layout, num_events)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
         """Return the events of a global batch: those of all ranks."""
@@ -55,7 +52,7 @@ class _Turns(Sequence[Turn]):
     over: Pass
 
     def __len__(self) -> int:
-        return -(-self.over.num_events // (self.over.batch_size * self.ranks))
+        return -(-(self.over.num_events - self.over.first) // (self.over.batch_size * self.ranks))
 
     @overload
     def __getitem__(self, index: int) -> Turn: ...
@@ -67,9 +64,21 @@ class _Turns(Sequence[Turn]):
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         number, size = range(len(self))[index], self.over.batch_size * self.ranks
-        of = range(self.over.num_events)[number * size : (number + 1) * size]
+        of = range(self.over.first, self.over.num_events)[number * size : (number + 1) * size]
         base, more = divmod(len(of), self.ranks)
         start = self.rank * base + min(self.rank, more)
         own = of[start : start + base + int(self.rank < more)]
         training = self.over.epoch is not None
-        return Turn(own, of, self.over.epoch, self.ranks, resets=training and number == 0)
+        return Turn(own, of, self.over.epoch, self.ranks, resets=training and of.start == 0)
+
+
+def check_ranks(layout: RankLayout, num_events: int) -> None:
+    """Refuse more ranks than events.
+
+    Raises:
+        InvalidArgumentError: There are more.
+    """
+    if 1 < layout.ranks > num_events:
+        cure = "use fewer devices or a longer stream"
+        received = f"{layout.ranks} ranks for {num_events} events"
+        raise InvalidArgumentError(refusal("devices", "at most one rank per event", received, cure))

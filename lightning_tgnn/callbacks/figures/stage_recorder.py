@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lightning_tgnn.algorithms.schedules.stage_times import stage_seconds
+from lightning_tgnn.algorithms.schedules.stage_times import segments, stage_seconds
 
 
 class Clock(Protocol):
@@ -117,6 +117,28 @@ class StageRecorder:
         seconds["sample"] = first[1] + sum(min(step[1], gap) for step, gap in zip(others, idle, strict=True))
         self._steps, self._marks = [], []
         return seconds
+
+    def take_bars(self) -> list[tuple[str, int, float, float]]:
+        """Return when which stage of which finished step ran, since the last call.
+
+        Returns:
+            Of each bar its stage, the number of its step among them, and its beginning and end, seconds since the first
+            step's. The time for which a step has stood until it had its batch lies before it, but for the first.
+        """
+        if not self._steps:
+            return []
+        stages, recorded, waited = zip(*self._marks, strict=True)
+        moments = self._clock.seconds(recorded)
+        marks = list(zip(stages, moments, waited, strict=True))
+        bars = []
+        ends = [first for first, _ in self._steps[1:]] + [len(marks)]
+        for step, ((first, sampling), last) in enumerate(zip(self._steps, ends, strict=True)):
+            if step:
+                idle = min(sampling, moments[first] - moments[first - 1])
+                bars.append(("sample", step, moments[first] - idle, moments[first]))
+            bars += [(stage, step, begin, end) for stage, begin, end in segments(marks[first:last])]
+        self._steps, self._marks = [], []
+        return bars
 
     def _mark(self, stage: str | None) -> None:
         self._marks.append((stage, self._clock.now(), self._waited()))

@@ -25,7 +25,7 @@ class EventLoader:
     """Yields the events of one split of a stream in time order, in batches.
 
     Not a map-style DataLoader, so that Lightning never reshuffles it. `state_dict` holds the exact position, counted
-    in batches that were handed out, not in those under way.
+    in batches that were handed out, not in those under way; other numbers of ranks can go on from there.
 
     Which of them a rank gets, and in which batches, a schedule says; see `follow`. Without one a lone rank gets all.
 
@@ -72,6 +72,7 @@ class EventLoader:
         self.layout, self.rank = RankLayout.of(1), 0
         self._epoch = 0
         self._position = 0
+        self._first = 0  # global batches of this epoch that other numbers of ranks have played
         self._resume: dict[str, int] | None = None
         self.waited = 0.0
 
@@ -103,24 +104,24 @@ class EventLoader:
         """Return this rank's turns in an epoch; None asks for those of an evaluation."""
         return self._turns(self.events, epoch)
 
-    def _turns(self, events: Tensor, epoch: int | None) -> Sequence[Turn]:
-        return self.schedule.turns(self.layout, self.rank, Pass(len(events), self.batch_size, epoch))
+    def _turns(self, events: Tensor, epoch: int | None, first: int = 0) -> Sequence[Turn]:
+        return self.schedule.turns(self.layout, self.rank, Pass(len(events), self.batch_size, epoch, first))
 
     def __iter__(self) -> Iterator[EventBatch]:
         # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch, and at times
         # the position. A saved position counts only within its own epoch; a later epoch starts at its beginning.
         resume, self._resume = self._resume, None
-        self._position = 0
+        self._position, self._first = 0, 0
         if resume is not None and resume["epoch"] == self._epoch:
             sharing = self.global_batch_size // self.batch_size
             check_global_batch_size(resume["batch_size"], self.batch_size, sharing)
-            self._position = resume["position"]
+            self._position, self._first = self._place(resume["batches"])
         epoch = self._epoch if self._training else None
         if self._presampled is not None:
             begin = perf_counter()
             self._presampled.draw(epoch, self.global_batch_size)
             self.waited += perf_counter() - begin
-        turns = self.turns(epoch)
+        turns = self._turns(self.events, epoch, self._first * self.global_batch_size)
         numbers = range(self._position, len(turns))
         batches = self._prefetched(lambda number: self.batch(turns[number]), numbers)
         batches = batches if self.layout.ranks == 1 else _with_upcoming(batches)
@@ -146,16 +147,35 @@ class EventLoader:
     def set_epoch(self, epoch: int) -> None:
         """Draw the negatives of ``epoch`` from the next iteration on."""
         if epoch != self._epoch:
-            self._epoch, self._position = epoch, 0
+            self._epoch, self._position, self._first = epoch, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch, the number of its batches that have been handed out, and their size."""
-        return {"epoch": self._epoch, "position": self._position, "batch_size": self.global_batch_size}
+        """Return the epoch, how many of its batches this rank and all ranks have been handed, and their size."""
+        batches = self._first + self._position * self.schedule.batches_per_turn(self.layout)
+        return {
+            "epoch": self._epoch,
+            "position": self._position,
+            "batches": batches,
+            "batch_size": self.global_batch_size,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict` in the next iteration."""
-        self._resume = {name: state[name] for name in ("epoch", "position", "batch_size")}
-        self._epoch, self._position = state["epoch"], state["position"]
+        batches = state.get("batches", state["position"])  # earlier files count no others
+        self._resume = {"epoch": state["epoch"], "batches": batches, "batch_size": state["batch_size"]}
+        self._epoch = state["epoch"]
+        self._position, self._first = self._place(batches)
+
+    def _place(self, batches: int) -> tuple[int, int]:
+        """Return turns that have been played and global batches before them, of all that have been played."""
+        turns, others = divmod(batches, self.schedule.batches_per_turn(self.layout))
+        return (0, batches) if others else (turns, 0)
+
+    @property
+    def turns_left(self) -> int:
+        """Turns of this epoch that are still to come."""
+        epoch = self._epoch if self._training else None
+        return len(self._turns(self.events, epoch, self._first * self.global_batch_size)) - self._position
 
     def catch_up(self, position: int) -> Iterator[EventBatch]:
         """Yield batches, without negatives, of the events from ``position`` up to where this loader begins."""
@@ -205,7 +225,12 @@ class EventLoader:
 
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
-        return Whole(turn, events, None if turn.ranks == 1 else self._written_of(events, turn, events))
+        sample = None if turn.ranks == 1 else self._written_of(events, turn, events)
+        if turn.before is None:
+            return Whole(turn, events, sample)
+        before = _at(self.events, turn.before)
+        after = None if turn.after is None else _at(self.events, turn.after)
+        return Whole(turn, events, sample, (before, self._written_of(before, turn, before)), after)
 
     def _written_of(self, events: Tensor, turn: Turn, together: Tensor) -> Sample:
         """Draw only what decides who is written."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.data.batches.sampling import Sample, candidates
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, Turn
+from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, Surroundings, Turn
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,15 @@ class Whole:
         turn: What the schedule says.
         events: int64 [G], its events.
         sample: What was drawn for them: who is mailed; None where this rank has all of them.
+        before: The events of the global batch before, where another rank plays it, and what was drawn for them.
+        after: The events of the global batch after, where another rank plays it.
     """
 
     turn: Turn
     events: Tensor
     sample: Sample | None = None
+    before: tuple[Tensor, Sample] | None = None
+    after: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -79,28 +83,43 @@ class BatchOrganizer:
             labels=self._labels(events),
             num_written=_distinct_in(root_index[: 2 * count]),
             num_roots=_distinct_in(root_index),
-            shared=self._shared(count, whole),
+            shared=self._shared(events, whole),
         )
 
-    def _shared(self, count: int, whole: Whole) -> SharedBatch:
-        turn, events = whole.turn, whole.events
+    def _shared(self, own: Tensor, whole: Whole) -> SharedBatch:
+        turn, events, count = whole.turn, whole.events, len(own)
         return SharedBatch(
             first=int(events[0]),
             position=int(events[-1]) + 1,
             resets=turn.resets,
             share=count * turn.ranks / len(events),
             labelled=max(int((self._labels(events) >= 0).sum()), 1) / turn.ranks,
-            changed=self._changed(whole),
+            changed=self._mailed(whole.events, whole.sample),
+            around=self._around(own, whole),
         )
 
     def _labels(self, events: Tensor) -> Tensor:
         return events.new_empty(0) if self.store.labels is None else self.store.labels[events]
 
-    def _changed(self, whole: Whole) -> Tensor:
-        if whole.sample is None:
+    def _mailed(self, events: Tensor, sample: Sample | None) -> Tensor:
+        if sample is None:
             return torch.empty(0, dtype=torch.int64)
-        src, dst = self.store.src[whole.events], self.store.dst[whole.events]
-        return self._deliver(src, dst, whole.sample.neighbor_events)[0]
+        return self._deliver(self.store.src[events], self.store.dst[events], sample.neighbor_events)[0]
+
+    def _around(self, own: Tensor, whole: Whole) -> Surroundings | None:
+        if whole.before is None:
+            return None
+        written = self._ends(own)
+        before, after = self._ends(whole.before[0]), self._ends(own[:0] if whole.after is None else whole.after)
+        return Surroundings(
+            changed=self._mailed(*whole.before),
+            received=written[torch.isin(written, before)],
+            passed_on=written[torch.isin(written, after)],
+        )
+
+    def _ends(self, events: Tensor) -> Tensor:
+        """Return the distinct sources and destinations of events, ascending."""
+        return torch.cat([self.store.src[events], self.store.dst[events]]).unique()
 
     def _edges(self, events: Tensor, neighbor_events: Tensor, mask: Tensor) -> dict[str, Tensor]:
         if self.store.edge_features is None:

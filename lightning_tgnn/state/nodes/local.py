@@ -35,21 +35,17 @@ class LocalStateStore:
     Args:
         spec: Number of nodes and widths.
         device: Where the rows are kept; they are handed out on the device of the nodes that ask.
+        rows: Where to keep them instead, of the shapes of `table_shapes`.
     """
 
-    def __init__(self, spec: StateSpec, device: torch.device | str = "cpu") -> None:
+    def __init__(self, spec: StateSpec, device: torch.device | str = "cpu", *, rows: StateRows | None = None) -> None:
         self.spec = spec
         self.position = 0
-        size, slots = spec.num_nodes, spec.mailbox_size
         # The first to ask may be an evaluation: tensors made under its inference mode could never be trained on.
         with torch.inference_mode(False):
-            self.rows = StateRows(
-                memory=torch.zeros(size, spec.memory_dim, device=device),
-                memory_time=torch.zeros(size, dtype=torch.float64, device=device),
-                mails=torch.zeros(size, slots, spec.mail_dim, device=device),
-                mail_time=torch.zeros(size, slots, dtype=torch.float64, device=device),
-                mail_event=torch.zeros(size, slots, dtype=torch.int64, device=device),
-                mail_count=torch.zeros(size, dtype=torch.int64, device=device),
+            shapes = table_shapes(spec).items()
+            self.rows = rows or StateRows(
+                **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes}
             )
 
     def fetch(self, nodes: Tensor) -> FetchHandle:
@@ -113,6 +109,19 @@ class LocalStateStore:
 
     def _tables(self) -> dict[str, Tensor]:
         return {field.name: getattr(self.rows, field.name) for field in fields(self.rows)}
+
+
+def table_shapes(spec: StateSpec) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return shape and type of the tables of all rows, by name."""
+    size, slots = spec.num_nodes, spec.mailbox_size
+    return {
+        "memory": ((size, spec.memory_dim), torch.float32),
+        "memory_time": ((size,), torch.float64),
+        "mails": ((size, slots, spec.mail_dim), torch.float32),
+        "mail_time": ((size, slots), torch.float64),
+        "mail_event": ((size, slots), torch.int64),
+        "mail_count": ((size,), torch.int64),
+    }
 
 
 def check_same_spec(state: dict[str, Any], spec: StateSpec) -> None:

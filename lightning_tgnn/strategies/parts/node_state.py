@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, refusal
-from lightning_tgnn.state import ReplicatedStateStore, ShardedStateStore
+from lightning_tgnn.comm import shared_tensors
+from lightning_tgnn.state import PipelinedStateStore, ReplicatedStateStore, ShardedStateStore
+from lightning_tgnn.state.nodes.pipelined import pipelined_shapes
 from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import (
     NodeStateTask,
@@ -23,6 +25,7 @@ from lightning_tgnn.types import (
     has_stages,
     missing_stages,
 )
+from lightning_tgnn.types.outline import ALL_GATHER, ALL_TO_ALL
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +48,9 @@ class Sharded(StorePart):
     omit_own_half: bool = True
     features_by_event: bool = True
 
-    needs: ClassVar[frozenset[str]] = frozenset({"events"})
+    needs: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
     offers: ClassVar[frozenset[str]] = frozenset({"rows", "pieces", "owners"})
+    travels: ClassVar[Mapping[str, str]] = {"rows": ALL_TO_ALL, "updates": ALL_TO_ALL}
 
     def __post_init__(self) -> None:
         check_not_negative("row_cache_mb", self.row_cache_mb, cure="256 is usual, 0 keeps no rows")
@@ -76,8 +80,9 @@ class Sharded(StorePart):
 class Replicated(StorePart):
     """The whole node state on every rank; reading is local, every update goes to all."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"events"})
+    needs: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
     offers: ClassVar[frozenset[str]] = frozenset({"rows"})
+    travels: ClassVar[Mapping[str, str]] = {"updates": ALL_GATHER}
 
     def open(self, run: Run) -> NodeState:
         """Return the state of this rank."""
@@ -88,6 +93,42 @@ class Replicated(StorePart):
         return ReplicatedStateStore(task.state_spec, run.exchange, run.device)
 
 
+@dataclass(frozen=True)
+class HostMemory(StorePart):
+    """Node state in memory that the ranks of a machine share; they read and write it in the order of their batches.
+
+    Args:
+        pass_on: Send rows that the next batch writes as well straight to its rank, in place of the shared memory
+            (PipeTGL, section 4.2).
+    """
+
+    pass_on: bool = True
+
+    needs: ClassVar[frozenset[str]] = frozenset({"events", "pipeline"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
+
+    def open(self, run: Run) -> NodeState:
+        """Return the state of this rank.
+
+        Raises:
+            InvalidArgumentError: The ranks are on several machines.
+        """
+        layout = run.layout
+        ranks = layout.group_of("state", run.rank)
+        hosts = sorted({layout.hosts[rank] for rank in ranks})
+        if len(hosts) > 1:
+            cure = "take one machine, or strategy='sven'"
+            requirement = "ranks on one machine, which share its memory"
+            raise InvalidArgumentError(refusal("num_nodes", requirement, f"ranks on {len(hosts)} machines", cure))
+        return NodeState(self)
+
+    def store(self, run: Run, task: NodeStateTask) -> PipelinedStateStore:
+        """Return the store of this rank."""
+        ranks = run.layout.group_of("state", run.rank)
+        tables = shared_tensors(pipelined_shapes(task.state_spec), ranks, run.rank, run.group_of("state"))
+        return PipelinedStateStore(task.state_spec, run.messages("state"), tables, run.device, passes_on=self.pass_on)
+
+
 class NodeState:
     """Node state that the ranks of a run share.
 
@@ -95,7 +136,7 @@ class NodeState:
         part: Makes the store.
     """
 
-    def __init__(self, part: Sharded | Replicated) -> None:
+    def __init__(self, part: Sharded | Replicated | HostMemory) -> None:
         self._part = part
         self._store: StateStore | None = None
         self._run: Run | None = None
@@ -115,6 +156,8 @@ class NodeState:
         self._run = run
         held = task.state_store if task.has_state_store else None
         if self._store is None or held is not self._store:
+            if self._store is not None:
+                _ = self._store.position  # nothing of it may be on its way behind what the new one sends
             self._store = self._part.store(run, task)
             if held is not None:
                 self._store.load_state_dict(run.broadcast(held.state_dict()))

@@ -9,9 +9,22 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.schedules.outlines import in_order, pipelined, updated_by_owners
+from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline, whole_turns
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
-from lightning_tgnn.state import ShardedStateStore
-from lightning_tgnn.types import EventBatch, NodeStateTask, OrderPart, PiecewiseStore, Run, StageOrder, UpdatedRows
+from lightning_tgnn.state import PipelinedStateStore, ShardedStateStore
+from lightning_tgnn.strategies.parts.node_state import HostMemory
+from lightning_tgnn.types import (
+    EventBatch,
+    NodeStateTask,
+    OrderPart,
+    PiecewiseStore,
+    Run,
+    StageOrder,
+    StorePart,
+    UpdatedRows,
+)
+from lightning_tgnn.types.outline import Stage
 
 ADAPTIVE = "adaptive"
 _Answer = TypeVar("_Answer")
@@ -27,6 +40,10 @@ class InOrder(OrderPart):
         """Return the task's own order."""
         assert task is not None
         return task.default_stage_order
+
+    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+        """Return the stages of a turn."""
+        return whole_turns() if isinstance(store, HostMemory) else in_order(**store.travels)
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,10 @@ class Pipelined(OrderPart):
         count = self.micro_batches if isinstance(self.micro_batches, int) else 1
         return PipelinedOrder(store, count, fetch_ahead=self.fetch_ahead, on_arrival=run.send_gradients)
 
+    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+        """Return the stages of a turn, as if no row could be asked for ahead: how many can depends on the stream."""
+        return pipelined(self.micro_batches if isinstance(self.micro_batches, int) else 1)
+
 
 @dataclass(frozen=True)
 class UpdatedByOwners(OrderPart):
@@ -74,6 +95,28 @@ class UpdatedByOwners(OrderPart):
         assert task is not None
         assert isinstance(task.state_store, ShardedStateStore)
         return OwnersOrder(task.state_store)
+
+    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+        """Return the stages of a turn."""
+        return updated_by_owners()
+
+
+@dataclass(frozen=True)
+class TargetsFirst(OrderPart):
+    """What the batch writes comes first, so that the next batch can go on; see `TargetsFirstOrder`."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
+
+    def open(self, run: Run, task: NodeStateTask[object] | None) -> TargetsFirstOrder:
+        """Return the order over the task's store."""
+        assert task is not None
+        assert isinstance(task.state_store, PipelinedStateStore)
+        return TargetsFirstOrder(task.state_store)
+
+    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+        """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream."""
+        assert isinstance(store, HostMemory)
+        return PipeTGLOutline(direct=store.pass_on).stages()
 
 
 @dataclass(frozen=True)
@@ -170,6 +213,42 @@ class OwnersOrder:
             updated = UpdatedRows(memory.index_select(0, place), time[place])
         with stages("write"):
             task.commit(task.make_mails(updated, batch))  # the next exchange of node state waits for it
+        with stages("embed"):
+            embeddings = stages.embedded(batch, task.embed(updated, batch))
+        with stages("score"):
+            return task.score(embeddings, batch)
+
+
+class TargetsFirstOrder:
+    """Memory operations on target nodes before all else (PipeTGL, section 4.1).
+
+    Rows that the batch before leaves alone are read while it is still at work; then the others, for which this batch
+    waits. Mails of the nodes that the batch writes are applied first, and the result is written: the next batch goes
+    on from there, while this one applies the mails of its other nodes and computes.
+
+    Args:
+        store: Where the rows are.
+    """
+
+    def __init__(self, store: PipelinedStateStore) -> None:
+        self.store = store
+
+    def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
+        """Run a step on a batch."""
+        stages = task.stages
+        with stages("fetch"):
+            handle = self.store.read_ahead(batch.nodes, batch.shared.around)
+            rows = handle.wait()
+        targets, others = rows.split(batch.num_written)
+        with stages("update"):
+            updated = task.apply_mail(targets)
+        with stages("write"):
+            task.commit(task.make_mails(updated, batch))
+        if len(others.memory):
+            with stages("update"):
+                supporting = task.apply_mail(others)
+                memory = torch.cat([updated.memory, supporting.memory])
+                updated = UpdatedRows(memory, torch.cat([updated.memory_time, supporting.memory_time]))
         with stages("embed"):
             embeddings = stages.embedded(batch, task.embed(updated, batch))
         with stages("score"):

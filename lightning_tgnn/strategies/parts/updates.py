@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from lightning_tgnn.algorithms.schedules.outlines import data_parallel, mean_gradients
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
-from lightning_tgnn.types import Run, UpdatesPart
+from lightning_tgnn.types import RankLayout, Run, UpdatesPart
+from lightning_tgnn.types.outline import Outline, Stage
 
 _Result = TypeVar("_Result")
 
@@ -48,6 +50,10 @@ class MeanGradients(UpdatesPart):
             may_be_unused: Whether a step may leave parameters out.
         """
         return MeanUpdates(self, run, may_be_unused=may_be_unused)
+
+    def outline(self, name: str, stages: Sequence[Stage], layout: RankLayout) -> Outline:
+        """Return what turns consist of: all ranks share each batch."""
+        return data_parallel(name, stages, mean_gradients(stages, self.delay), delay=self.delay)
 
 
 class MeanUpdates:
@@ -122,6 +128,12 @@ class MeanUpdates:
             requirement = "0 with several optimizers: each would get the gradients of the one before"
             raise InvalidArgumentError(refusal(self._argument, requirement, self.delay, f"set {self._argument}=0"))
 
+    def begin_turn(self, events: int) -> None:
+        """Do nothing: all ranks have turns at the same time."""
+
+    def show(self) -> None:
+        """Do nothing: all ranks have the same weights."""
+
     def before_backward(self) -> None:
         """Start to send what comes late, unless that is under way, and refuse a second backward pass of a step by hand.
 
@@ -173,3 +185,7 @@ class MeanUpdates:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the gradients still to be applied."""
         return {} if self._sync is None else self._sync.state_dict()
+
+    def pending_gradients(self) -> dict[str, Tensor]:
+        """Return the gradients still to be applied."""
+        return self.state_dict()

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.comm import peer_failure
@@ -28,7 +29,8 @@ class Termination:
 
     Lightning's handler of the signal talks to the other ranks from wherever the process is, in the middle of another
     exchange as well, and only the first rank's word counts. Here the handler makes a note, and the ranks compare notes
-    between two steps, where Lightning broadcasts the first rank's.
+    between two steps, where Lightning broadcasts the first rank's. What was compared is looked at one step later, so
+    that no rank waits for the others to come to the same step: ranks that take turns never do.
 
     Args:
         trainer: Whose handler and broadcast are replaced.
@@ -39,6 +41,7 @@ class Termination:
         self._trainer, self._device = trainer, device
         self._told = False
         self._batches = 0
+        self._compared: tuple[Tensor, dist.Work | None] | None = None
         trainer._signal_connector._sigterm_notifier_fn = self._note  # type: ignore[method-assign, assignment]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = self.compare  # type: ignore[method-assign]
 
@@ -49,14 +52,19 @@ class Termination:
         self._told = True
 
     def compare(self) -> None:
-        """End the run if any rank has been told to; all ranks have to call it.
+        """End the run if any rank had been told to at the step before; all ranks have to call it.
 
         Raises:
             SIGTERMException: One has.
         """
-        told = torch.tensor([int(self._told)], device=self._device)
+        own, before = torch.tensor([int(self._told)], device=self._device), self._compared
         with peer_failure("comparison of ranks between two steps"):
-            dist.all_reduce(told, dist.ReduceOp.MAX)
+            self._compared = own, dist.all_reduce(own, dist.ReduceOp.MAX, async_op=True)
+            if before is None:
+                return
+            told, work = before
+            if work is not None:
+                work.wait()
         if told.item():
             self._trainer._signal_connector.received_sigterm = True
             rank_zero_info(f"SIGTERM: all {self._trainer.world_size} ranks end after step {self._trainer.global_step}")

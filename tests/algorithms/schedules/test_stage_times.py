@@ -1,8 +1,10 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.schedules.stage_times import Mark, stage_seconds
+from lightning_tgnn.algorithms.schedules.stage_times import Mark, segments, stage_seconds
 
 # What happens in a step: a stage begins, the innermost ends, or the rank waits; each after some time.
 HAPPENINGS = st.lists(st.tuples(st.sampled_from(["fetch", "embed", "step", None, "wait"]), st.integers(0, 9)))
@@ -33,6 +35,20 @@ def marks_and_reference(happenings):
 def test_each_second_goes_to_the_innermost_stage_or_to_waiting(happenings):
     marks, expected = marks_and_reference(happenings)
     assert {stage: spent for stage, spent in stage_seconds(marks).items() if spent} == expected
+
+
+@given(HAPPENINGS)
+def test_segments_follow_each_other_and_are_those_that_are_added_up(happenings):
+    marks, expected = marks_and_reference(happenings)
+    found = list(segments(marks))
+    moments = [moment for _, begin, end in found for moment in (begin, end)]
+    assert moments == sorted(moments)
+    assert all(end == begin for (_, _, end), (_, begin, _) in pairwise(found))
+    assert not found or (moments[0], moments[-1]) == (marks[0].moment, marks[-1].moment)
+    seconds = {}
+    for stage, begin, end in found:
+        seconds[stage] = seconds.get(stage, 0) + end - begin
+    assert {stage: spent for stage, spent in seconds.items() if spent} == expected
 
 
 def test_what_lies_between_steps_is_not_counted():

@@ -1,0 +1,114 @@
+"""The outlines of plans in which all ranks share each batch: which stages a turn has, and what each waits for.
+
+Seconds of stages go by the names of `lightning_tgnn.algorithms.schedules.stage_times.STAGES`. Bytes go by what travels:
+``rows`` of node state that are read, ``updates`` of those that are written, and ``gradients``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_tgnn.checks import check_fraction, check_int
+from lightning_tgnn.types.outline import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    LINKS,
+    WORKER,
+    After,
+    Outline,
+    Reads,
+    Stage,
+)
+
+_AHEAD = 2  # batches that a loader has ready by default
+_OF_LAST_TURN = Reads("updates", batches=1)
+
+
+def data_parallel(name: str, order: Sequence[Stage], updates: Sequence[Stage], *, delay: int) -> Outline:
+    """Return the outline of ranks that share each batch, from the stages of an order and of updates."""
+    return Outline(name, (*order, *updates), staleness=delay, writes="updates")
+
+
+def in_order(*, rows: str = "", updates: str = ALL_GATHER) -> tuple[Stage, ...]:
+    """Return the stages of `InOrder`, up to where the backward pass begins.
+
+    Args:
+        rows: How the rows that are read travel; empty where they are at hand.
+        updates: How those that are written travel.
+    """
+    before = After("updates", turns=1)
+    stages = [*_before(), Stage("fetch", after=(After("sample"), before), reads=() if rows else (_OF_LAST_TURN,))]
+    if rows:
+        stages.append(Stage("rows", LINKS, (After("fetch"), before), travel=rows, reads=(_OF_LAST_TURN,)))
+    return (
+        *stages,
+        Stage("update", after=(After(stages[-1].name),), trains=True),
+        Stage("embed", trains=True),
+        Stage("score", trains=True),
+        Stage("write"),
+        Stage("updates", LINKS, (After("write"),), travel=updates),
+    )
+
+
+def pipelined(micro_batches: int = 1, *, ahead: float = 0.0) -> tuple[Stage, ...]:
+    """Return the stages of `Pipelined` (Sven, section 3.3.2), up to where the backward pass begins.
+
+    Args:
+        micro_batches: n: the rows of one travel while the mails of another are applied.
+        ahead: Share of a batch's rows that the batch before leaves alone: they travel behind its computation.
+    """
+    check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2")
+    check_fraction("ahead", ahead, cure="give the share of rows that are asked for ahead, for example 0.5, or 0")
+    stages = [*_before(), Stage("fetch", after=(After("sample"),))]
+    first = (After("fetch"), After("updates", turns=1))
+    for piece in range(micro_batches):
+        rows, update = _numbered("rows", piece), _numbered("update", piece)
+        share = (1 - ahead) / micro_batches
+        stages.append(Stage(rows, LINKS, first, "rows", share, ALL_TO_ALL, reads=(_OF_LAST_TURN,)))
+        arrived = (After(rows), After("ahead", turns=1)) if ahead and not piece else (After(rows),)
+        stages.append(Stage(update, after=arrived, of="update", share=1 / micro_batches, trains=True))
+    stages += [Stage("write"), Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL)]
+    if ahead:
+        asked, seen = (After("sample", turns=-1), After("write")), Reads("updates", batches=1, before=1)
+        stages.append(Stage("ahead", LINKS, asked, "rows", ahead, ALL_TO_ALL, reads=(seen,)))
+    return (*stages, Stage("embed", trains=True), Stage("score", trains=True))
+
+
+def updated_by_owners() -> tuple[Stage, ...]:
+    """Return the stages of `UpdatedByOwners` (Sven, section 2.3), up to where the backward pass begins."""
+    return (
+        *_before(),
+        Stage("fetch", after=(After("sample"),)),
+        Stage("update", after=(After("updates", turns=1),), reads=(_OF_LAST_TURN,), trains=True),
+        Stage("rows", LINKS, (After("update"),), travel=ALL_TO_ALL),
+        Stage("write", after=(After("rows"),)),
+        Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL),
+        Stage("embed", trains=True),
+        Stage("score", trains=True),
+    )
+
+
+def mean_gradients(behind: Sequence[Stage], delay: int = 0) -> tuple[Stage, ...]:
+    """Return the stages of `MeanGradients`.
+
+    Args:
+        behind: The stages before: the backward pass waits for the last of them.
+        delay: 1 sends the gradients of a turn behind the next one's computation.
+    """
+    backward = Stage("backward", after=(After(behind[-1].name),), trains=True)
+    if not delay:
+        sent = Stage("gradients", LINKS, (After("backward"),), travel=ALL_REDUCE)
+        return backward, sent, Stage("step", after=(After("gradients"),), applies=(0, 0))
+    after = (After("backward", turns=delay), After("write"))
+    sent = Stage("gradients", LINKS, after, travel=ALL_REDUCE, begins=delay)
+    return sent, backward, Stage("step", after=(After("gradients"),), begins=delay, applies=(delay, delay))
+
+
+def _before() -> list[Stage]:
+    """Return the stages of all plans that share batches: a batch is sampled ahead."""
+    return [Stage("sample", WORKER, (After("fetch", turns=_AHEAD),)), Stage("other")]
+
+
+def _numbered(name: str, piece: int) -> str:
+    return f"{name} {piece + 1}" if piece else name

@@ -1,0 +1,185 @@
+"""The outline of a pipeline over mini-batches (PipeTGL, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int, refusal
+from lightning_tgnn.types.outline import ALL, ALL_REDUCE, LINKS, NEXT, WORKER, After, Outline, Reads, Stage
+
+BACKGROUND, AHEAD, AT_ONCE = "background", "ahead", "at_once"
+GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS = "gradients", "weights+moments", "weights"
+
+
+@dataclass(frozen=True)
+class PipeTGLOutline:
+    """How a pipeline over mini-batches goes; `of` says it for a number of ranks.
+
+    A turn of batch t:
+
+    - its rank makes the updates up to batch t - M;
+    - `others`, the rows that batch t - 1 does not change, are fetched once batch t - 2 has written;
+    - `targets`, the rows that batch t - 1 changes, once that has written, or from its message with ``direct``;
+    - the rows that the batch writes are updated, handed on and written: batch t + 1 waits for no more than that;
+    - all others are updated, and the rest of the forward and the backward pass follow.
+
+    With ``direct``, rows that the batch only reads and batch t - 1 has changed (`late`) are fetched behind the
+    hand-over and before this batch writes: later they might be those of batch t + 1.
+
+    Gradients are sent in batch order, for a group of processes takes one message after the other. Then each rank makes
+    every update, M of them a turn; weights that go round are updated once, but in turn.
+
+    Args:
+        groups: Pipelines, each with a copy of node state.
+        reorder: Take the rows first that the next batch waits for, and write them, before all others are updated.
+        direct: Hand the rows that the next batch writes, too, straight to its rank.
+        sampling: ``"background"``: a turn ahead by a worker; ``"ahead"``: a turn ahead, between the stages of training,
+            as the paper has it; ``"at_once"``: when the batch is to be trained.
+        gather_ahead: Look up features in the background.
+        travelling: ``"gradients"`` go to all ranks of the pipeline, each of which makes all updates; ``"weights"`` go
+            on to the next rank after each update, with the optimizer's moments as ``"weights+moments"``.
+        targets: Share of a batch's rows that the batch before changes.
+        repeated: Share of the rows which a batch writes that the next one writes, too.
+        staleness: Updates that the weights of a batch lack; None for M - 1, the most. Of ``"gradients"`` alone: weights
+            that go round are M - 1 updates late.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    groups: int = 1
+    reorder: bool = True
+    direct: bool = True
+    sampling: str = BACKGROUND
+    gather_ahead: bool = True
+    travelling: str = GRADIENTS
+    targets: float = 0.5
+    repeated: float = 0.5
+    staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        check_int("groups", self.groups, minimum=1, cure="give the number of pipelines, 1 for one over all ranks")
+        check_choice("sampling", self.sampling, (BACKGROUND, AHEAD, AT_ONCE))
+        check_choice("travelling", self.travelling, (GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS))
+        check_fraction("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
+        check_fraction("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
+        if self.staleness is not None:
+            check_int("staleness", self.staleness, minimum=0, cure="leave it out for that of the pipeline")
+            if self.travelling != GRADIENTS:
+                cure = "leave it out, or let gradients travel"
+                raise InvalidArgumentError(refusal("staleness", "left out with weights", self.staleness, cure))
+
+    def of(self, ranks: int) -> Outline:
+        """Return the outline.
+
+        Args:
+            ranks: Of all pipelines.
+
+        Raises:
+            InvalidArgumentError: They make no pipelines of equal length, or one shorter than the staleness asks for.
+        """
+        return self.with_updates("pipetgl", self.stages(), ranks)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the stages of a turn up to where the backward pass begins."""
+        passes = (Stage("embed", trains=True), Stage("score", trains=True))
+        return (*self._ahead(), Stage("other"), *self._rows(), *passes)
+
+    def with_updates(self, name: str, stages: Sequence[Stage], ranks: int) -> Outline:
+        """Return the outline whose stages up to the backward pass are given.
+
+        Args:
+            name: Of the outline.
+            stages: As of `stages`; ``"other"`` is the first that a rank computes for a batch.
+            ranks: Of all pipelines.
+
+        Raises:
+            InvalidArgumentError: They make no pipelines of equal length, or one shorter than the staleness asks for.
+        """
+        length = Outline("", (), groups=self.groups).length(ranks)
+        late = length - 1 if self.staleness is None else self.staleness
+        if late >= length:
+            requirement = f"at most {length - 1} in a pipeline of {length}"
+            raise InvalidArgumentError(refusal("staleness", requirement, late, "take more ranks, or leave it out"))
+        of_gradients = self.travelling == GRADIENTS
+        before, behind = self._updates(length, late) if of_gradients else ([], self._updates_in_turn())
+        begins = [stage.name for stage in stages].index("other") + 1
+        backward = Stage("backward", trains=True)
+        whole = (*stages[:begins], *before, *stages[begins:], backward, *behind)
+        return Outline(name, whole, late, self.groups, writes="write", shared=False, hands_weights=not of_gradients)
+
+    def _ahead(self) -> list[Stage]:
+        """Return how a batch is made."""
+        begins = (After("other", turns=1),)
+        sample = Stage("sample", WORKER, begins) if self.sampling == BACKGROUND else Stage("sample")
+        sampled = After("sample", turns=1 if self.sampling == AHEAD else 0)
+        if self.gather_ahead:
+            return [sample, Stage("gather", WORKER, (*begins, sampled))]
+        return [sample, Stage("gather", after=(sampled,))]
+
+    def _rows(self) -> list[Stage]:
+        """Return how the rows of a batch are read, updated and written."""
+        made, last = (After("gather"),), After("write", batches=1)
+        handed = After("hand", batches=1)
+        hand = [Stage("hand", LINKS, (After("targets_update"),), travel=NEXT)] if self.direct else []
+        kept = 1 - self.repeated if self.direct else 1.0
+        write = Stage("write", after=(After("targets_update"),), share=kept)
+        newest = Reads("write", batches=1)
+        if not self.reorder:
+            waits = (*made, last, handed) if self.direct else (*made, last)
+            return [
+                Stage("targets", after=waits, of="fetch", reads=(newest,)),
+                Stage("targets_update", of="update", trains=True),
+                *hand,
+                write,
+            ]
+        others = Stage(
+            "others",
+            after=(*made, After("write", batches=2)),
+            of="fetch",
+            share=1 - self.targets,
+            reads=(Reads("write", batches=2),),
+        )
+        update = Stage("targets_update", of="update", share=self.targets, trains=True)
+        support = Stage("support", of="update", share=1 - self.targets, trains=True)
+        if not self.direct:
+            targets = Stage("targets", after=(last,), of="fetch", share=self.targets, reads=(newest,))
+            return [others, targets, update, write, support]
+        taken, left = self.targets * self.repeated, self.targets * (1 - self.repeated)
+        targets = Stage("targets", after=(handed,), of="fetch", share=taken, reads=(Reads("hand", batches=1),))
+        late = Stage("late", after=(last,), of="fetch", share=left, reads=(newest,))
+        return [others, targets, update, *hand, late, write, support]
+
+    def _updates(self, length: int, late: int) -> tuple[list[Stage], list[Stage]]:
+        """Return the stages before and behind the passes, where every rank makes all updates."""
+        step = Stage(
+            "step",
+            after=(After("gradients", batches=late + 1),),
+            share=length,
+            begins=1,
+            applies=(late + length, late + 1),
+        )
+        after = (*self._mean_after(), After("gradients", batches=1))
+        return [step], [*self._mean(), Stage("gradients", LINKS, after, travel=ALL)]
+
+    def _updates_in_turn(self) -> list[Stage]:
+        """Return the stages behind the passes, where weights go round."""
+        after = (*self._mean_after(), After("weights", batches=1))
+        step = Stage("step", after=after, applies=(0, 0))
+        return [*self._mean(), step, Stage("weights", LINKS, (After("step"),), travel=NEXT)]
+
+    def _mean(self) -> list[Stage]:
+        if self.groups == 1:
+            return []
+        return [Stage("mean", LINKS, (After("backward"),), of="gradients", travel=ALL_REDUCE)]
+
+    def _mean_after(self) -> tuple[After, ...]:
+        return (After("backward" if self.groups == 1 else "mean"),)
+
+
+def whole_turns() -> tuple[Stage, ...]:
+    """Return the stages of `InOrder` where ranks take turns: batch t + 1 waits for all of batch t's up to its write."""
+    fetch = Stage("fetch", after=(After("gather"), After("write", batches=1)), reads=(Reads("write", batches=1),))
+    passes = (Stage("update", trains=True), Stage("embed", trains=True), Stage("score", trains=True))
+    return (*PipeTGLOutline()._ahead(), Stage("other"), fetch, *passes, Stage("write"))

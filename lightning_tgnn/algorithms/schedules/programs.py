@@ -1,0 +1,115 @@
+"""What every rank does one after the other, written out from an outline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lightning_tgnn.types.outline import MEETINGS, After, Outline, Stage
+
+
+class Message(NamedTuple):
+    """Tells a stage of a batch that a stage of an earlier batch is done, and brings its rows or weights.
+
+    Attributes:
+        stage: What is done.
+        into: Who waits for it.
+        sender: Its rank.
+        receiver: Its rank.
+        batch: Of the sender.
+    """
+
+    stage: str
+    into: str
+    sender: int
+    receiver: int
+    batch: int
+
+    @property
+    def channel(self) -> tuple[str, str, int, int]:
+        """Messages of a channel arrive in the order in which they are sent."""
+        return self[:4]
+
+
+@dataclass(frozen=True)
+class Action:
+    """A stage of a turn on a rank.
+
+    Attributes:
+        stage: Its name.
+        rank: Who does it.
+        turn: In which turn.
+        waits: Stages and turns of the same rank that are done before.
+        receives: Messages that are taken in before.
+        sends: Messages that are sent behind it.
+        meets: The ranks that do it together; none where it is done alone.
+    """
+
+    stage: str
+    rank: int
+    turn: int
+    waits: tuple[tuple[str, int], ...] = ()
+    receives: tuple[Message, ...] = ()
+    sends: tuple[Message, ...] = ()
+    meets: tuple[int, ...] = ()
+
+
+Programs = dict[tuple[int, str], list[Action]]
+"""The actions of each rank on each resource, in their order."""
+
+
+def programs(outline: Outline, ranks: int, turns: int) -> Programs:
+    """Write out what all ranks do.
+
+    Args:
+        outline: Of every turn.
+        ranks: How many, over all pipelines.
+        turns: Of every rank.
+
+    Raises:
+        InvalidArgumentError: The ranks do not fit the outline.
+    """
+    length = outline.length(ranks)
+    written: Programs = {}
+    for rank in range(ranks):
+        for turn in range(turns):
+            for stage in outline.stages:
+                action = _action(outline, stage, rank, turn, length, ranks, turns)
+                written.setdefault((rank, stage.on), []).append(action)
+    return written
+
+
+def _action(outline: Outline, stage: Stage, rank: int, turn: int, length: int, ranks: int, turns: int) -> Action:
+    waits, receives = [], []
+    for awaited in stage.after:
+        found = _awaited(awaited, rank, turn, length, turns)
+        if found is None:
+            continue
+        whose, then = found
+        if whose == rank:
+            waits.append((awaited.stage, then))
+        else:
+            batch = then * length + whose % length
+            receives.append(Message(awaited.stage, stage.name, whose, rank, batch))
+    sends = tuple(_sends(outline, stage, rank, turn, length, turns))
+    meets = tuple(range(rank % length, ranks, length)) if stage.travel in MEETINGS else ()
+    return Action(stage.name, rank, turn, tuple(waits), tuple(receives), sends, meets)
+
+
+def _awaited(awaited: After, rank: int, turn: int, length: int, turns: int) -> tuple[int, int] | None:
+    """Return the rank and the turn of what is waited for; None where there was no such turn."""
+    pipeline, place = divmod(rank, length)
+    batch = (turn - awaited.turns) * length + place - awaited.batches
+    return (pipeline * length + batch % length, batch // length) if 0 <= batch < turns * length else None
+
+
+def _sends(outline: Outline, stage: Stage, rank: int, turn: int, length: int, turns: int) -> Iterator[Message]:
+    for waiting in outline.stages:
+        for awaited in waiting.after:
+            if awaited.stage != stage.name or not awaited.batches % length:
+                continue
+            back = After(stage.name, batches=-awaited.batches, turns=-awaited.turns)
+            found = _awaited(back, rank, turn, length, turns)
+            if found is not None:
+                yield Message(stage.name, waiting.name, rank, found[0], turn * length + rank % length)

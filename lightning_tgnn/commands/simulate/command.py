@@ -1,0 +1,185 @@
+"""``lightning-tgnn simulate``: how strategies would do on more ranks and hosts, from the seconds of their stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
+from lightning_tgnn.algorithms.schedules.simulation import Simulation
+from lightning_tgnn.algorithms.schedules.simulator import simulate as simulated
+from lightning_tgnn.algorithms.schedules.staleness import smallest_staleness
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.commands.simulate.forecasts import Forecast, print_forecasts
+from lightning_tgnn.commands.simulate.given_costs import GivenCosts, read_costs, read_link
+from lightning_tgnn.commands.simulate.plans import SimulatedPlan
+from lightning_tgnn.files.whole import new_file, write_text
+from lightning_tgnn.types.layout import RankLayout
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DESCRIPTION = """Time strategies without a process, on any number of ranks: events/s, bubble, what is waited for.
+
+  lightning-tgnn simulate --strategy pipetgl,sven --ranks 2,4,8,16 --stages runs/NAME/version_0
+  lightning-tgnn simulate --strategy pipetgl:groups=2 --ranks 16 --hosts 2 --link 500:0.2 --stages costs.yaml
+  lightning-tgnn simulate --strategy sven --stages costs.yaml --timeline sven.png --trace sven.json
+
+costs.yaml, or the same in braces in its place, has the seconds of the stages of a turn on one rank, and the bytes that
+a rank sends in it (each is 0 where it is left out):
+
+  seconds: {sample: 0.001, gather: 0.001, fetch: 0.002, update: 0.006, embed: 0.018, score: 0.002, write: 0.003,
+            backward: 0.028, step: 0.002, other: 0.001}
+  bytes: {rows: 400000, updates: 200000, gradients: 1200000}
+  batch_size: 600
+
+Measured seconds are those of a run with the callback SystemMonitor, which every recipe has: give its folder, with
+TensorBoard's files or a CSVLogger's metrics.csv. What training has waited for its batches is taken for a part of other
+there, and what it has waited for other ranks is left out. ExchangeMonitor logs the bytes that travel; give them by
+--bytes.
+
+Options of a strategy follow its name after colons, with values as in YAML:
+  sven      staleness=1, micro_batches=1, ahead=0 (share of rows that are asked for ahead)
+  depcomm, depcache   staleness=0
+  pipetgl   groups=1, reorder=true, direct=true, sampling=background (ahead, at_once), gather_ahead=true,
+            travelling=gradients (weights, weights+moments), targets=0.5 (share of rows that the batch before changes),
+            repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1 of M ranks)
+staleness=smallest takes the smallest at which nothing stalls (MSPipe's rule).
+"""
+
+_PICTURED = 16  # ranks
+
+
+@dataclass(frozen=True)
+class SimulateOptions:
+    """What to simulate.
+
+    Args:
+        strategy: Names, separated by commas: sven, depcomm, depcache, pipetgl; options follow after colons.
+        stages: Seconds of stages: a YAML or JSON file, the same in braces, or the folder of a run.
+        ranks: Numbers of ranks, separated by commas.
+        hosts: Hosts they are on, as many on each.
+        bytes: Bytes that travel, by name, in braces or in a file; beside those of stages.
+        batch_size: Events per rank and turn; None takes that of stages, or 600.
+        turns: Of every rank. The second half of them is taken to be steady.
+        link: From a host to the others, shared by its ranks: MBIT, or MBIT:MILLISECONDS.
+        local_link: Between ranks of a host, the same.
+        timeline: A PNG of the last strategy on the most ranks, or of the first 16 of them.
+        trace: The same for chrome://tracing and Perfetto, of all ranks.
+        shown_turns: Turns in both.
+        output: A JSON file of all figures.
+    """
+
+    strategy: str
+    stages: str
+    ranks: str = "2,4,8,16"
+    hosts: int = 1
+    bytes: str | None = None
+    batch_size: int | None = None
+    turns: int = 50
+    link: str = "10000:0.1"
+    local_link: str = "80000:0.01"
+    timeline: str | None = None
+    trace: str | None = None
+    shown_turns: int = 6
+    output: str | None = None
+
+    def __post_init__(self) -> None:
+        check_int("hosts", self.hosts, minimum=1, cure="1 is one machine")
+        check_int("turns", self.turns, minimum=2, cure="50 is usual")
+        check_int("shown_turns", self.shown_turns, minimum=1, cure="6 fit in a picture")
+        if self.batch_size is not None:
+            check_int("batch_size", self.batch_size, minimum=1, cure="give the events per rank and turn")
+        for ranks in self.counts:
+            if ranks % self.hosts:
+                cure = "give as many ranks on each host"
+                raise InvalidArgumentError(refusal("hosts", f"a divisor of ranks={ranks}", self.hosts, cure))
+
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of ranks."""
+        cure = "give for example 2,4,8"
+        words = [word.strip() for word in self.ranks.split(",") if word.strip()]
+        if not words or not all(word.isdecimal() and word.isascii() and int(word) for word in words):
+            raise InvalidArgumentError(refusal("ranks", "integers of at least 1, with commas", self.ranks, cure))
+        return [int(word) for word in dict.fromkeys(words)]
+
+    @property
+    def plans(self) -> list[SimulatedPlan]:
+        """The strategies."""
+        written = [word.strip() for word in self.strategy.split(",") if word.strip()]
+        if not written:
+            cure = "separate them by commas"
+            raise InvalidArgumentError(refusal("strategy", "names of strategies", self.strategy, cure))
+        return [SimulatedPlan.of(word) for word in dict.fromkeys(written)]
+
+    @property
+    def links(self) -> Links:
+        """The links."""
+        return Links(read_link("local_link", self.local_link), read_link("link", self.link))
+
+
+def simulate(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+        DataError: The folder of stages is not that of a run.
+    """
+    (given,) = Options("simulate", _DESCRIPTION, {SimulateOptions: set()}).parse(arguments)
+    options = SimulateOptions(**given)
+    plans, costs, console = options.plans, read_costs(options.stages, options.bytes), Console()
+    size = options.batch_size or costs.batch_size or 600
+    forecasts: list[Forecast] = []
+    for plan in plans:
+        for ranks in options.counts:
+            found = _simulated(plan, costs, ranks, options)
+            forecasts.append(Forecast.of(plan.written, found, options.hosts, size))
+    print_forecasts(forecasts, console)
+    lines = [f"{options.turns} turns of {size} events per rank; the second half is taken to be steady"]
+    if missing := costs.missing([plan.outline(max(options.counts)) for plan in plans]):
+        lines.append(f"not given and taken to be 0: {', '.join(missing)}")
+    last = _simulated(plans[-1], costs, max(options.counts), options)
+    lines += _painted(last, f"{plans[-1].written}, {last.ranks} ranks", options)
+    if options.output is not None:
+        figures = [forecast.figures() for forecast in forecasts]
+        write_text(Path(options.output), json.dumps({"batch_size": size, "forecasts": figures}, indent=1))
+        lines.append(f"figures: {options.output}")
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _simulated(plan: SimulatedPlan, costs: GivenCosts, ranks: int, options: SimulateOptions) -> Simulation:
+    layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
+    outline = plan.outline(ranks)
+    taken = costs.of(plan, outline, ranks, options.links)
+    if plan.finds_staleness:
+        largest = plan.largest_staleness(ranks)
+        found = smallest_staleness(lambda late: plan.outline(ranks, late), layout, taken, largest=largest)
+        outline = plan.outline(ranks, found)
+    return simulated(outline, layout, taken, options.turns)
+
+
+def _painted(simulation: Simulation, title: str, options: SimulateOptions) -> list[str]:
+    """Write the pictures that are asked for, and say where they are."""
+    timeline, lines = simulation.timeline().of(turns=range(options.shown_turns)), []
+    if options.timeline is not None:
+        shown = timeline.of(ranks=range(_PICTURED))
+        _save(Path(options.timeline), timeline_figure(shown, title))
+        lines.append(f"timeline: {options.timeline}")
+    if options.trace is not None:
+        write_text(Path(options.trace), json.dumps(chrome_trace(timeline)))
+        lines.append(f"trace: {options.trace}, for chrome://tracing and ui.perfetto.dev")
+    return lines
+
+
+def _save(path: Path, figure: Figure) -> None:
+    with new_file(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")

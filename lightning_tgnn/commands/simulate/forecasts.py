@@ -1,0 +1,91 @@
+"""What `simulate` finds and how it tells its user."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lightning_tgnn.algorithms.schedules.simulation import Simulation
+from lightning_tgnn.commands.shared.printed import print_table
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A strategy on some ranks.
+
+    Attributes:
+        strategy: As it was written.
+        ranks: How many.
+        hosts: They are on.
+        staleness: Updates that the weights of a batch lack.
+        events_per_second: Of all ranks.
+        seconds_per_turn: In steady state.
+        bubble: Share of the time in which a rank computes nothing, the mean of the ranks.
+        bubble_of_worst: That of the rank that has most of it.
+        waiting: Seconds per turn for which a rank waits in steady state, by stage, the mean of the ranks.
+        critical_path: Seconds of the whole run by stage.
+    """
+
+    strategy: str
+    ranks: int
+    hosts: int
+    staleness: int
+    events_per_second: float
+    seconds_per_turn: float
+    bubble: float
+    bubble_of_worst: float
+    waiting: dict[str, float]
+    critical_path: dict[str, float]
+
+    @classmethod
+    def of(cls, strategy: str, found: Simulation, hosts: int, batch_size: int) -> Forecast:
+        """Return the figures of a simulated run."""
+        bubble, turns = found.bubble, found.turns - found.steady
+        return cls(
+            strategy=strategy,
+            ranks=found.ranks,
+            hosts=hosts,
+            staleness=found.outline.staleness,
+            events_per_second=found.events_per_second(batch_size),
+            seconds_per_turn=found.period,
+            bubble=float(bubble.mean()),
+            bubble_of_worst=float(bubble.max()),
+            waiting={name: float(seconds.mean()) / turns for name, seconds in found.waiting(found.steady).items()},
+            critical_path=found.critical_path(),
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return asdict(self)
+
+
+def print_forecasts(forecasts: list[Forecast], console: Console) -> None:
+    """Print a row for each.
+
+    Args:
+        forecasts: In order.
+        console: Where to.
+    """
+    table = Table("strategy", "ranks", "staleness", "events/s", "ms/turn", "bubble", "waits for", "hangs on")
+    for column in table.columns[1:6]:
+        column.justify = "right"
+    for forecast in forecasts:
+        table.add_row(
+            forecast.strategy,
+            str(forecast.ranks),
+            str(forecast.staleness),
+            f"{forecast.events_per_second:,.0f}",
+            f"{1e3 * forecast.seconds_per_turn:,.2f}",
+            f"{forecast.bubble:.1%}",
+            ", ".join(list(forecast.waiting)[:2]),
+            _longest(forecast.critical_path),
+        )
+    print_table(table, console)
+
+
+def _longest(path: dict[str, float]) -> str:
+    total = sum(path.values())
+    return ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in list(path.items())[:3] if total)

@@ -1,0 +1,187 @@
+"""What stages take and what travels, as a user gives it: in a file, on the line, or by the logs of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from lightning_tgnn.algorithms.schedules.links import Link, Links
+from lightning_tgnn.algorithms.schedules.pipetgl import WEIGHTS_AND_MOMENTS, PipeTGLOutline
+from lightning_tgnn.algorithms.schedules.simulator import Costs
+from lightning_tgnn.checks import (
+    InvalidArgumentError,
+    check_choice,
+    check_int,
+    check_not_negative,
+    check_positive,
+    refusal,
+)
+from lightning_tgnn.commands.report.run_figures import stage_seconds
+from lightning_tgnn.commands.report.run_log import find_run, read_run
+from lightning_tgnn.commands.simulate.plans import SimulatedPlan
+from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
+
+_PARTS = ("seconds", "bytes", "batch_size")
+_FORM = "write {seconds: {fetch: 0.002, embed: 0.02, ...}, bytes: {rows: 500000, ...}, batch_size: 600}"
+_PLANS = ("depcache", "depcomm", "sven:ahead=0.5", "pipetgl", "pipetgl:travelling=weights")
+_ADAM = 3  # weights, and two moments of each
+
+
+@dataclass(frozen=True)
+class GivenCosts:
+    """What a user gives.
+
+    Attributes:
+        seconds: Of stages.
+        sent: Bytes by what travels.
+        batch_size: Events per rank and turn; None where it is not said.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    sent: dict[str, float] = field(default_factory=dict)
+    batch_size: int | None = None
+
+    def of(self, plan: SimulatedPlan, outline: Outline, ranks: int, links: Links) -> Costs:
+        """Return what the stages of a plan take on so many ranks.
+
+        Of the rows that a rank reads or writes, (M - 1) / M live elsewhere. Rows that are handed on are those written
+        that the next batch writes, too; weights are as large as gradients, and three times that with Adam's moments.
+        """
+        seconds_of = {stage.cost for stage in outline.stages if not stage.travel} | {s.name for s in outline.stages}
+        seconds = {name: value for name, value in self.seconds.items() if name in seconds_of}
+        known = dict(self.sent)
+        if plan.name == "pipetgl":
+            pipeline = PipeTGLOutline(**{name: plan.options[name] for name in plan.options if name != "staleness"})
+            known.setdefault("hand", pipeline.repeated * known.get("updates", 0.0))
+            times = _ADAM if pipeline.travelling == WEIGHTS_AND_MOMENTS else 1
+            known.setdefault("weights", times * known.get("gradients", 0.0))
+        share = {stage.cost: (ranks - 1) / ranks for stage in outline.stages if stage.travel == ALL_TO_ALL}
+        sent = {name: known[name] * share.get(name, 1.0) for name in outline.costs(travelling=True) if name in known}
+        return Costs(seconds, sent, links)
+
+    def missing(self, outlines: list[Outline]) -> list[str]:
+        """Return the names that are taken to be nothing."""
+        wanted = {name for outline in outlines for name in outline.costs(travelling=False)}
+        given = set(self.seconds)
+        for outline in outlines:
+            for stage in outline.stages:
+                if stage.name in given:
+                    given.add(stage.cost)
+        bytes_of = {name for outline in outlines for name in outline.costs(travelling=True)}
+        derived = {"hand": "updates", "weights": "gradients"}
+        lacking = {name for name in bytes_of if name not in self.sent and derived.get(name) not in self.sent}
+        return [*sorted(wanted - given), *(f"bytes of {name}" for name in sorted(lacking))]
+
+
+def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
+    """Return what is given.
+
+    Args:
+        stages: A YAML or JSON file, the same in braces, or the folder of a run that `SystemMonitor` logged.
+        sent: Bytes by name in the same form, beside those of ``stages``; None for none.
+
+    Raises:
+        InvalidArgumentError: It is none of these, or holds what no stage takes.
+        DataError: The folder is not that of a run.
+    """
+    costs = _of_run(Path(stages)) if _is_folder(stages) else _of_mapping("stages", _mapping("stages", stages))
+    if sent is None:
+        return costs
+    more = _numbers("bytes", _mapping("bytes", sent), _names(travelling=True))
+    return GivenCosts(costs.seconds, {**costs.sent, **more}, costs.batch_size)
+
+
+def _is_folder(written: str) -> bool:
+    return not written.lstrip().startswith("{") and Path(written).is_dir()
+
+
+def _mapping(argument: str, written: str) -> Mapping[str, Any]:
+    inline = written.lstrip().startswith("{")
+    path = Path(written)
+    if not inline and not path.is_file():
+        requirement = "a YAML or JSON file, the same in braces, or the folder of a run"
+        raise InvalidArgumentError(refusal(argument, requirement, written, _FORM))
+    try:
+        held = yaml.safe_load(written if inline else path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        received = f"{written[:60]} ({' '.join(str(error).split())[:120]})"
+        raise InvalidArgumentError(refusal(argument, "YAML or JSON", received, _FORM)) from error
+    if not isinstance(held, dict):
+        raise InvalidArgumentError(refusal(argument, "names with values", type(held).__name__, _FORM))
+    return held
+
+
+def _of_mapping(argument: str, held: Mapping[str, Any]) -> GivenCosts:
+    for name in held:
+        check_choice(f"a part of {argument}", name, _PARTS)
+    if not isinstance(held.get("seconds"), dict):
+        received = type(held["seconds"]).__name__ if "seconds" in held else "nothing"
+        raise InvalidArgumentError(refusal(f"seconds of {argument}", "stages with seconds", received, _FORM))
+    seconds = _numbers("seconds", held["seconds"], _names(travelling=False))
+    sent = held.get("bytes", {})
+    if not isinstance(sent, dict):
+        raise InvalidArgumentError(refusal(f"bytes of {argument}", "names with bytes", type(sent).__name__, _FORM))
+    size = held.get("batch_size")
+    if size is not None:
+        check_int(f"batch_size of {argument}", size, minimum=1, cure="give the events per rank and turn")
+    return GivenCosts(seconds, _numbers("bytes", sent, _names(travelling=True)), size)
+
+
+def _numbers(argument: str, held: Mapping[str, Any], names: set[str]) -> dict[str, float]:
+    for name, value in held.items():
+        check_choice(argument, name, names)
+        check_not_negative(f"{argument} of {name}", value, cure="give what was measured, or leave it out")
+    return {name: float(value) for name, value in held.items()}
+
+
+def _names(*, travelling: bool) -> set[str]:
+    """Return what any plan takes: of seconds those of single stages as well."""
+    outlines = [SimulatedPlan.of(written).outline(2) for written in _PLANS]
+    names = {name for outline in outlines for name in outline.costs(travelling=travelling)}
+    if travelling:
+        return names
+    return names | {stage.name for outline in outlines for stage in outline.stages if not stage.travel}
+
+
+def _of_run(folder: Path) -> GivenCosts:
+    """Return the seconds of a step of a run, without those in which it waited for other ranks.
+
+    What it stood until it had its batch is what no worker has hidden, so it counts as ``other``.
+    """
+    log = read_run(find_run(folder))
+    totals, scalars = stage_seconds(log), log.of_kind("scalars")
+    steps_of = scalars.get("system/milliseconds_per_step")
+    if not totals or steps_of is None:
+        cure = "train with the callback SystemMonitor, which every recipe has"
+        raise InvalidArgumentError(refusal("stages", "a run with shares of time", str(folder), cure))
+    seconds = scalars["system/window_seconds"].numbers()
+    steps = float(np.sum(1e3 * seconds / steps_of.numbers()))
+    seconds_of = {stage: spent / steps for stage, spent in totals.items() if stage != "wait"}
+    seconds_of["other"] = seconds_of.get("other", 0.0) + seconds_of.pop("sample", 0.0)
+    return GivenCosts(seconds_of)
+
+
+def read_link(argument: str, written: str) -> Link:
+    """Return a link that is written ``MBIT`` or ``MBIT:MILLISECONDS``.
+
+    Raises:
+        InvalidArgumentError: It is none.
+
+    >>> read_link("link", "500:0.2")
+    Link(latency=0.0002, bandwidth=62500000.0)
+    """
+    speed, _, latency = written.partition(":")
+    try:
+        megabits, milliseconds = float(speed), float(latency or 0)
+    except ValueError as error:
+        cure = "give for example 10000:0.1 for 10 Gbit/s and 0.1 ms"
+        raise InvalidArgumentError(refusal(argument, "MBIT or MBIT:MILLISECONDS", written, cure)) from error
+    cure = "10000:0.1 is 10 Gbit/s and 0.1 ms"
+    check_positive(f"MBIT of {argument}", megabits, cure=cure)
+    check_not_negative(f"MILLISECONDS of {argument}", milliseconds, cure=cure)
+    return Link(milliseconds / 1e3, megabits * 1e6 / 8)

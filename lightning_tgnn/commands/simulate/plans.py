@@ -1,0 +1,113 @@
+"""Strategies by name, as outlines: what the simulator needs of a plan, without the classes that run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from lightning_tgnn.algorithms.schedules.outlines import (
+    data_parallel,
+    in_order,
+    mean_gradients,
+    pipelined,
+    updated_by_owners,
+)
+from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.commands.shared.options import name_and_options
+from lightning_tgnn.types.outline import Outline, Stage
+
+SMALLEST = "smallest"
+_PIPETGL = tuple(field.name for field in fields(PipeTGLOutline))
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "depcache": ("staleness",),
+    "depcomm": ("staleness",),
+    "pipetgl": _PIPETGL,
+    "sven": ("staleness", "micro_batches", "ahead"),
+}
+_STALENESS = {"depcache": 0, "depcomm": 0, "sven": 1}
+
+
+@dataclass(frozen=True)
+class SimulatedPlan:
+    """A strategy with its options.
+
+    Attributes:
+        written: As the user wrote it.
+        name: Of the strategy.
+        options: What differs from its defaults.
+    """
+
+    written: str
+    name: str
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, written: str) -> SimulatedPlan:
+        """Return the plan that is written ``NAME:OPTION=VALUE:...``.
+
+        Raises:
+            InvalidArgumentError: There is no such strategy or option, or an option has a value that cannot work.
+
+        >>> SimulatedPlan.of("sven:micro_batches=2").outline(4).stages[4].share
+        0.5
+        """
+        name, options = name_and_options("strategy", written)
+        check_choice("strategy", name, OPTIONS)
+        for option in options:
+            check_choice(f"option of {name}", option, OPTIONS[name])
+        plan = cls(written, name, options)
+        plan._pipeline() if name == "pipetgl" else plan.outline(1)
+        return plan
+
+    @property
+    def finds_staleness(self) -> bool:
+        """Whether the smallest staleness is asked for at which nothing stalls."""
+        return self.options.get("staleness") == SMALLEST
+
+    def outline(self, ranks: int, staleness: int | None = None) -> Outline:
+        """Return what turns of so many ranks consist of.
+
+        Args:
+            ranks: Of all hosts.
+            staleness: In the place of `SMALLEST`.
+
+        Raises:
+            InvalidArgumentError: The ranks do not fit.
+        """
+        if self.name == "pipetgl":
+            pipeline = self._pipeline()
+            return (pipeline if staleness is None else replace(pipeline, staleness=staleness)).of(ranks)
+        options = dict(self.options)
+        delay = options.pop("staleness", _STALENESS[self.name]) if staleness is None else staleness
+        if delay == SMALLEST:
+            delay = 1
+        check_int("staleness", delay, minimum=0, cure="0 waits for gradients, 1 applies them a turn late")
+        if delay > 1:
+            raise InvalidArgumentError(refusal("staleness", "0 or 1", delay, "1 applies gradients a turn late"))
+        options.pop("staleness", None)
+        order = _ORDERS[self.name](**options)
+        return data_parallel(self.name, order, mean_gradients(order, delay), delay=delay)
+
+    def largest_staleness(self, ranks: int) -> int:
+        """Return the last staleness that there is."""
+        return self.outline(ranks).length(ranks) - 1 if self.name == "pipetgl" else 1
+
+    def _pipeline(self) -> PipeTGLOutline:
+        given = {name: value for name, value in self.options.items() if value != SMALLEST or name != "staleness"}
+        pipeline = PipeTGLOutline(**given)
+        for name in ("reorder", "direct", "gather_ahead"):
+            value = getattr(pipeline, name)
+            if not isinstance(value, bool):
+                raise InvalidArgumentError(refusal(f"{name} of pipetgl", "true or false", value, "give one of them"))
+        if self.finds_staleness:
+            replace(pipeline, staleness=0)  # refused where weights travel
+        return pipeline
+
+
+_ORDERS: dict[str, Callable[..., tuple[Stage, ...]]] = {
+    "depcache": in_order,
+    "depcomm": updated_by_owners,
+    "sven": pipelined,
+}

@@ -1,0 +1,165 @@
+"""The rows of a batch of a pipeline: what is read before the batch before has written, what after, what is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.state.nodes.local import LocalStateStore
+from lightning_tgnn.types import StateRows, StateSpec, StateUpdate, Surroundings
+from lightning_tgnn.types.exchange import RowHandle
+
+
+class PassedRows(Protocol):
+    """A store whose rows pass along a pipeline, as a batch sees it."""
+
+    spec: StateSpec
+    local: LocalStateStore
+    passes_on: bool
+
+    def expected(self, batches: int) -> RowHandle | None:
+        """Start to receive word of the batch so many before this one; None where it is known to be written."""
+        ...
+
+    def receive(self, count: int) -> tuple[Tensor, StateRows]:
+        """Return nodes and rows that the rank before has passed on."""
+        ...
+
+    def packed(self, nodes: Tensor, rows: StateRows) -> Tensor:
+        """Return what `receive` takes."""
+        ...
+
+    def put(self, nodes: Tensor, rows: StateRows) -> None:
+        """Write whole rows to the shared memory."""
+        ...
+
+
+class BatchRows:
+    """The rows of a batch: those that the batch before leaves alone, then the others; then what is written.
+
+    Args:
+        store: Where they are.
+        nodes: int64 [U], distinct.
+        around: What the batches before and after change; None where that is not known.
+        has_heard: Whether the batches before are known to have written.
+    """
+
+    def __init__(
+        self, store: PassedRows, nodes: Tensor, around: Surroundings | None, *, has_heard: bool = False
+    ) -> None:
+        self._store, self._nodes, self._device = store, nodes.cpu(), nodes.device
+        self._around = None if around is None else around.to("cpu")
+        self._word = None if has_heard else store.expected(1)
+        before = None if has_heard else store.expected(2)
+        size = len(nodes)
+        self._late = torch.arange(size)
+        if self._around is not None:
+            waits = torch.isin(self._nodes, self._around.changed)
+            self._late, early = waits.nonzero().squeeze(1), (~waits).nonzero().squeeze(1)
+        if before is not None:
+            before.wait()
+        if self._around is not None:
+            self._early = (early, store.local.fetch(self._nodes[early]).wait())
+        self._rows: StateRows | None = None
+        self._received: Tensor = self._nodes[:0]
+
+    def wait(self) -> StateRows:
+        """Return all rows, once the batch before has written."""
+        if self._rows is not None:
+            return self._rows.to(self._device)
+        store = self._store
+        count = 0 if self._word is None else int(self._word.wait())
+        passed = store.receive(count) if count else None
+        if passed is not None and self._around is None:
+            store.put(*passed)  # that this batch writes them as well is not known here
+            passed = None
+        late = store.local.fetch(self._nodes[self._late]).wait()
+        if self._around is None:
+            self._rows = late
+        else:
+            early, rows = self._early
+            places = torch.cat([early, self._late])
+            back = torch.empty_like(places).index_copy_(0, places, torch.arange(len(places)))
+            self._rows = _select(_joined(rows, late), back)
+        if passed is not None:
+            self._received, content = passed
+            places = _places_of(self._received, self._nodes)
+            for name, table in vars(self._rows).items():
+                table[places] = getattr(content, name)
+        return self._rows.to(self._device)
+
+    def settle(self) -> None:
+        """Have all in the shared memory that this batch has received."""
+        rows = self.wait()
+        if len(self._received):
+            self._store.put(self._received, _select(rows.to("cpu"), _places_of(self._received, self._nodes)))
+
+    def write(self, update: StateUpdate) -> Tensor | None:
+        """Write what goes to the shared memory; return the rows that go to the next rank instead, packed."""
+        self.wait()
+        store, rows = self._store, self._rows
+        around = self._around
+        passed_on = self._nodes[:0] if around is None or not store.passes_on else around.passed_on
+        whole = torch.cat([self._received, passed_on]).unique()
+        if not len(whole):
+            store.local.commit(update)
+            return None
+        assert rows is not None
+        changed = _changed(store.spec, _select(rows, _places_of(whole, self._nodes)), whole, update)
+        goes_on = torch.isin(whole, passed_on)
+        stays = (~goes_on).nonzero().squeeze(1)
+        store.put(whole[stays], _select(changed, stays))
+        store.local.commit(_without(update, whole))
+        goes = goes_on.nonzero().squeeze(1)
+        return store.packed(whole[goes], _select(changed, goes)) if len(goes) else None
+
+
+def _changed(spec: StateSpec, rows: StateRows, nodes: Tensor, update: StateUpdate) -> StateRows:
+    """Return the rows of nodes (int64 [n], ascending) as an update leaves them."""
+    alone = LocalStateStore(replace(spec, num_nodes=len(nodes)), rows=rows)
+    written, mailed = torch.isin(update.nodes, nodes), torch.isin(update.mail_nodes, nodes)
+    alone.commit(
+        replace(
+            update,
+            nodes=torch.searchsorted(nodes, update.nodes[written]),
+            memory=update.memory[written],
+            memory_time=update.memory_time[written],
+            mail_nodes=torch.searchsorted(nodes, update.mail_nodes[mailed]),
+            mails=update.mails[mailed],
+            mail_time=update.mail_time[mailed],
+            mail_event=update.mail_event[mailed],
+        )
+    )
+    return alone.rows
+
+
+def _without(update: StateUpdate, nodes: Tensor) -> StateUpdate:
+    """Return an update without what it writes to nodes."""
+    written, mailed = ~torch.isin(update.nodes, nodes), ~torch.isin(update.mail_nodes, nodes)
+    return replace(
+        update,
+        nodes=update.nodes[written],
+        memory=update.memory[written],
+        memory_time=update.memory_time[written],
+        mail_nodes=update.mail_nodes[mailed],
+        mails=update.mails[mailed],
+        mail_time=update.mail_time[mailed],
+        mail_event=update.mail_event[mailed],
+    )
+
+
+def _select(rows: StateRows, places: Tensor) -> StateRows:
+    return StateRows(**{name: table[places] for name, table in vars(rows).items()})
+
+
+def _joined(first: StateRows, second: StateRows) -> StateRows:
+    return StateRows(**{name: torch.cat([table, getattr(second, name)]) for name, table in vars(first).items()})
+
+
+def _places_of(wanted: Tensor, nodes: Tensor) -> Tensor:
+    """Return where ``wanted`` nodes stand among the distinct ``nodes``, which hold all of them."""
+    ascending, order = nodes.sort()
+    return order[torch.searchsorted(ascending, wanted)]

@@ -1,0 +1,221 @@
+"""Node state that passes from batch to batch of a pipeline, in memory that its ranks share (PipeTGL, section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.state.nodes.batch_rows import BatchRows
+from lightning_tgnn.state.nodes.local import LocalStateStore, table_shapes
+from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
+from lightning_tgnn.types import CommitHandle, MessageExchange, StateRows, StateSpec, StateUpdate, Surroundings
+from lightning_tgnn.types.exchange import RowHandle
+
+_WORD, _ROWS = "word of written rows", "rows passed on"
+_SHARED = "position"
+
+
+def pipelined_shapes(spec: StateSpec) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return shape and type of what the ranks of a pipeline have to share."""
+    return {_SHARED: ((1,), torch.int64), **table_shapes(spec)}
+
+
+class PipelinedStateStore:
+    """Memory and mailbox of every node, which the ranks of a pipeline change one after the other.
+
+    Batch b belongs to the rank in place ``b mod M``. What it reads is what all batches before it have written: its rank
+    waits for word from the rank of batch b - 1, sent as soon as that has written. Only rows that batch b - 1 changes
+    have to wait for it; all others are read before, once batch b - 2 has written (`read_ahead`). All rows of a batch
+    are read before its own word goes out, so no later batch can change them too early.
+
+    Of rows that the next batch writes as well, the new content goes straight to the next rank, in place of the shared
+    memory (PipeTGL, section 4.2); `Surroundings` says which.
+
+    Every rank has to call `fetch` (or `read_ahead` and `read`) and `commit` once a turn, and all else at the same
+    turns. Turns are counted from the last moment at which the ranks have all met.
+
+    Args:
+        spec: Number of nodes and widths.
+        messages: Between the ranks of the pipeline, in the order of their batches.
+        tables: What `pipelined_shapes` describes, shared by the ranks; zeros.
+        device: Where this rank computes.
+        passes_on: Whether rows go straight to the next rank; the same on all ranks.
+    """
+
+    def __init__(
+        self,
+        spec: StateSpec,
+        messages: MessageExchange,
+        tables: dict[str, Tensor],
+        device: torch.device | str = "cpu",
+        *,
+        passes_on: bool = True,
+    ) -> None:
+        self.spec, self.messages, self.passes_on = spec, messages, passes_on
+        self.device = torch.device(device)
+        self._shared_position = tables[_SHARED]
+        names = [field.name for field in fields(StateRows)]
+        self.local = LocalStateStore(spec, rows=StateRows(**{name: tables[name] for name in names}))
+        self._codec = RowCodec(MailCodec(spec))
+        self._turns = 0  # since the ranks have met
+        self._step: BatchRows | None = None
+
+    @property
+    def position(self) -> int:
+        """Events of the stream that the state has taken in."""
+        self._meet()
+        position = int(self._shared_position)
+        self.messages.barrier()  # no rank goes on before all have read
+        return position
+
+    def fetch(self, nodes: Tensor) -> BatchRows:
+        """Read the rows of the distinct ``nodes``, once the batch before has written."""
+        return self.read_ahead(nodes, None)
+
+    def read_ahead(self, nodes: Tensor, around: Surroundings | None) -> BatchRows:
+        """Read the rows that the batch before leaves alone; `BatchRows.wait` reads the others.
+
+        Args:
+            nodes: int64 [U], distinct.
+            around: What the batches before and after change; None where that is not known.
+        """
+        if self._step is not None:  # this turn has fetched before
+            self._step.settle()
+            self._step = BatchRows(self, nodes, None, has_heard=True)
+        else:
+            is_followed = self.messages.ranks > 1 and (self._turns > 0 or self.messages.place > 0)
+            self._step = BatchRows(self, nodes, around if is_followed else None)
+        return self._step
+
+    def commit(self, update: StateUpdate) -> CommitHandle:
+        """Write ``update``, pass on what the next batch writes as well, and give word that it may go on."""
+        step = self._step or self.fetch(update.nodes)
+        self._step = None
+        update = update.to("cpu")
+        passed_on = step.write(update)
+        self._shared_position.fill_(update.position)
+        messages, place, ranks = self.messages, self.messages.place, self.messages.ranks
+        if ranks > 1:
+            count = 0 if passed_on is None else len(passed_on)
+            messages.send(torch.tensor([count], device=messages.device), (place + 1) % ranks, _WORD)
+            if passed_on is not None:
+                messages.send(passed_on, (place + 1) % ranks, _ROWS)
+            if ranks > 2:
+                messages.send(torch.zeros(1, dtype=torch.int64, device=messages.device), (place + 2) % ranks, _WORD)
+        self._turns += 1
+        return _Written()
+
+    def expected(self, batches: int) -> RowHandle | None:
+        """Start to receive word of the batch so many before this rank's next; None where it is known to be written.
+
+        Args:
+            batches: 1 or 2.
+        """
+        place, ranks = self.messages.place, self.messages.ranks
+        if self._turns * ranks + place < batches or batches % ranks == 0:
+            return None  # nobody has played it since the ranks have met, or this rank itself
+        word = torch.zeros(1, dtype=torch.int64, device=self.messages.device)
+        return self.messages.receive(word, (place - batches) % ranks, _WORD)
+
+    def receive(self, count: int) -> tuple[Tensor, StateRows]:
+        """Return nodes and rows that the rank before has passed on."""
+        width = self._codec.width + 8
+        data = torch.empty(count, width, dtype=torch.uint8, device=self.messages.device)
+        data = self.messages.receive(data, (self.messages.place - 1) % self.messages.ranks, _ROWS).wait().cpu()
+        return data[:, :8].contiguous().view(torch.int64).squeeze(1), self._codec.unpack(data[:, 8:])
+
+    def packed(self, nodes: Tensor, rows: StateRows) -> Tensor:
+        """Return what `receive` takes, uint8 [n, bytes]."""
+        data = torch.cat([nodes.unsqueeze(1).contiguous().view(torch.uint8), self._codec.pack(rows)], dim=1)
+        return data.to(self.messages.device)
+
+    def put(self, nodes: Tensor, rows: StateRows) -> None:
+        """Write whole rows to the shared memory."""
+        for name, table in vars(self.local.rows).items():
+            table[nodes] = getattr(rows, name)
+
+    def _meet(self) -> None:
+        """Have all ranks come to the same turn, with all that has been written in the shared memory."""
+        if self._turns:
+            # Words of the last turn that nobody has waited for, as there was no further batch.
+            late = [self.expected(batches) for batches in (2, 1) if self.messages.place < batches]
+            words = [0 if word is None else int(word.wait()) for word in late]
+            if words and words[-1]:
+                self.put(*self.receive(words[-1]))
+            self._turns = 0
+        self.messages.flush()
+        self.messages.barrier()
+
+    def _own(self) -> dict[str, Tensor]:
+        """Return the tables' rows that are this rank's share where all copy at once."""
+        each = -(-self.spec.num_nodes // self.messages.ranks)
+        own = slice(self.messages.place * each, (self.messages.place + 1) * each)
+        return {name: table[own] for name, table in vars(self.local.rows).items()}
+
+    def reset(self) -> None:
+        """Return to the state before the first event."""
+        self._meet()
+        for table in self._own().values():
+            table.zero_()
+        self._shared_position.zero_()
+        self.messages.barrier()
+
+    def held(self) -> StateRows:
+        """Return a copy of this rank's share of the rows, for statistics; on all ranks."""
+        snapshot = self.snapshot()
+        return StateRows(**{name: snapshot[name] for name in self._own()})
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of this rank's share of the rows."""
+        self._meet()
+        kept = {name: table.clone() for name, table in self._own().items()}
+        snapshot = {"position": int(self._shared_position), **kept}
+        self.messages.barrier()
+        return snapshot
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Put a snapshot back."""
+        self._meet()
+        for name, table in self._own().items():
+            table.copy_(snapshot[name])
+        self._shared_position.fill_(snapshot["position"])
+        self.messages.barrier()
+
+    def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return tensors and plain values that hold the whole state, or that of a snapshot, on the first rank.
+
+        The form is that of `LocalStateStore`, so that any number of ranks can load it.
+        """
+        if snapshot is not None:
+            now = self.snapshot()
+            self.restore(snapshot)
+        else:
+            self._meet()
+        self.local.position = int(self._shared_position)
+        state = self.local.state_dict(self.local.snapshot() if self.messages.place == 0 else None)
+        self.messages.barrier()
+        if snapshot is not None:
+            self.restore(now)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: It is of another graph or another model.
+        """
+        self._meet()
+        if self.messages.place == 0:
+            self.local.load_state_dict(state)
+        self._shared_position.fill_(state["position"])
+        self.messages.barrier()
+
+
+class _Written:
+    """A commit that is over."""
+
+    def wait(self) -> None:
+        return None

@@ -1,0 +1,48 @@
+"""PipeTGL: a pipeline over batches that keeps node memory exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+from typing_extensions import override
+
+from lightning_tgnn.algorithms.schedules import RoundRobin
+from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import Plan
+
+
+class PipeTGLStrategy(PlanRunner):
+    """PipeTGL: ranks take turns, each with a whole batch; node memory is exact, gradients come M - 1 batches late.
+
+    Batch b runs on rank ``b mod M``. It reads what all batches before it have written, and its gradient is applied in
+    the order of the batches. ``batch_size`` is that of one batch, whatever M is.
+
+    Args:
+        targets_first: Write what the next batch waits for before all else of a step (PipeTGL, section 4.1).
+        pass_on: Send rows that the next batch writes as well straight to its rank (PipeTGL, section 4.2).
+        prefetch_batches: Batches made ahead; None leaves that to the DataModule.
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        targets_first: bool = True,
+        pass_on: bool = True,
+        prefetch_batches: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.prefetch_batches = prefetch_batches
+        self._order = TargetsFirst() if targets_first else InOrder()
+        self._rows = HostMemory(pass_on)
+        self._ring = RingUpdates()
+
+    @override
+    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+        return Plan(self.layout, RoundRobin(), self._rows, self._order, self._ring)

@@ -1,0 +1,154 @@
+"""``lightning-tgnn simulate``: tables, pictures and traces of what has not been run."""
+
+import json
+import re
+
+import pytest
+
+from lightning_tgnn.__main__ import main
+from lightning_tgnn.algorithms.schedules.outlines import data_parallel, in_order, mean_gradients
+from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
+from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
+from lightning_tgnn.commands.simulate.given_costs import read_costs, read_link
+from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
+from lightning_tgnn.types import RankLayout
+
+SECONDS = {"sample": 0.001, "fetch": 0.002, "update": 0.006, "embed": 0.02, "write": 0.003, "backward": 0.03}
+SENT = {"rows": 4e5, "updates": 2e5, "gradients": 1.2e6}
+GIVEN = json.dumps({"seconds": SECONDS, "bytes": SENT, "batch_size": 300})
+
+
+def run(capsys, *options):
+    main(["simulate", *options])
+    return capsys.readouterr().out
+
+
+def figures(folder, capsys, *options):
+    run(capsys, *options, f"--output={folder / 'out.json'}")
+    return json.loads((folder / "out.json").read_text())
+
+
+def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
+    printed = run(capsys, f"--strategy={','.join(OPTIONS)}", f"--stages={GIVEN}", "--ranks=1,2,4", "--turns=8")
+    for name in OPTIONS:
+        rows = re.findall(rf"^│ {name} +│ +(\d+) │", printed, re.MULTILINE)
+        assert rows == ["1", "2", "4"]
+    assert "8 turns of 300 events per rank; the second half is taken to be steady" in printed
+    assert "not given and taken to be 0: gather, other, score, step\n" in printed
+
+
+def test_figures_are_those_of_the_simulator(tmp_path, capsys):
+    options = ["--strategy=depcache,pipetgl:direct=false", "--ranks=4", "--hosts=2", "--turns=10", "--link=100:2"]
+    found = figures(tmp_path, capsys, *options, f"--stages={GIVEN}", "--local_link=8000:0.5", "--batch_size=200")
+    links = {"between": read_link("", "100:2"), "within": read_link("", "8000:0.5")}
+    layout, order = RankLayout.of(4, per_host=2), in_order()
+    outlines = [
+        data_parallel("depcache", order, mean_gradients(order), delay=0),
+        PipeTGLOutline(direct=False).of(4),
+    ]
+    assert found["batch_size"] == 200
+    for forecast, outline in zip(found["forecasts"], outlines, strict=True):
+        sent = {name: SENT[name] for name in outline.costs(travelling=True)}
+        costs = Costs(SECONDS, sent, type(Costs({}).links)(**links))
+        known = simulate(outline, layout, costs, 10)
+        assert forecast["seconds_per_turn"] == pytest.approx(known.period)
+        assert forecast["events_per_second"] == pytest.approx(4 * 200 / known.period)
+        assert forecast["bubble"] == pytest.approx(known.bubble.mean())
+        assert forecast["critical_path"] == pytest.approx(known.critical_path())
+        assert (forecast["ranks"], forecast["hosts"]) == (4, 2)
+
+
+def test_bytes_follow_from_what_is_given():
+    given, plan = read_costs(GIVEN), SimulatedPlan.of("pipetgl:travelling=weights+moments:repeated=0.25")
+    costs = given.of(plan, plan.outline(4), 4, Costs({}).links)
+    assert costs.sent == {"hand": 0.25 * SENT["updates"], "weights": 3 * SENT["gradients"]}
+    sven = SimulatedPlan.of("sven")
+    assert given.of(sven, sven.outline(4), 4, Costs({}).links).sent == {
+        "rows": 0.75 * SENT["rows"],
+        "updates": 0.75 * SENT["updates"],
+        "gradients": SENT["gradients"],
+    }
+    more = read_costs(GIVEN, "{hand: 7, rows: 1}")
+    assert more.of(plan, plan.outline(4), 4, Costs({}).links).sent["hand"] == 7
+    assert more.sent["rows"] == 1
+    assert more.missing([plan.outline(2)]) == ["gather", "other", "score", "step"]
+
+
+def test_files_and_runs_are_read(tmp_path):
+    (tmp_path / "costs.yaml").write_text(f"seconds: {json.dumps(SECONDS)}\nbatch_size: 10\n")
+    assert read_costs(str(tmp_path / "costs.yaml")).seconds == SECONDS
+    assert read_costs(str(tmp_path / "costs.yaml")).batch_size == 10
+    run = tmp_path / "version_0"
+    run.mkdir()
+    # Two windows, of 10 steps of 0.1 s and of 5 steps of 0.4 s.
+    rows = ["step,time/fetch,time/wait,time/sample,system/window_seconds,system/milliseconds_per_step"]
+    (run / "metrics.csv").write_text("\n".join([*rows, "10,0.5,0.25,0.25,1.0,100", "15,0.25,0.25,0.5,2.0,400", ""]))
+    assert read_costs(str(run)).seconds == pytest.approx({"fetch": 1.0 / 15, "other": 1.25 / 15})
+    (run / "metrics.csv").write_text("step,train/loss\n10,0.5\n")
+    with pytest.raises(ValueError, match="stages must be a run with shares of time, got "):
+        read_costs(str(run))
+
+
+def test_a_staleness_is_found(tmp_path, capsys):
+    given = "{seconds: {targets: 0.002, backward: 0.008}}"
+    options = ["--strategy=pipetgl:staleness=smallest:targets=0:direct=false,sven:staleness=smallest", "--ranks=8"]
+    found = figures(tmp_path, capsys, *options, f"--stages={given}", "--local_link=1000000:0")["forecasts"]
+    assert [forecast["staleness"] for forecast in found] == [4, 0]
+
+
+def test_pictures_and_traces_are_written(tmp_path, capsys):
+    picture, trace = tmp_path / "new" / "out.png", tmp_path / "out.json"
+    options = [f"--timeline={picture}", f"--trace={trace}", "--shown_turns=2", "--turns=5"]
+    printed = run(capsys, "--strategy=sven,pipetgl", f"--stages={GIVEN}", "--ranks=2,20", *options)
+    assert f"timeline: {picture}\n" in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    bars = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert {bar["pid"] for bar in bars} == set(range(20))
+    assert {bar["args"]["turn"] for bar in bars} == {0, 1}
+    assert {"targets_update", "support"} <= {bar["name"] for bar in bars}
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (["--strategy=pipetgll"], "strategy must be one of 'depcache', 'depcomm', 'pipetgl', 'sven', got 'pipetgll'"),
+        (["--strategy= , "], "strategy must be names of strategies, got ' , '; separate them by commas"),
+        (
+            ["--strategy=sven:groups=2"],
+            "option of sven must be one of 'ahead', 'micro_batches', 'staleness', got 'groups'",
+        ),
+        (["--strategy=sven:micro_batches=0"], "micro_batches must be an integer of at least 1, got 0"),
+        (["--strategy=sven:staleness=2"], "staleness must be 0 or 1, got 2; 1 applies gradients a turn late"),
+        (["--strategy=sven:staleness=often"], "staleness must be an integer of at least 0, got 'often'"),
+        (["--strategy=pipetgl:direct=3"], "direct of pipetgl must be true or false, got 3"),
+        (
+            ["--strategy=pipetgl:travelling=weights:staleness=smallest"],
+            "staleness must be left out with weights, got 0",
+        ),
+        (["--strategy=pipetgl:groups=3"], "ranks must be a multiple of the 3 pipelines, got 2; let groups divide"),
+        (["--ranks=2,x"], "ranks must be integers of at least 1, with commas, got '2,x'; give for example 2,4,8"),
+        (["--ranks=0"], "ranks must be integers of at least 1"),
+        (["--ranks=3", "--hosts=2"], "hosts must be a divisor of ranks=3, got 2; give as many ranks on each host"),
+        (["--turns=1"], "turns must be an integer of at least 2, got 1; 50 is usual"),
+        (["--shown_turns=0"], "shown_turns must be an integer of at least 1"),
+        (["--batch_size=0"], "batch_size must be an integer of at least 1"),
+        (["--link=fast"], "link must be MBIT or MBIT:MILLISECONDS, got 'fast'; give for example 10000:0.1"),
+        (["--link=0"], "MBIT of link must be a finite number above 0, got 0.0"),
+        (["--local_link=10:-1"], "MILLISECONDS of local_link must be a finite number of at least 0, got -1.0"),
+        (["--stages=nowhere.yaml"], "stages must be a YAML or JSON file, the same in braces, or the folder of a run"),
+        (["--stages={seconds: {embd: 1}}"], "got 'embd'; did you mean 'embed'?"),
+        (["--stages={seconds: {embed: -1}}"], "seconds of embed must be a finite number of at least 0, got -1"),
+        (["--stages={seconds: {embed: [1, 2]}}"], "seconds of embed must be a finite number of at least 0, got [1, 2]"),
+        (["--stages={second: {embed: 1}}"], "a part of stages must be one of 'batch_size', 'bytes', 'seconds'"),
+        (["--stages={bytes: {rows: 1}}"], "seconds of stages must be stages with seconds, got 'nothing'; write {sec"),
+        (["--stages={seconds: {embed: 1}, bytes: 3}"], "bytes of stages must be names with bytes, got 'int'"),
+        (["--stages={seconds: {embed: 1}, batch_size: x}"], "batch_size of stages must be an integer of at least 1"),
+        (["--stages={seconds: ["], "stages must be YAML or JSON, got '{seconds: [ (while parsing"),
+        (["--bytes={row: 3}"], "bytes must be one of 'gradients', 'hand', 'rows', 'updates', 'weights', got 'row'"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(options, refused, capsys):
+    defaults = ["--strategy=sven", f"--stages={GIVEN}", "--ranks=2"]
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", *defaults, *options])
+    assert refused in str(ended.value)
