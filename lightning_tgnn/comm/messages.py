@@ -127,7 +127,9 @@ class Messages:
         """
         if self.ranks > 1:
             with peer_failure("barrier of ranks that share node state"):
-                dist.all_reduce(torch.zeros(1, device=self.device), group=self._group)
+                here = torch.zeros(1, device=self.device)
+                dist.all_reduce(here, group=self._group)
+                here.item()  # a GPU's ranks have met when it can be read
 
     def _forget_sent(self) -> None:
         while self._sent and self._sent[0][0].is_completed():

@@ -46,11 +46,12 @@ def shared_tensors(
     try:
         with peer_failure("opening of shared memory"):
             dist.broadcast_object_list(told, src=ranks[0], group=group)
-            path, problem = told[0]
-            if problem:
-                cure = "free some (in a container, start it with more), or take a store that is cut over the ranks"
-                raise DataError(refusal("node state", "small enough for shared memory", problem, cure))
-            memory = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+        path, problem = told[0]
+        if problem:
+            cure = "free some (in a container, start it with more), or take a store that is cut over the ranks"
+            raise DataError(refusal("node state", "small enough for shared memory", problem, cure))
+        memory = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+        with peer_failure("opening of shared memory"):
             dist.barrier(group=group)
     finally:
         if rank == ranks[0] and told[0][0]:

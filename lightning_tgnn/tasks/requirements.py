@@ -104,7 +104,7 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
         received = f"{type(trainer.strategy).__name__} with {ranks} ranks"
         requirement = "a strategy that shares node state over ranks"
         raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
-    held = store.exchange.ranks if isinstance(store, ExchangingStore) else ranks
+    held = store.ranks if isinstance(store, ExchangingStore) else ranks
     if held != ranks:
         cure = "use as many ranks, or load a checkpoint into a new task"
         requirement = f"the {held} of the node state"

@@ -106,6 +106,6 @@ class ExchangingStore(Protocol):
     """A store whose rows several ranks share."""
 
     @property
-    def exchange(self) -> RowExchange:
-        """Between these ranks."""
+    def ranks(self) -> int:
+        """How many."""
         ...

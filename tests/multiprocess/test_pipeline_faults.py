@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 
+from lightning_tgnn import PipeTGLStrategy, SvenStrategy
+from lightning_tgnn.checks import InvalidArgumentError
+from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.test_faults import break_one, finish, start
+from tests.multiprocess.training import as_torchrun, build, fit
 
 STAGES = [
     ("receive word of written rows", "kill"),
@@ -31,3 +36,23 @@ def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_pa
     codes, outputs = finish(start("pipetgl", "nowhere", "", folder), timeout=60)
     assert codes == (0, 0, 0), outputs
     assert all("finished 24" in output for output in outputs), outputs  # 17 batches of an epoch in 6 turns
+
+
+def alone(rank, ranks):
+    """Train on all ranks, then test on each alone: its store would wait for the others."""
+    as_torchrun(rank, ranks)
+    for strategy in (PipeTGLStrategy(), SvenStrategy()):
+        data, task = build("tgn", 8)
+        fit(data, task, strategy, ranks, epochs=1)
+        as_torchrun(0, 1)
+        trainer = pl.Trainer(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False)
+        with pytest.raises(
+            InvalidArgumentError, match=rf"devices=.* must be the {ranks} of the node state, got '1 rank"
+        ):
+            trainer.test(task, data, verbose=False)
+        as_torchrun(rank, ranks)
+    return True
+
+
+def test_state_that_ranks_share_is_not_tested_by_one_of_them():
+    assert run_ranks(alone, 2) == [True, True]

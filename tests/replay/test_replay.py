@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 
 from lightning_tgnn import (
     CDFGNNStrategy,
@@ -42,7 +43,7 @@ GLOBAL_BATCH = 24
 EVENTS = 140  # 98 in training, 5 global batches; the last has 2 events, so that of 3 ranks and more some are idle
 TRAINED = 98
 EPOCHS, STEPS = 5, 25
-TRAINER = {"clip": "gradient_clip_val", "accumulate": "accumulate_grad_batches"}
+TRAINER = {"clip": "gradient_clip_val", "accumulate": "accumulate_grad_batches", "looks": "val_check_interval"}
 TABLES = ("memory", "memory_time", "mails", "mail_time", "mail_event", "mail_count")
 HOSTS = {1: (0,), 2: (0, 1), 3: (0, 0, 1), 4: (0, 0, 1, 1)}
 
@@ -71,6 +72,16 @@ class PlainVertices(streams.Plain, NodeClassification):
     pass
 
 
+class Looks(Callback):
+    """Keeps the weights that each validation sees."""
+
+    def __init__(self):
+        self.weights = []
+
+    def on_validation_end(self, trainer, module):
+        self.weights.append(torch.cat([value.detach().flatten() for value in module.parameters()]))
+
+
 def labelled(kind):
     """Labels most of which are in the first half of each global batch, so that ranks have unequal numbers of them."""
     rng = torch.Generator().manual_seed(3)
@@ -95,7 +106,7 @@ class Case:
         replays: Whether there is a replay; else a few steps are compared with one process only.
         validate_every: Epochs from one validation to the next.
         batch: Events of a batch, where ranks have batches of their own; None where they share global batches.
-        training: How gradients are clipped and accumulated.
+        training: How gradients are clipped and accumulated, and after how many turns a validation looks.
     """
 
     name: str
@@ -137,7 +148,10 @@ class Case:
             return outcome | {"val": outcome["figures"]}
         options = {"check_val_every_n_epoch": min(self.validate_every, self.epochs)}
         options |= {TRAINER[name]: value for name, value in self.training.items()}
-        return streams.fit(*self.build(ranks), strategy, ranks, epochs=self.epochs, **options)
+        looks = Looks()
+        callbacks = [looks] if "looks" in self.training else []
+        outcome = streams.fit(*self.build(ranks), strategy, ranks, callbacks=callbacks, epochs=self.epochs, **options)
+        return outcome | {"looks": looks.weights}
 
 
 SVEN = {
@@ -207,6 +221,11 @@ CASES += [Case("pipetgl between", model, pipetgl(), validate_every=1, **TURN) fo
 CASES += [Case(f"pipetgl {name}", "tgn", pipetgl(), task, **TURN) for name, task in TASKS.items()]
 CASES += [Case("pipetgl clipped", "jodie", pipetgl(), TASKS["schedule"], training={"clip": 0.05}, **TURN)]
 CASES += [Case("pipetgl accumulated", "tgn", pipetgl(), training={"accumulate": 2}, **TURN)]
+# A validation after every turn sees the latest weights and must change nothing, in the middle of an accumulation, too.
+LOOKS = {"looks": 1}
+CASES += [Case("pipetgl looked at", "tgn", pipetgl(), TASKS["momentum"], training=LOOKS, validate_every=1, **TURN)]
+LOOKS = {"looks": 1, "accumulate": 2}
+CASES += [Case("pipetgl looked at, accumulated", "jodie", pipetgl(), training=LOOKS, validate_every=1, **TURN)]
 CASES += [Case("pipetgl in order", model, pipetgl(targets_first=False), **TURN) for model in STREAMS]
 CASES += [Case("pipetgl nothing passed on", model, pipetgl(pass_on=False), **TURN) for model in STREAMS]
 CASES += [Case("pipetgl ahead", "tgn", pipetgl(prefetch_batches=2), **TURN)]
@@ -279,7 +298,13 @@ def replayed(case, plan):
     key = (case.model, case.batch, str((case.task, case.training)), *read)
     if key not in replays:
         data, task = case.build(plan.layout.ranks)
-        replays[key] = replay(plan, task, data, STEPS if case.is_graph else case.epochs, **case.training)
+        replays[key] = replay(
+            plan,
+            task,
+            data,
+            STEPS if case.is_graph else case.epochs,
+            **{name: value for name, value in case.training.items() if name != "looks"},
+        )
     return replays[key]
 
 
@@ -337,6 +362,10 @@ def test_every_strategy_equals_its_replay(ranks, number):
     losses *= case.training.get("accumulate", 1)  # Lightning shows a loss by its share
     assert losses.shape == (case.steps(ranks), ranks)
     assert plan.layout.ranks == ranks
+    if "looks" in case.training:  # all ranks see the same weights, and these change from turn to turn
+        looks = [torch.stack(outcome["looks"]) for outcome in outcomes]
+        assert all(torch.equal(seen, looks[0]) for seen in looks)
+        assert len(looks[0].sum(1).unique()) > case.steps(ranks) / 2
     assert case.replays or is_exact(plan)  # one of the two comparisons
     if case.replays:
         wanted = replayed(case, plan)

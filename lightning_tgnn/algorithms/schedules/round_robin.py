@@ -63,7 +63,7 @@ class _Turns(Sequence[Turn]):
         return self.over.first // self.over.batch_size
 
     def __len__(self) -> int:
-        return -(-(self._batches - self._first) // self.ranks)
+        return max(-(-(self._batches - self._first) // self.ranks), 0)
 
     @overload
     def __getitem__(self, index: int) -> Turn: ...

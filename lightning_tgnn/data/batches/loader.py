@@ -152,6 +152,7 @@ class EventLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, how many of its batches this rank and all ranks have been handed, and their size."""
         batches = self._first + self._position * self.schedule.batches_per_turn(self.layout)
+        batches = min(batches, -(-len(self.events) // self.global_batch_size))  # the last turn may have some to spare
         return {
             "epoch": self._epoch,
             "position": self._position,
@@ -169,6 +170,8 @@ class EventLoader:
     def _place(self, batches: int) -> tuple[int, int]:
         """Return turns that have been played and global batches before them, of all that have been played."""
         turns, others = divmod(batches, self.schedule.batches_per_turn(self.layout))
+        if batches * self.global_batch_size >= len(self.events):
+            return len(self), 0  # the epoch is over
         return (0, batches) if others else (turns, 0)
 
     @property
@@ -188,6 +191,7 @@ class EventLoader:
         organizer = replace(self._organizer, sampled_roots=_written(self._organizer.sampled_roots))
 
         def make(turn: Turn) -> EventBatch:
+            turn = replace(turn, before=None, after=None)
             own, together = _at(remaining, turn.events), _at(remaining, turn.of)
             return organizer.organize(own, self._written_of(own, turn, together), self._whole(turn, together))
 

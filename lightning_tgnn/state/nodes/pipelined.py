@@ -64,6 +64,11 @@ class PipelinedStateStore:
         self._step: BatchRows | None = None
 
     @property
+    def ranks(self) -> int:
+        """How many ranks share the rows."""
+        return self.messages.ranks
+
+    @property
     def position(self) -> int:
         """Events of the stream that the state has taken in."""
         self._meet()

@@ -28,6 +28,11 @@ class ReplicatedStateStore(LocalStateStore):
         self._under_way: _Commit | None = None
 
     @property
+    def ranks(self) -> int:
+        """How many ranks share the rows."""
+        return self.exchange.ranks
+
+    @property
     def position(self) -> int:
         """Events of the stream that the state has taken in."""
         self._settle()

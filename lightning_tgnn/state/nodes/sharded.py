@@ -78,6 +78,11 @@ class ShardedStateStore:
         self._ahead: StepFetch | None = None
 
     @property
+    def ranks(self) -> int:
+        """How many ranks share the rows."""
+        return self.exchange.ranks
+
+    @property
     def position(self) -> int:
         """Events of the stream that the state has taken in."""
         self._settle()

@@ -57,14 +57,16 @@ class OptionsOf:
 
     def __enter__(self) -> None:
         self._now = options_of(self.optimizer)
-        self._take(self.options)
+        take_options(self.optimizer, self.options)
 
     def __exit__(self, *_: object) -> None:
-        self._take(self._now)
+        take_options(self.optimizer, self._now)
 
-    def _take(self, options: list[dict[str, Any]]) -> None:
-        for group, of_group in zip(self.optimizer.param_groups, options, strict=True):
-            group.update(of_group)
+
+def take_options(optimizer: torch.optim.Optimizer, options: list[dict[str, Any]]) -> None:
+    """Have each group of an optimizer take options."""
+    for group, of_group in zip(optimizer.param_groups, options, strict=True):
+        group.update(of_group)
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:

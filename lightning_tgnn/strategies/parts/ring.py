@@ -14,7 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.strategies.parts.late_gradients import HeldWeights, LateGradient, OptionsOf, copied, options_of
+from lightning_tgnn.strategies.parts.late_gradients import (
+    HeldWeights,
+    LateGradient,
+    OptionsOf,
+    copied,
+    options_of,
+    take_options,
+)
 from lightning_tgnn.types import MessageExchange, RankLayout, Run, UpdatesPart
 from lightning_tgnn.types.outline import Outline, Stage
 
@@ -64,7 +71,7 @@ class OrderedUpdates:
         self._late: list[LateGradient] = []  # of later ranks in the latest step, in their order
         self._saved: Mapping[str, Any] = {}
         self._hidden: HeldWeights | None = None
-        self._has_events = False
+        self._has_events = self._has_begun = False
 
     @property
     def delay(self) -> int:
@@ -109,17 +116,25 @@ class OrderedUpdates:
         self._task, self._late, self._hidden = task, [], None
         named = [(name, value) for name, value in task.named_parameters() if value.requires_grad]
         self._names, self._parameters = [name for name, _ in named], [value for _, value in named]
-        if pending and len(pending["late"]) != self.delay:
-            rank_zero_info(f"gradients come {self.delay} batches late from here on, before {len(pending['late'])}")
-            pending = {}  # the checkpoint's weights have all updates
-        self._saved = pending
+        if pending and len(pending.get("late", ())) != self.delay:
+            before = f"{len(pending['late'])} batches" if "late" in pending else "a step of all ranks"
+            rank_zero_info(f"gradients come {self.delay} batches late from here on; before, they came {before} late")
+            pending = {}  # the weights of the checkpoint have all updates, or lack one step
+        self._saved, self._has_begun = pending, False
         model.require_backward_grad_sync = False  # gradients are sent as a whole, in `step`
 
     def begin_turn(self, events: int) -> None:
         """Hold the weights of this rank's turn, and take note of its events."""
         self.hide()
         self._go_on()
-        self._has_events |= events > 0
+        self._has_events |= events > 0 or (not self._has_begun and self._has_accumulated())
+        self._has_begun = True
+
+    def _has_accumulated(self) -> bool:
+        """Return whether the fit goes on between two steps, with gradients that a checkpoint has kept."""
+        loop = self._trainer.fit_loop.epoch_loop
+        in_window = (loop.batch_progress.current.ready - 1) % self._trainer.accumulate_grad_batches > 0
+        return in_window and any(parameter.grad is not None for parameter in self._parameters)
 
     def before_backward(self) -> None:
         """Do nothing: gradients are sent when all are there."""
@@ -143,15 +158,17 @@ class OrderedUpdates:
             return update(lambda: outcome)
         options, messages = options_of(self._optimizer), self._messages
         own = self._packed()
+        arriving = []
         for place in range(messages.ranks):
-            if place != messages.place:
+            # One of two ranks receives first: on a GPU, what they send each other is one thing after the other.
+            if place > messages.place:
                 messages.send(own, place, _OPERATION)
-        arriving = [
-            LateGradient(options, values=own)
-            if place == messages.place
-            else LateGradient(options, messages.receive(torch.empty_like(own), place, _OPERATION))
-            for place in range(messages.ranks)
-        ]
+            if place == messages.place:
+                arriving.append(LateGradient(options, values=own))
+            else:
+                arriving.append(LateGradient(options, messages.receive(torch.empty_like(own), place, _OPERATION)))
+            if place < messages.place:
+                messages.send(own, place, _OPERATION)
         due = [*self._late, *arriving[: messages.place + 1]]
         self._late = arriving[messages.place + 1 :]
         if self._trainer.fit_loop.epoch_loop._num_ready_batches_reached():
@@ -182,7 +199,8 @@ class OrderedUpdates:
         return any(has)
 
     def _update_quietly(self, gradients: Sequence[LateGradient]) -> None:
-        """Apply gradients outside of a step: clipped, but nobody hears of it."""
+        """Apply gradients outside of a step: clipped, but nobody hears of it, and accumulated gradients stay."""
+        accumulated = [parameter.grad for parameter in self._parameters]
         for gradient in gradients:
             if self._place(gradient.wait()):
                 assert self._task is not None
@@ -195,6 +213,8 @@ class OrderedUpdates:
                 )
                 with OptionsOf(self._optimizer, gradient.options):
                     self._optimizer.step()
+        for parameter, value in zip(self._parameters, accumulated, strict=True):
+            parameter.grad = value
 
     def show(self) -> None:
         """Have the weights after the latest batch on all ranks until `hide`."""
@@ -213,7 +233,9 @@ class OrderedUpdates:
     def _set(self, weights: Sequence[Tensor], optimizer: dict[str, Any]) -> None:
         for parameter, value in zip(self._parameters, weights, strict=True):
             parameter.copy_(value)
+        options = options_of(self._optimizer)  # which may have been changed meanwhile
         self._optimizer.load_state_dict(optimizer)
+        take_options(self._optimizer, options)
 
     def _go_on(self) -> None:
         """Go on with what a checkpoint has of this rank."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 import lightning.pytorch as pl
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -88,6 +89,9 @@ class MeanUpdates:
             InvalidArgumentError: Gradients that come late would be mixed up.
         """
         parameters = list(task.named_parameters())
+        if "late" in pending:
+            rank_zero_info("the checkpoint is of ranks that take turns: its weights have all gradients")
+            pending = {}
         if not pending and self._sync is not None and self._sync.is_of(parameters):
             pending = self._sync.state_dict()
         self._task, self._passes = task, 0

@@ -35,11 +35,12 @@ class Termination:
     Args:
         trainer: Whose handler and broadcast are replaced.
         device: Where the note is sent from.
+        before: Of an earlier run of the Trainer, whose last steps may have come too late to compare a note.
     """
 
-    def __init__(self, trainer: pl.Trainer, device: torch.device) -> None:
+    def __init__(self, trainer: pl.Trainer, device: torch.device, before: Termination | None = None) -> None:
         self._trainer, self._device = trainer, device
-        self._told = False
+        self._told: bool = before is not None and before._told
         self._batches = 0
         self._compared: tuple[Tensor, dist.Work | None] | None = None
         trainer._signal_connector._sigterm_notifier_fn = self._note  # type: ignore[method-assign, assignment]

@@ -101,7 +101,7 @@ class SupervisedStrategy(DDPStrategy):
     def setup(self, trainer: pl.Trainer) -> None:
         super().setup(trainer)
         if self.world_size > 1:
-            self._termination = Termination(trainer, self.root_device)
+            self._termination = Termination(trainer, self.root_device, self._termination)
 
     @override
     def validation_step(self, *args: object, **kwargs: object) -> STEP_OUTPUT:
