@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import RoundRobin
 from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst
+from lightning_tgnn.strategies.parts.node_state import check_one_machine
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
 
@@ -42,6 +43,11 @@ class PipeTGLStrategy(PlanRunner):
         self._order = TargetsFirst() if targets_first else InOrder()
         self._rows = HostMemory(pass_on)
         self._ring = RingUpdates()
+
+    @override
+    def _configure_launcher(self) -> None:
+        check_one_machine(self.num_nodes)  # before the ranks wait for each other
+        super()._configure_launcher()
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:

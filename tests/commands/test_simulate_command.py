@@ -84,6 +84,9 @@ def test_files_and_runs_are_read(tmp_path):
     rows = ["step,time/fetch,time/wait,time/sample,system/window_seconds,system/milliseconds_per_step"]
     (run / "metrics.csv").write_text("\n".join([*rows, "10,0.5,0.25,0.25,1.0,100", "15,0.25,0.25,0.5,2.0,400", ""]))
     assert read_costs(str(run)).seconds == pytest.approx({"fetch": 1.0 / 15, "other": 1.25 / 15})
+    assert read_costs(str(run)).batch_size is None
+    (run / "hparams.yaml").write_text("data: {batch_size: 100, num_workers: 2}\n")
+    assert read_costs(str(run)).batch_size == 100
     (run / "metrics.csv").write_text("step,train/loss\n10,0.5\n")
     with pytest.raises(ValueError, match="stages must be a run with shares of time, got "):
         read_costs(str(run))
@@ -135,7 +138,10 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--link=fast"], "link must be MBIT or MBIT:MILLISECONDS, got 'fast'; give for example 10000:0.1"),
         (["--link=0"], "MBIT of link must be a finite number above 0, got 0.0"),
         (["--local_link=10:-1"], "MILLISECONDS of local_link must be a finite number of at least 0, got -1.0"),
-        (["--stages=nowhere.yaml"], "stages must be a YAML or JSON file, the same in braces, or the folder of a run"),
+        (
+            ["--stages=nowhere.yaml"],
+            "stages must be a file or a folder that is there, got 'nowhere.yaml'; correct the path",
+        ),
         (["--stages={seconds: {embd: 1}}"], "got 'embd'; did you mean 'embed'?"),
         (["--stages={seconds: {embed: -1}}"], "seconds of embed must be a finite number of at least 0, got -1"),
         (["--stages={seconds: {embed: [1, 2]}}"], "seconds of embed must be a finite number of at least 0, got [1, 2]"),

@@ -56,3 +56,10 @@ def alone(rank, ranks):
 
 def test_state_that_ranks_share_is_not_tested_by_one_of_them():
     assert run_ranks(alone, 2) == [True, True]
+
+
+def test_several_machines_are_refused_before_a_rank_waits_for_them():
+    with pytest.raises(
+        InvalidArgumentError, match=r"num_nodes must be ranks on one machine.*got 'ranks on 2 machines'"
+    ):
+        pl.Trainer(strategy="pipetgl", accelerator="cpu", devices=1, num_nodes=2, logger=False)

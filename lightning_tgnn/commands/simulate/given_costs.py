@@ -21,6 +21,7 @@ from lightning_tgnn.checks import (
     check_positive,
     refusal,
 )
+from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_seconds
 from lightning_tgnn.commands.report.run_log import find_run, read_run
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
@@ -103,6 +104,8 @@ def _is_folder(written: str) -> bool:
 def _mapping(argument: str, written: str) -> Mapping[str, Any]:
     inline = written.lstrip().startswith("{")
     path = Path(written)
+    if not inline and not path.exists():
+        raise InvalidArgumentError(refusal(argument, "a file or a folder that is there", written, "correct the path"))
     if not inline and not path.is_file():
         requirement = "a YAML or JSON file, the same in braces, or the folder of a run"
         raise InvalidArgumentError(refusal(argument, requirement, written, _FORM))
@@ -163,7 +166,14 @@ def _of_run(folder: Path) -> GivenCosts:
     steps = float(np.sum(1e3 * seconds / steps_of.numbers()))
     seconds_of = {stage: spent / steps for stage, spent in totals.items() if stage != "wait"}
     seconds_of["other"] = seconds_of.get("other", 0.0) + seconds_of.pop("sample", 0.0)
-    return GivenCosts(seconds_of)
+    return GivenCosts(seconds_of, batch_size=_batch_size(find_run(folder)))
+
+
+def _batch_size(folder: Path) -> int | None:
+    """Return the events per rank and turn of a run; None where its settings do not say."""
+    settings, _ = read_settings(folder)
+    sizes = [value for name, value in settings.items() if name.split(".")[-1] == "batch_size" and value.isdigit()]
+    return int(sizes[0]) if sizes else None
 
 
 def read_link(argument: str, written: str) -> Link:

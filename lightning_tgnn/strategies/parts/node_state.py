@@ -115,11 +115,7 @@ class HostMemory(StorePart):
         """
         layout = run.layout
         ranks = layout.group_of("state", run.rank)
-        hosts = sorted({layout.hosts[rank] for rank in ranks})
-        if len(hosts) > 1:
-            cure = "take one machine, or strategy='sven'"
-            requirement = "ranks on one machine, which share its memory"
-            raise InvalidArgumentError(refusal("num_nodes", requirement, f"ranks on {len(hosts)} machines", cure))
+        check_one_machine(len({layout.hosts[rank] for rank in ranks}))
         return NodeState(self)
 
     def store(self, run: Run, task: NodeStateTask) -> PipelinedStateStore:
@@ -127,6 +123,18 @@ class HostMemory(StorePart):
         ranks = run.layout.group_of("state", run.rank)
         tables = shared_tensors(pipelined_shapes(task.state_spec), ranks, run.rank, run.group_of("state"))
         return PipelinedStateStore(task.state_spec, run.messages("state"), tables, run.device, passes_on=self.pass_on)
+
+
+def check_one_machine(count: int) -> None:
+    """Refuse ranks on several machines.
+
+    Raises:
+        InvalidArgumentError: There are so many machines.
+    """
+    if count > 1:
+        cure = "take one machine, or strategy='sven'"
+        requirement = "ranks on one machine, which share its memory"
+        raise InvalidArgumentError(refusal("num_nodes", requirement, f"ranks on {count} machines", cure))
 
 
 class NodeState:
