@@ -18,6 +18,7 @@ from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import CachingStore, EventBatch, NodeStateTask, has_stages
+from lightning_tgnn.types.layout import STATE
 
 
 class ExchangeMonitor(Callback):
@@ -120,7 +121,8 @@ class ExchangeMonitor(Callback):
             for logger in trainer.loggers:
                 logger.log_metrics(self.latest, step=trainer.global_step)
         for flow in window.flows.values():
-            self._sent[: len(flow.sent_to)] += torch.tensor(flow.sent_to, dtype=torch.float64)
+            sharing = list(strategy.layout.group_of(STATE, trainer.global_rank))
+            self._sent[sharing[: len(flow.sent_to)]] += torch.tensor(flow.sent_to, dtype=torch.float64)
         window.clear()
         self._clear()
 

@@ -27,7 +27,7 @@ class ProcessGroups:
         if layout.ranks == 1:
             return
         for family, groups in layout.families.items():
-            for ranks in groups:
+            for ranks in (group for group in groups if len(group) > 1):
                 group = dist.new_group(list(ranks), timeout=timeout)
                 if rank in ranks:
                     self._own[family] = group

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -107,6 +108,39 @@ class Messages:
         assert work is not None
         self.traffic.add(operation, sent=0, received=values.numel() * values.element_size())
         return Message(values, work, operation, sender, self.traffic)
+
+    def mean(self, values: Tensor, operation: str) -> Tensor:
+        """Return the mean over all ranks of the group, who have to call it together; ``values`` is lost.
+
+        Raises:
+            PeerFailureError: Another rank has failed, or has been silent for too long.
+        """
+        if self.ranks == 1:
+            return values
+        begin = perf_counter()
+        with peer_failure(operation):
+            dist.all_reduce(values, group=self._group)
+        waited = perf_counter() - begin
+        count = values.numel() * values.element_size() * 2 * (self.ranks - 1) // self.ranks  # as a ring sends them
+        self.traffic.add(operation, sent=count, received=count)
+        self.traffic.add_wait(operation, waited=waited, in_flight=waited)
+        return values.div_(self.ranks)
+
+    def gather(self, value: object) -> list[Any]:
+        """Return the values of all ranks of the group, who have to call it together; none but on the first.
+
+        Args:
+            value: Tensors and plain values.
+
+        Raises:
+            PeerFailureError: Another rank has failed, or has been silent for too long.
+        """
+        if self.ranks == 1:
+            return [value]
+        gathered = [None] * self.ranks if self.place == 0 else None
+        with peer_failure("state of all copies"):
+            dist.gather_object(value, gathered, dst=self._numbers[0], group=self._group)
+        return gathered or []
 
     def flush(self) -> None:
         """Wait until all that has been sent has left.

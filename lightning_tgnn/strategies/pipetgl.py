@@ -10,7 +10,7 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.schedules import RoundRobin
 from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst
 from lightning_tgnn.strategies.parts.node_state import check_one_machine
-from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.strategies.runner import PlanRunner, check_groups
 from lightning_tgnn.types import Plan
 
 
@@ -20,7 +20,11 @@ class PipeTGLStrategy(PlanRunner):
     Batch b runs on rank ``b mod M``. It reads what all batches before it have written, and its gradient is applied in
     the order of the batches. ``batch_size`` is that of one batch, whatever M is.
 
+    Several groups of M ranks each, one or more on every machine, are as many pipelines over the whole stream, each with
+    a copy of node memory of its own. An update is the mean of their gradients; see `RoundRobin`.
+
     Args:
+        groups: Pipelines; the ranks of each have to be on one machine.
         targets_first: Write what the next batch waits for before all else of a step (PipeTGL, section 4.1).
         pass_on: Send rows that the next batch writes as well straight to its rank (PipeTGL, section 4.2).
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
@@ -33,12 +37,14 @@ class PipeTGLStrategy(PlanRunner):
     def __init__(
         self,
         *,
+        groups: int = 1,
         targets_first: bool = True,
         pass_on: bool = True,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.groups = check_groups(groups)
         self.prefetch_batches = prefetch_batches
         self._order = TargetsFirst() if targets_first else InOrder()
         self._rows = HostMemory(pass_on)
@@ -46,7 +52,8 @@ class PipeTGLStrategy(PlanRunner):
 
     @override
     def _configure_launcher(self) -> None:
-        check_one_machine(self.num_nodes)  # before the ranks wait for each other
+        if self.groups % self.num_nodes:  # refused before the ranks wait for each other
+            check_one_machine(self.num_nodes)
         super()._configure_launcher()
 
     @override

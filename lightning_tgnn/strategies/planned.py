@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts import MeanGradients
-from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.strategies.runner import PlanRunner, check_groups
 from lightning_tgnn.types import OrderPart, Plan, RankLayout, Schedule, StorePart, UpdatesPart
 
 
@@ -27,6 +27,7 @@ class PlannedStrategy(PlanRunner):
         store: Where state lives, and how it moves.
         order: How the stages of a turn follow each other.
         updates: When weights change, and from which gradients; by default by the mean of all ranks, at once.
+        groups: Copies of node state, each shared by as many ranks, where the schedule plays several, as `RoundRobin`.
         hosts: The host of every rank, integers, which `VertexCut` and schedules look at; None takes what the launcher
             says.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
@@ -43,11 +44,13 @@ class PlannedStrategy(PlanRunner):
         store: StorePart,
         order: OrderPart,
         updates: UpdatesPart | None = None,
+        groups: int = 1,
         hosts: Sequence[int] | None = None,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.groups = check_groups(groups)
         self.prefetch_batches = prefetch_batches
         self._parts: dict[str, Any] = {
             "schedule": schedule,

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
 from lightning_tgnn.strategies.parts.orders import PipelinedOrder
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
@@ -29,10 +29,9 @@ from lightning_tgnn.types import (
     WeightUpdates,
     has_stages,
 )
-from lightning_tgnn.types.layout import everybody
+from lightning_tgnn.types.layout import STATE, families_of
 
 _CHECKPOINT_KEY = "lightning_tgnn.strategy"
-STATE, GRADIENTS = "state", "gradients"
 _Result = TypeVar("_Result")
 
 
@@ -45,6 +44,7 @@ class PlanRunner(SupervisedStrategy):
     Attributes:
         shares_node_state: Whether the ranks share one node state.
         prefetch_batches: Batches made ahead, in place of the DataModule's; None leaves that as it is.
+        groups: Copies of node state, each shared by as many ranks.
         planned: What is run; None before a task is there.
 
     Raises:
@@ -53,6 +53,7 @@ class PlanRunner(SupervisedStrategy):
 
     shares_node_state = True
     prefetch_batches: int | None = None
+    groups: int = 1
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -73,8 +74,8 @@ class PlanRunner(SupervisedStrategy):
 
     @property
     def layout(self) -> RankLayout:
-        """The ranks of this run, with a family of groups for state and one for gradients."""
-        families = {STATE: everybody(self.world_size), GRADIENTS: everybody(self.world_size)}
+        """The ranks of this run, with their groups: for state, for gradients, and across the copies of state."""
+        families = families_of(self.world_size, self.groups)
         return RankLayout.of(self.world_size, per_host=max(self.num_processes, 1), families=families)
 
     @property
@@ -83,6 +84,11 @@ class PlanRunner(SupervisedStrategy):
         assert self.lightning_module is not None
         plan = self.planned or self.plan(self.lightning_module, self.lightning_module.trainer)
         return plan.schedule.global_batch_size(plan.layout, 1)
+
+    @property
+    def ranks_per_copy(self) -> int:
+        """How many ranks share a copy of node state."""
+        return self.world_size // self.groups
 
     @property
     def staleness(self) -> int:
@@ -105,6 +111,11 @@ class PlanRunner(SupervisedStrategy):
     def waited(self) -> float:
         """Seconds for which this rank has stood waiting for others: for rows, and for gradients."""
         return self.exchange.traffic.waited + (0.0 if self._updates is None else self._updates.waited)
+
+    @override
+    def _configure_launcher(self) -> None:
+        families_of(self.world_size, self.groups)  # refused before ranks are started
+        super()._configure_launcher()
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
@@ -154,9 +165,9 @@ class PlanRunner(SupervisedStrategy):
         self.planned = plan
         return run
 
-    def _messages(self, family: str) -> Messages:
+    def _messages(self, family: str, *, of_copy: bool = False) -> Messages:
         assert self._groups is not None
-        ranks = self._groups.layout.group_of(family, self.global_rank)
+        ranks = self._groups.layout.group_of(STATE if of_copy else family, self.global_rank)
         traffic = self.exchange.traffic if family == STATE else None
         return Messages(ranks, self.global_rank, self._groups.of(family), self.root_device, traffic)
 
@@ -261,10 +272,17 @@ class PlanRunner(SupervisedStrategy):
         super().teardown()
 
 
+def check_groups(groups: int) -> int:
+    """Refuse a number of groups that there cannot be.
+
+    Raises:
+        InvalidArgumentError: It is such a one.
+    """
+    return check_int("groups", groups, minimum=1, cure="give the number of copies of node state, 1 for one")
+
+
 def _check_groups(layout: RankLayout) -> None:
-    for family in (STATE, GRADIENTS):
-        groups = layout.families.get(family)
-        if groups != everybody(layout.ranks):
-            cure = "take PlanRunner.layout, and change its hosts only"
-            requirement = f"one group of all {layout.ranks} ranks, which stores and updates of today take"
-            raise InvalidArgumentError(refusal(f"family {family!r} of the layout", requirement, groups, cure))
+    if layout.families != families_of(layout.ranks, len(layout.copies)):
+        cure = "take PlanRunner.layout, and change its hosts only"
+        requirement = "those of consecutive ranks that share a copy of node state"
+        raise InvalidArgumentError(refusal("families of the layout", requirement, dict(layout.families), cure))

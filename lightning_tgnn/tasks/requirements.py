@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from torch import nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean, refusal
-from lightning_tgnn.types import ExchangingStore, StateStore, StreamInfo, shares_node_state
+from lightning_tgnn.types import ExchangingStore, StateStore, StreamInfo, ranks_per_copy, shares_node_state
 
 _Given = TypeVar("_Given")
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -104,11 +104,12 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
         received = f"{type(trainer.strategy).__name__} with {ranks} ranks"
         requirement = "a strategy that shares node state over ranks"
         raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
-    held = store.ranks if isinstance(store, ExchangingStore) else ranks
-    if held != ranks:
+    sharing = ranks_per_copy(trainer.strategy)
+    held = store.ranks if isinstance(store, ExchangingStore) else sharing
+    if held != sharing:
         cure = "use as many ranks, or load a checkpoint into a new task"
         requirement = f"the {held} of the node state"
-        raise InvalidArgumentError(refusal("Trainer(devices=...)", requirement, f"{ranks} rank(s)", cure))
+        raise InvalidArgumentError(refusal("Trainer(devices=...)", requirement, f"{sharing} rank(s)", cure))
 
 
 def check_precision(trainer: pl.Trainer, cure: str) -> None:

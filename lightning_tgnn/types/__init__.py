@@ -46,6 +46,7 @@ from lightning_tgnn.types.run import (
     SharesNodeState,
     WeightUpdates,
     ranks_per_batch,
+    ranks_per_copy,
     shares_node_state,
 )
 from lightning_tgnn.types.schedule import (
@@ -141,5 +142,6 @@ __all__ = [
     "has_stages",
     "missing_stages",
     "ranks_per_batch",
+    "ranks_per_copy",
     "shares_node_state",
 ]

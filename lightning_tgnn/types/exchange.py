@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -90,6 +90,14 @@ class MessageExchange(Protocol):
 
     def receive(self, values: Tensor, place: int, operation: str) -> RowHandle:
         """Start to receive a tensor from the rank at ``place`` into ``values``, which has its type and shape."""
+        ...
+
+    def mean(self, values: Tensor, operation: str) -> Tensor:
+        """Return the mean over all ranks of the group, who have to call it together; ``values`` is lost."""
+        ...
+
+    def gather(self, value: object) -> list[Any]:
+        """Return the values of all ranks of the group, who have to call it together; none but on the first."""
         ...
 
     def flush(self) -> None:

@@ -11,6 +11,9 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 Groups = tuple[tuple[int, ...], ...]
 """Disjoint groups of ranks."""
 
+STATE, GRADIENTS, COPIES = "state", "gradients", "copies"
+"""Families: ranks that share a copy of node state, all ranks, and ranks of the same place in every copy."""
+
 
 @dataclass(frozen=True)
 class RankLayout:
@@ -73,7 +76,33 @@ class RankLayout:
             raise InvalidArgumentError(refusal("family", f"one of {', '.join(self.families)}", family, "name one"))
         return next((group for group in self.families[family] if rank in group), (rank,))
 
+    @property
+    def copies(self) -> Groups:
+        """The ranks of each copy of node state; all ranks where the layout has no groups for state."""
+        return self.families.get(STATE, everybody(self.ranks))
+
+    def copy_of(self, rank: int) -> tuple[int, int]:
+        """Return the copy of node state that a rank shares, and its place among the ranks that do."""
+        return next((copy, ranks.index(rank)) for copy, ranks in enumerate(self.copies) if rank in ranks)
+
 
 def everybody(ranks: int) -> Groups:
     """Return the one group of all ranks."""
     return (tuple(range(ranks)),)
+
+
+def families_of(ranks: int, copies: int = 1) -> dict[str, Groups]:
+    """Return the groups of ranks where as many consecutive ranks share each copy of node state.
+
+    Raises:
+        InvalidArgumentError: The copies do not divide the ranks.
+
+    >>> families_of(4, copies=2)
+    {'state': ((0, 1), (2, 3)), 'gradients': ((0, 1, 2, 3),), 'copies': ((0, 2), (1, 3))}
+    """
+    if ranks % copies:
+        cure = "let groups divide devices times num_nodes"
+        raise InvalidArgumentError(refusal("groups", f"a divisor of the {ranks} ranks", copies, cure))
+    size = ranks // copies
+    sharing = tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
+    return {STATE: sharing, GRADIENTS: everybody(ranks), COPIES: tuple(zip(*sharing, strict=True))}

@@ -31,6 +31,19 @@ class Broadcast(Protocol):
         ...
 
 
+class Messaging(Protocol):
+    """Returns the way to single ranks."""
+
+    def __call__(self, family: str, *, of_copy: bool = False) -> MessageExchange:
+        """Return the way to the ranks of this rank's group of a family of the layout.
+
+        Args:
+            family: Of the layout.
+            of_copy: Only those that share this rank's copy of node state.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Run:
     """A rank of a run that is about to begin.
@@ -45,7 +58,7 @@ class Run:
         exchange: Between the ranks that share state.
         group_of: Returns this rank's process group of a family of the layout; None where it is alone.
         broadcast: Sends a value from rank 0 to all.
-        messages: Returns the way to single ranks of this rank's group of a family of the layout.
+        messages: Returns the way to single ranks.
         send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
     """
 
@@ -58,7 +71,7 @@ class Run:
     exchange: RowExchange
     group_of: Callable[[str], ProcessGroup | None]
     broadcast: Broadcast
-    messages: Callable[[str], MessageExchange]
+    messages: Messaging
     send_gradients: Callable[[], None]
 
     @property
@@ -218,7 +231,17 @@ class DealsBatches(Protocol):
         """How many ranks share a global batch."""
         ...
 
+    @property
+    def ranks_per_copy(self) -> int:
+        """How many ranks share a copy of node state."""
+        ...
+
 
 def ranks_per_batch(strategy: Strategy) -> int:
     """Return how many ranks of a strategy share a global batch: all, where it does not say."""
     return strategy.ranks_per_batch if isinstance(strategy, DealsBatches) else getattr(strategy, "world_size", 1)
+
+
+def ranks_per_copy(strategy: Strategy) -> int:
+    """Return how many ranks of a strategy share a copy of node state: all, where it does not say."""
+    return strategy.ranks_per_copy if isinstance(strategy, DealsBatches) else getattr(strategy, "world_size", 1)

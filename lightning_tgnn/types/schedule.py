@@ -43,6 +43,7 @@ class Turn:
         before: The global batch that is played right before this one on the same copy, where another rank plays it;
             None where every rank plays what comes before.
         after: The one that is played right after it, likewise.
+        beside: The events that are played on each other copy of node state for the same update of the weights.
     """
 
     events: range
@@ -55,6 +56,13 @@ class Turn:
     resets: bool = False
     before: range | None = None
     after: range | None = None
+    beside: tuple[range, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Share of the rank's events among all of the same update, times the ranks that have part in it."""
+        events = len(self.of) + sum(len(other) for other in self.beside)
+        return len(self.events) * self.ranks * (1 + len(self.beside)) / events if self.events else 0.0
 
 
 class PlannedPart:

@@ -1,6 +1,7 @@
 """The contract of `Schedule`, against plain lists."""
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import Pass, PlannedPart, RankLayout, Turn
+from lightning_tgnn.types.layout import families_of
 
 
 def data_parallel(ranks, over):
@@ -133,7 +135,7 @@ def test_shares_make_the_mean_of_the_global_batch(schedule, run):
         turns = list(sharing)
         ranks = turns[0].ranks
         assert all(turn.ranks == ranks for turn in turns)
-        shares = [len(turn.events) * turn.ranks / len(of) for turn in turns]
+        shares = [turn.share for turn in turns]
         assert sum(shares) / ranks == pytest.approx(1)
         found = sum(mean(turn.events) * share for turn, share in zip(turns, shares, strict=True)) / ranks
         assert found == pytest.approx(mean(of))
@@ -184,3 +186,78 @@ def test_more_ranks_than_events_are_refused(schedule, ranks):
     requirement = f"devices must be at most one rank per event, got '{ranks} ranks for {ranks - 1} events'; use fewer"
     with pytest.raises(InvalidArgumentError, match=requirement):
         schedule.check(RankLayout.of(ranks), ranks - 1)
+
+
+@st.composite
+def runs_of_copies(draw):
+    """Several pipelines, each with a copy of node state, and a pass over the stream."""
+    copies, length = draw(st.integers(2, 4)), draw(st.integers(1, 3))
+    layout = RankLayout.of(copies * length, families=families_of(copies * length, copies))
+    over = Pass(draw(st.integers(layout.ranks, 60)), draw(st.integers(1, 9)), draw(st.none() | st.integers(0, 3)))
+    return layout, over
+
+
+def check_copies(function):
+    return seed(14)(settings(max_examples=80, deadline=None)(given(run=runs_of_copies())(function)))
+
+
+@check_copies
+def test_every_copy_goes_round_the_stream_from_a_segment_of_its_own(run):
+    layout, over = run
+    length = len(layout.copies[0])
+    alone = round_robin(length, over)
+    table = all_turns(RoundRobin(), layout, over)
+    rounds = len(alone[0])
+    for copy, ranks in enumerate(layout.copies):
+        begin = copy * rounds // len(layout.copies)
+        for place, rank in enumerate(ranks):
+            assert {turn.copy for turn in table[rank]} == {copy}
+            found = [list(turn.events) for turn in table[rank]]
+            if over.epoch is None:
+                assert found == ([turn["events"] for turn in alone[place]] if copy == 0 else [[]] * rounds)
+                assert not any(turn.resets or turn.draw is not None for turn in table[rank])
+                continue
+            order = [(begin + number) % rounds for number in range(rounds)]
+            assert found == [alone[place][number]["events"] for number in order]
+            at_first = over.epoch == 0
+            resets = [number == 0 or (place == 0 and at_first) for place, number in enumerate(order)]
+            assert [turn.resets for turn in table[rank]] == resets
+            assert {turn.draw for turn in table[rank]} == {
+                over.epoch * len(layout.copies) + copy
+            }  # negatives of its own
+
+
+@check_copies
+def test_an_update_is_the_mean_over_the_events_of_all_copies(run):
+    layout, over = run
+    table = all_turns(RoundRobin(), layout, over)
+    for number in range(len(table[0]) if over.epoch is not None else 0):
+        for ranks in zip(*layout.copies, strict=True):
+            turns = [table[rank][number] for rank in ranks]
+            events = sum(len(turn.events) for turn in turns)
+            for turn in turns:
+                assert turn.share == pytest.approx(len(turn.events) * len(turns) / max(events, 1))
+                assert sum(len(other) for other in turn.beside) == events - len(turn.events)
+
+
+@check_copies
+def test_the_first_copy_goes_on_after_batches_that_other_ranks_have_played(run):
+    layout, over = run
+    first = over.num_events // over.batch_size // 2
+    rest = replace(over, first=first * over.batch_size, epoch=0)
+    table = all_turns(RoundRobin(), layout, rest)
+    played = [event for turns in zip(*table, strict=True) for turn in turns if not turn.copy for event in turn.events]
+    assert played == list(range(first * over.batch_size, over.num_events))
+    assert not any(turn.resets for rank in layout.copies[0] for turn in table[rank]) or not first
+    assert len({len(turns) for turns in table}) == 1
+
+
+@pytest.mark.parametrize("schedule", [DataParallel(), WholeGraph()])
+def test_schedules_of_one_copy_refuse_several(schedule):
+    with pytest.raises(InvalidArgumentError, match=r"groups must be 1 under \w+, whose ranks share one copy"):
+        schedule.check(RankLayout.of(4, families=families_of(4, 2)), 100)
+
+
+def test_copies_that_do_not_divide_the_ranks_are_refused():
+    with pytest.raises(InvalidArgumentError, match="groups must be a divisor of the 4 ranks, got 3; let groups divide"):
+        families_of(4, 3)

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 from datetime import timedelta
+from functools import partial
 
 import lightning.pytorch as pl
 import torch
@@ -56,8 +57,10 @@ def break_at(where, how):
 
     if where == "all_reduce":
         GradientSync._answer = counted(GradientSync._answer)
-    elif where.startswith(("send ", "receive ")):
-        method, operation = where.split(" ", 1)
+    elif where == "gather":
+        Messages.gather = counted(Messages.gather)
+    elif where.startswith(("send ", "receive ", "mean ")):
+        method, operation = ("mean", where) if where.startswith("mean ") else where.split(" ", 1)
         setattr(Messages, method, counted(getattr(Messages, method), lambda *arguments: arguments[-1] == operation))
     elif where == "loss":
         LinkPrediction.loss = counted(LinkPrediction.loss)
@@ -82,10 +85,12 @@ def sven(folder):
     return runner.global_step
 
 
-def pipetgl(folder):
+def pipetgl(folder, groups=1):
     data, task = build("tgn", 8, task_class=LinkPrediction)
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
-    runner, resume = trainer(folder, PipeTGLStrategy(timeout=timedelta(seconds=20)), [keep], max_epochs=4)
+    runner, resume = trainer(
+        folder, PipeTGLStrategy(groups=groups, timeout=timedelta(seconds=20)), [keep], max_epochs=4
+    )
     runner.fit(task, datamodule=data, ckpt_path=resume)
     return runner.global_step
 
@@ -103,5 +108,6 @@ def cdfgnn(folder, callbacks=()):
 def main(run, where, how, folder):
     if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
         break_at(where, how)
-    cli.TGNNCommand = lambda words: print("finished", {"sven": sven, "pipetgl": pipetgl, "cdfgnn": cdfgnn}[run](folder))
+    runs = {"sven": sven, "pipetgl": pipetgl, "copies": partial(pipetgl, groups=RANKS), "cdfgnn": cdfgnn}
+    cli.TGNNCommand = lambda words: print("finished", runs[run](folder))
     command(["fit", run])  # which says what is wrong

@@ -38,6 +38,16 @@ def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_pa
     assert all("finished 24" in output for output in outputs), outputs  # 17 batches of an epoch in 6 turns
 
 
+@pytest.mark.timeout(200)
+def test_the_same_where_every_rank_has_a_copy_of_node_state(tmp_path):
+    for where in ("mean of the copies' gradients", "gather"):
+        folder = tmp_path / where.replace(" ", "-")
+        break_one("copies", where, "kill", folder)
+    codes, outputs = finish(start("copies", "nowhere", "", folder), timeout=60)
+    assert codes == (0, 0, 0), outputs
+    assert all("finished 68" in output for output in outputs), outputs  # 17 batches of an epoch on each copy
+
+
 def alone(rank, ranks):
     """Train on all ranks, then test on each alone: its store would wait for the others."""
     as_torchrun(rank, ranks)
@@ -59,7 +69,10 @@ def test_state_that_ranks_share_is_not_tested_by_one_of_them():
 
 
 def test_several_machines_are_refused_before_a_rank_waits_for_them():
-    with pytest.raises(
-        InvalidArgumentError, match=r"num_nodes must be ranks on one machine.*got 'ranks on 2 machines'"
-    ):
-        pl.Trainer(strategy="pipetgl", accelerator="cpu", devices=1, num_nodes=2, logger=False)
+    requirement = r"groups must be so many that the ranks of each are on one machine.*got 'ranks of a group on 2 mach"
+    settings = {"accelerator": "cpu", "num_nodes": 2, "logger": False}
+    with pytest.raises(InvalidArgumentError, match=requirement):
+        pl.Trainer(strategy="pipetgl", devices=1, **settings)
+    with pytest.raises(InvalidArgumentError, match="groups must be a divisor of the 2 ranks, got 4; let groups divide"):
+        pl.Trainer(strategy=PipeTGLStrategy(groups=4), devices=1, **settings)
+    pl.Trainer(strategy=PipeTGLStrategy(groups=2), devices=1, **settings)

@@ -21,9 +21,14 @@ STRATEGIES = {
     "depcache": DepCacheStrategy,
     "pipetgl": PipeTGLStrategy,
     "pipetgl, one cycle": PipeTGLStrategy,
+    "pipetgl, two copies": lambda: PipeTGLStrategy(groups=2),
 }
 GLOBAL_BATCH, OWN_BATCH = 24, 6
 STEP = 9  # in the middle of the second epoch
+
+
+def step_of(name):
+    return 2 * STEP if name.endswith("two copies") else STEP
 
 
 def equal(ours, theirs):
@@ -60,8 +65,12 @@ def on_rank(rank, ranks, folder):
             assert equal(again["state"] | {"spec": 0}, {key: once["state"][key] for key in STATE}), name
 
         data, task = prepare(ranks, name)
-        resumed = fit(data, task, strategy(), ranks, epochs=3, ckpt_path=f"{folder}/{name}/step={STEP}.ckpt")
-        assert torch.equal(resumed["losses"], once["losses"][STEP:]), (name, resumed["losses"], once["losses"])
+        resumed = fit(data, task, strategy(), ranks, epochs=3, ckpt_path=f"{folder}/{name}/step={step_of(name)}.ckpt")
+        assert torch.equal(resumed["losses"], once["losses"][step_of(name) :]), (
+            name,
+            resumed["losses"],
+            once["losses"],
+        )
         assert equal(resumed["weights"], once["weights"]), name
         if rank == 0:
             assert equal(resumed["state"] | {"spec": 0}, {key: once["state"][key] for key in STATE}), name
@@ -75,7 +84,9 @@ def fewer(rank, ranks, folder):
     for name, strategy in STRATEGIES.items():
         if name.endswith("one cycle"):
             continue  # the length of the run, in turns, is that of other ranks
-        path = f"{folder}/{name}/step={STEP}.ckpt"
+        if name.endswith("two copies") and ranks == 1:
+            strategy = PipeTGLStrategy  # goes on with the first copy alone
+        path = f"{folder}/{name}/step={step_of(name)}.ckpt"
         saved = torch.load(path, weights_only=True)["lightning_tgnn"]["state"]
         data, task = prepare(ranks, name)
         trainer = pl.Trainer(
@@ -86,10 +97,11 @@ def fewer(rank, ranks, folder):
         if rank == 0:
             assert all(torch.equal(state[key], saved[key]) for key in STATE), name
         resumed = fit(*prepare(ranks, name), strategy(), ranks, epochs=3, ckpt_path=path)
-        # 23 batches of an epoch, 12 of which have been played in 3 turns of its 6.
-        assert len(resumed["losses"]) == ({2: 6 + 12, 1: 11 + 23}[ranks] if name == "pipetgl" else 18 - STEP), name
+        # 23 batches of an epoch, 12 of which have been played in 3 turns of its 6, or in 6 of 12 by each of two copies.
+        turns = {"pipetgl": {2: 6 + 12, 1: 11 + 23}[ranks], "pipetgl, two copies": 11 + 23}
+        assert len(resumed["losses"]) == turns.get(name, 18 - STEP), name
         data, task = build("tgn", 4, **options(name))
-        saved, given = (6, 4) if name == "pipetgl" else (24, 4 * ranks)
+        saved, given = (6, 4) if name.startswith("pipetgl") else (24, 4 * ranks)
         with pytest.raises(CheckpointError, match=rf"batch_size.* must be {saved} .* of this epoch, got {given};"):
             fit(data, task, strategy(), ranks, epochs=3, ckpt_path=path)
     return True

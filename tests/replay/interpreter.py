@@ -23,14 +23,14 @@ class Replay:
         losses: [T, P], of every turn and rank.
         gradients: What each update has applied, [G] each, in the order of the parameters.
         weights: By name.
-        state: Tables of the first copy of node state; None for graphs.
+        state: Tables of every copy of node state; None for graphs.
         figures: Of the validation after the last turn.
     """
 
     losses: torch.Tensor
     gradients: list
     weights: dict
-    state: dict | None
+    state: list | None
     figures: dict
 
 

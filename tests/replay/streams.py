@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from lightning_tgnn.algorithms.schedules import RoundRobin
 from lightning_tgnn.types import Pass, StateRows
 
 
@@ -114,12 +115,22 @@ class Streams:
                 if turn.of.start == start:
                     self.task.stage_order = self.order(turn, written)
                     batch = loaders[rank].batch(turn)
-                    share = len(turn.events) * turn.ranks / len(turn.of)
+                    share = self.share(turns, rank)
                     batch = replace(batch, shared=replace(batch.shared, share=share))
                     outcomes[rank] = step(rank, batch)
             for copy, changes in written.items():
                 self.copies[copy].write(changes)
         return [outcomes[rank] for rank in range(len(turns))]
+
+    def share(self, turns, rank):
+        """Return the weight that makes the mean over the ranks of an update that of its events."""
+        if isinstance(self.plan.schedule, RoundRobin):  # those who have the same place in every copy
+            _, place = self.plan.layout.copy_of(rank)
+            together = [turns[ranks[place]] for ranks in self.plan.layout.copies]
+        else:
+            together = turns
+        events = sum(len(turn.events) for turn in together)
+        return len(turns[rank].events) * len(together) / events if events else 0.0
 
     def order(self, turn, written):
         """Return the order of a turn's stages, which reads the turn's copy of node state and notes what is written."""
@@ -134,6 +145,8 @@ class Streams:
         return in_order
 
     def state(self):
-        """Return the tables of the first copy."""
-        table = self.copies[0]
-        return {"position": table.position, **vars(table.rows(torch.arange(table.spec.num_nodes)))}
+        """Return the tables of every copy."""
+        return [
+            {"position": table.position, **vars(table.rows(torch.arange(table.spec.num_nodes)))}
+            for _, table in sorted(self.copies.items())
+        ]

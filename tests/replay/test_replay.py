@@ -106,6 +106,7 @@ class Case:
         replays: Whether there is a replay; else a few steps are compared with one process only.
         validate_every: Epochs from one validation to the next.
         batch: Events of a batch, where ranks have batches of their own; None where they share global batches.
+        groups: Copies of node state.
         training: How gradients are clipped and accumulated, and after how many turns a validation looks.
     """
 
@@ -118,6 +119,7 @@ class Case:
     replays: bool = True
     validate_every: int = EPOCHS
     batch: int | None = None
+    groups: int = 1
     training: dict = field(default_factory=dict)
 
     @property
@@ -128,7 +130,7 @@ class Case:
         if self.batch is None:
             return STEPS if self.replays else 4
         batches = -(-TRAINED // self.batch)
-        return self.epochs * -(-batches // ranks)
+        return self.epochs * -(-batches // (ranks // self.groups))
 
     @property
     def epochs(self):
@@ -229,8 +231,18 @@ CASES += [Case("pipetgl looked at, accumulated", "jodie", pipetgl(), training=LO
 CASES += [Case("pipetgl in order", model, pipetgl(targets_first=False), **TURN) for model in STREAMS]
 CASES += [Case("pipetgl nothing passed on", model, pipetgl(pass_on=False), **TURN) for model in STREAMS]
 CASES += [Case("pipetgl ahead", "tgn", pipetgl(prefetch_batches=2), **TURN)]
+OF_TWO = {"batch": 11, "ranks": (2, 4), "groups": 2}  # 9 turns of 9 batches, or 5 in which a rank is left without
+CASES += [Case("pipetgl, two copies", model, pipetgl(groups=2), **OF_TWO) for model in STREAMS]
+CASES += [Case("pipetgl, two copies, schedule", "tgn", pipetgl(groups=2), TASKS["schedule"], **OF_TWO)]
+CASES += [
+    Case("pipetgl, two copies between", "apan", pipetgl(groups=2), validate_every=1, **OF_TWO),
+    Case("pipetgl, two copies accumulated", "jodie", pipetgl(groups=2), training={"accumulate": 2}, **OF_TWO),
+    Case("pipetgl, two copies looked at", "tgn", pipetgl(groups=2), training={"looks": 1}, validate_every=1, **OF_TWO),
+    Case("pipetgl, three copies", "tgn", pipetgl(groups=3), batch=11, ranks=(3,), groups=3),
+]
 MEAN = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": MeanGradients(1)}
 CASES += [Case("mean over turns", "apan", lambda hosts: PlannedStrategy(**MEAN), **TURN)]
+CASES += [Case("mean over turns, two copies", "tgn", lambda hosts: PlannedStrategy(**MEAN, groups=2), **OF_TWO)]
 EXACT = [{"cache": False, "bits": None}, {"threshold": 0.0, "bits": None}]
 CUTS = [("gcn", method, EXACT[0]) for method in CUT_METHODS]
 CUTS += [("gcn", "hierarchical", EXACT[1]), ("gat", "hierarchical", EXACT[0]), ("gat", "random", EXACT[1])]
@@ -329,15 +341,17 @@ def close(ours, theirs, what):
 
 
 def assert_same(outcomes, wanted, figures):
-    """Compare what all ranks have in common, and node state, which the first one has whole."""
+    """Compare what all ranks have in common, and node state, which the first rank of each copy has whole."""
     for rank, outcome in enumerate(outcomes):
         close(torch.stack([*outcome["gradients"]]), torch.stack([*wanted["gradients"]]), f"gradients of rank {rank}")
         for name, value in wanted["weights"].items():
             close(outcome["weights"][name], value, f"rank {rank}: {name}")
         for name, value in figures.items():
             assert outcome["val"][name] == pytest.approx(value, abs=1e-3), (rank, name)
-    for table in (*TABLES, "position") if wanted["state"] else ():
-        close(torch.as_tensor(outcomes[0]["state"][table]), torch.as_tensor(wanted["state"][table]), table)
+    for ranks, state in zip(outcomes[0]["plan"].layout.copies, wanted["state"] or (), strict=bool(wanted["state"])):
+        for table in (*TABLES, "position"):
+            held = outcomes[ranks[0]]["state"][table]
+            close(torch.as_tensor(held), torch.as_tensor(state[table]), f"{table} of the copy of ranks {ranks}")
 
 
 def assert_same_answers(outcomes, wanted):
@@ -374,6 +388,6 @@ def test_every_strategy_equals_its_replay(ranks, number):
     if is_exact(plan):
         wanted = in_one_process(case)
         close(losses.mean(1), wanted["losses"] * case.training.get("accumulate", 1), "mean of losses")
-        assert_same(outcomes, wanted | {"state": wanted.get("state")}, wanted["val"])
+        assert_same(outcomes, wanted | {"state": [wanted["state"]] if wanted.get("state") else None}, wanted["val"])
         if case.is_graph:
             assert_same_answers(outcomes, wanted)

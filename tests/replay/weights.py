@@ -82,10 +82,14 @@ class Together(Weights):
 
 
 class InTurn(Weights):
-    """An update for each rank of a step, in their order; a rank computes with the version after its own last update."""
+    """An update for each place of a pipeline, in their order, by the mean of all pipelines' ranks in that place.
+
+    A rank computes with the version after its own last update.
+    """
 
     def __init__(self, *settings):
         super().__init__(*settings)
+        self.places = list(zip(*self.plan.layout.copies, strict=True))  # the ranks in each
         self.own = [0] * self.plan.layout.ranks
         self.sums = [None] * self.plan.layout.ranks
 
@@ -101,10 +105,12 @@ class InTurn(Weights):
     def end_turn(self, turn, is_last):
         if (turn + 1) % self.accumulate and not is_last:
             return
-        for rank, gradients in enumerate(self.sums):
-            if gradients is not None:
-                self.update(gradients, self.rate)
-            self.own[rank] = len(self.versions) - 1
+        for ranks in self.places:
+            found = [self.sums[rank] for rank in ranks if self.sums[rank] is not None]
+            if found:
+                self.update([sum(of_weight) / len(ranks) for of_weight in zip(*found, strict=True)], self.rate)
+            for rank in ranks:
+                self.own[rank] = len(self.versions) - 1
         self.sums = [None] * len(self.sums)
         if is_last:  # all ranks have all updates before the next epoch
             self.own = [len(self.versions) - 1] * len(self.own)

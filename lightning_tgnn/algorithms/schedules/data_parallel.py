@@ -27,12 +27,13 @@ class DataParallel(Schedule):
     offers: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
 
     def check(self, layout: RankLayout, num_events: int) -> None:
-        """Refuse more ranks than events.
+        """Refuse more ranks than events, and several copies of node state.
 
         Raises:
-            InvalidArgumentError: There are more.
+            InvalidArgumentError: There are such.
         """
         check_ranks(layout, num_events)
+        check_one_copy(self, layout)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
         """Return the events of a global batch: those of all ranks."""
@@ -70,6 +71,17 @@ class _Turns(Sequence[Turn]):
         own = of[start : start + base + int(self.rank < more)]
         training = self.over.epoch is not None
         return Turn(own, of, self.over.epoch, self.ranks, resets=training and of.start == 0)
+
+
+def check_one_copy(schedule: Schedule, layout: RankLayout) -> None:
+    """Refuse several copies of node state.
+
+    Raises:
+        InvalidArgumentError: There are several.
+    """
+    if len(layout.copies) > 1:
+        requirement = f"1 under {type(schedule).__name__}, whose ranks share one copy of the state"
+        raise InvalidArgumentError(refusal("groups", requirement, len(layout.copies), "take the schedule RoundRobin"))
 
 
 def check_ranks(layout: RankLayout, num_events: int) -> None:

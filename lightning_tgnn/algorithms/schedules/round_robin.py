@@ -1,9 +1,9 @@
-"""A pipeline over batches: each rank has every M-th batch as a whole (PipeTGL, section 4.1)."""
+"""A pipeline over batches: each rank has every M-th batch as a whole (PipeTGL, sections 4.1 and 4.4)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, overload
 
 from lightning_tgnn.algorithms.schedules.data_parallel import check_ranks
@@ -17,9 +17,18 @@ class RoundRobin(Schedule):
 
     All ranks have as many turns: where the batches do not divide, the last ranks' last turn has no events.
 
+    Where the layout has several copies of node state, the ranks of each are a pipeline over the whole stream: memory
+    parallelism (DistTGL, section 3.2.3). Copy c begins its epochs at c of as many equal segments, goes round, and is
+    emptied at the start of the stream; at its very first turn it is empty. Each trains with negatives of its own. The
+    first copy evaluates: the others have turns without events.
+
     >>> turns = RoundRobin().turns(RankLayout.of(2), 1, Pass(num_events=7, batch_size=2, epoch=0))
     >>> [(turn.events, turn.before, turn.after) for turn in turns]
     [(range(2, 4), range(0, 2), range(4, 6)), (range(6, 7), range(4, 6), None)]
+    >>> layout = RankLayout.of(2, families={"state": ((0,), (1,))})
+    >>> turns = RoundRobin().turns(layout, 1, Pass(num_events=7, batch_size=2, epoch=0))
+    >>> [(turn.events, turn.resets, turn.draw) for turn in turns]
+    [(range(4, 6), True, 1), (range(6, 7), False, 1), (range(0, 2), True, 1), (range(2, 4), False, 1)]
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows"})
@@ -38,20 +47,23 @@ class RoundRobin(Schedule):
         return batch_size
 
     def batches_per_turn(self, layout: RankLayout) -> int:
-        """Return how many global batches all ranks play in a turn: one each."""
-        return layout.ranks
+        """Return how many global batches the ranks of a copy play in a turn: one each."""
+        return len(layout.copies[0])
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank."""
-        return _Turns(layout.ranks, rank, over)
+        copy, place = layout.copy_of(rank)
+        return _Turns(len(layout.copies), copy, len(layout.copies[0]), place, over)
 
 
 @dataclass(frozen=True)
 class _Turns(Sequence[Turn]):
-    """The turns of a rank."""
+    """The turns of a rank: M ranks play a copy of node state, this one in a place among them."""
 
+    copies: int
+    copy: int
     ranks: int
-    rank: int
+    place: int
     over: Pass
 
     @property
@@ -75,20 +87,40 @@ class _Turns(Sequence[Turn]):
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         turn = range(len(self))[index]
-        batch = self._first + turn * self.ranks + self.rank
-        last = self._batches - 1
-        of = self._events(min(batch, last))
-        own = of if batch <= last else of[len(of) :]
-        training = self.over.epoch is not None
-        return Turn(
-            own,
-            of,
-            self.over.epoch,
-            resets=training and turn == 0 and self._first == 0,
-            before=self._events(min(batch - 1, last)) if batch and self.ranks > 1 else None,
-            after=self._events(batch + 1) if batch < last and self.ranks > 1 else None,
+        return self._evaluating(turn) if self.over.epoch is None else self._training(turn, self.over.epoch)
+
+    def _evaluating(self, turn: int) -> Turn:
+        batch = self._batch(0, turn)
+        if self.copy:
+            return Turn(range(0), self._events(min(batch, self._batches - 1)), copy=self.copy)
+        return self._turn(batch)
+
+    def _training(self, turn: int, epoch: int) -> Turn:
+        batch = self._batch(self.copy, turn)
+        others = [self._batch(other, turn) for other in range(self.copies) if other != self.copy]
+        begins = turn == 0 and self._first == 0
+        return replace(
+            self._turn(batch),
+            draw=epoch * self.copies + self.copy,
+            resets=batch < self.ranks or (begins and epoch == 0) if self.copy else begins,
+            beside=tuple(self._events(other) for other in others),
         )
 
+    def _batch(self, copy: int, turn: int) -> int:
+        """Return the batch that a copy's rank in this place plays; it may be behind the last."""
+        if not copy:
+            return self._first + turn * self.ranks + self.place
+        whole = -(-self._batches // self.ranks)
+        played = -(-self._first // self.ranks)  # by other numbers of ranks
+        return (copy * whole // self.copies + played + turn) % whole * self.ranks + self.place
+
+    def _turn(self, batch: int) -> Turn:
+        last = self._batches - 1
+        before = self._events(min(batch - 1, last)) if batch and self.ranks > 1 else None
+        after = self._events(batch + 1) if batch < last and self.ranks > 1 else None
+        return Turn(self._events(batch), self._events(min(batch, last)), copy=self.copy, before=before, after=after)
+
     def _events(self, batch: int) -> range:
+        """Return the events of a batch; none behind the last."""
         size = self.over.batch_size
         return range(self.over.num_events)[batch * size : (batch + 1) * size]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 
@@ -18,7 +19,12 @@ class WholeGraph(Schedule):
     offers: ClassVar[frozenset[str]] = frozenset({"graph"})
 
     def check(self, layout: RankLayout, num_events: int) -> None:
-        """Take any number of ranks."""
+        """Take any number of ranks, in one group.
+
+        Raises:
+            InvalidArgumentError: They are in several.
+        """
+        check_one_copy(self, layout)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
         """Return the events of a global batch: none."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules import DataParallel
@@ -191,7 +192,7 @@ class EventLoader:
         organizer = replace(self._organizer, sampled_roots=_written(self._organizer.sampled_roots))
 
         def make(turn: Turn) -> EventBatch:
-            turn = replace(turn, before=None, after=None)
+            turn = replace(turn, before=None, after=None, beside=())
             own, together = _at(remaining, turn.events), _at(remaining, turn.of)
             return organizer.organize(own, self._written_of(own, turn, together), self._whole(turn, together))
 
@@ -216,9 +217,10 @@ class EventLoader:
         return self._organizer.organize(own, sample, self._whole(turn, together))
 
     def _check(self, turn: Turn) -> None:
-        if turn.copy or not turn.reads or not turn.writes:
+        copy, _ = self.layout.copy_of(self.rank)
+        if turn.copy != copy or not turn.reads or not turn.writes:
             cure = "give turns that do, or a store of your own behind a loader of your own"
-            requirement = "turns that read and write the one copy of node state that there is"
+            requirement = f"turns that read and write the rank's own copy of node state, {copy}"
             raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
         if self._presampled is None:
             return
@@ -230,11 +232,15 @@ class EventLoader:
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
         sample = None if turn.ranks == 1 else self._written_of(events, turn, events)
-        if turn.before is None:
-            return Whole(turn, events, sample)
-        before = _at(self.events, turn.before)
-        after = None if turn.after is None else _at(self.events, turn.after)
-        return Whole(turn, events, sample, (before, self._written_of(before, turn, before)), after)
+        before = None if turn.before is None else _at(self.events, turn.before)
+        return Whole(
+            turn,
+            events,
+            sample,
+            before=None if before is None else (before, self._written_of(before, turn, before)),
+            after=None if turn.after is None else _at(self.events, turn.after),
+            beside=torch.cat([_at(self.events, other) for other in turn.beside]) if turn.beside else None,
+        )
 
     def _written_of(self, events: Tensor, turn: Turn, together: Tensor) -> Sample:
         """Draw only what decides who is written."""

@@ -23,6 +23,7 @@ class Whole:
         sample: What was drawn for them: who is mailed; None where this rank has all of them.
         before: The events of the global batch before, where another rank plays it, and what was drawn for them.
         after: The events of the global batch after, where another rank plays it.
+        beside: Events of other copies of node state that have part in the same update; None for none.
     """
 
     turn: Turn
@@ -30,6 +31,7 @@ class Whole:
     sample: Sample | None = None
     before: tuple[Tensor, Sample] | None = None
     after: Tensor | None = None
+    beside: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,15 @@ class BatchOrganizer:
         )
 
     def _shared(self, own: Tensor, whole: Whole) -> SharedBatch:
-        turn, events, count = whole.turn, whole.events, len(own)
+        turn, events = whole.turn, whole.events
+        together = events if whole.beside is None else torch.cat([events, whole.beside])
+        ranks = turn.ranks * (1 + len(turn.beside))
         return SharedBatch(
             first=int(events[0]),
             position=int(events[-1]) + 1,
             resets=turn.resets,
-            share=count * turn.ranks / len(events),
-            labelled=max(int((self._labels(events) >= 0).sum()), 1) / turn.ranks,
+            share=turn.share,
+            labelled=max(int((self._labels(together) >= 0).sum()), 1) / ranks,
             changed=self._mailed(whole.events, whole.sample),
             around=self._around(own, whole),
         )

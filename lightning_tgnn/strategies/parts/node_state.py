@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, refusal
@@ -15,7 +16,9 @@ from lightning_tgnn.state import PipelinedStateStore, ReplicatedStateStore, Shar
 from lightning_tgnn.state.nodes.pipelined import pipelined_shapes
 from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import (
+    MessageExchange,
     NodeStateTask,
+    RankLayout,
     Run,
     ScheduledLoader,
     StateStore,
@@ -25,6 +28,7 @@ from lightning_tgnn.types import (
     has_stages,
     missing_stages,
 )
+from lightning_tgnn.types.layout import COPIES, STATE
 from lightning_tgnn.types.outline import ALL_GATHER, ALL_TO_ALL
 
 
@@ -114,15 +118,15 @@ class HostMemory(StorePart):
             InvalidArgumentError: The ranks are on several machines.
         """
         layout = run.layout
-        ranks = layout.group_of("state", run.rank)
+        ranks = layout.group_of(STATE, run.rank)
         check_one_machine(len({layout.hosts[rank] for rank in ranks}))
         return NodeState(self)
 
     def store(self, run: Run, task: NodeStateTask) -> PipelinedStateStore:
         """Return the store of this rank."""
-        ranks = run.layout.group_of("state", run.rank)
-        tables = shared_tensors(pipelined_shapes(task.state_spec), ranks, run.rank, run.group_of("state"))
-        return PipelinedStateStore(task.state_spec, run.messages("state"), tables, run.device, passes_on=self.pass_on)
+        ranks = run.layout.group_of(STATE, run.rank)
+        tables = shared_tensors(pipelined_shapes(task.state_spec), ranks, run.rank, run.group_of(STATE))
+        return PipelinedStateStore(task.state_spec, run.messages(STATE), tables, run.device, passes_on=self.pass_on)
 
 
 def check_one_machine(count: int) -> None:
@@ -132,9 +136,14 @@ def check_one_machine(count: int) -> None:
         InvalidArgumentError: There are so many machines.
     """
     if count > 1:
-        cure = "take one machine, or strategy='sven'"
-        requirement = "ranks on one machine, which share its memory"
-        raise InvalidArgumentError(refusal("num_nodes", requirement, f"ranks on {count} machines", cure))
+        cure = "let groups be the number of machines or a multiple of it, or take one machine"
+        requirement = "so many that the ranks of each are on one machine, whose memory they share"
+        raise InvalidArgumentError(refusal("groups", requirement, f"ranks of a group on {count} machines", cure))
+
+
+def _sharing(layout: RankLayout) -> list[int]:
+    """Return how many ranks share each copy of node state."""
+    return [len(ranks) for ranks in layout.copies]
 
 
 class NodeState:
@@ -148,6 +157,7 @@ class NodeState:
         self._part = part
         self._store: StateStore | None = None
         self._run: Run | None = None
+        self._copies: MessageExchange | None = None
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
         """Put our store behind the task, with the state that it has from an earlier run.
@@ -161,7 +171,7 @@ class NodeState:
             requirement = f"a task with the stages of a memory-based temporal GNN; {missing} missing"
             cure = "subclass lightning_tgnn.tasks.MemoryTask, or take strategy='cdfgnn' for a static graph"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
-        self._run = run
+        self._run, self._copies = run, run.messages(COPIES)
         held = task.state_store if task.has_state_store else None
         if self._store is None or held is not self._store:
             if self._store is not None:
@@ -170,6 +180,24 @@ class NodeState:
             if held is not None:
                 self._store.load_state_dict(run.broadcast(held.state_dict()))
             task.state_store = self._store
+            self._give_copy(run, saved.get(COPIES))
+        elif saved:
+            self._give_copy(run, saved.get(COPIES))
+
+    def _give_copy(self, run: Run, saved: Mapping[str, Any] | None) -> None:
+        """Have further copies of node state go on where they have ended; empty where other ranks have shared them."""
+        copy, _ = run.layout.copy_of(run.rank)
+        if run.trainer.state.fn != "fit" or len(run.layout.copies) == 1:
+            return
+        goes_on = saved is not None and saved["ranks"] == _sharing(run.layout)
+        if run.trainer.ckpt_path is not None and not goes_on:
+            rank_zero_info("copies of node state beside the first begin empty: other ranks have shared them before")
+        if copy:
+            assert self._store is not None
+            if saved is not None and goes_on:
+                self._store.load_state_dict(saved["states"][copy])
+            else:
+                self._store.reset()
 
     def loader(self, loader: object) -> object:
         """Return a loader that follows the plan's schedule.
@@ -196,5 +224,13 @@ class NodeState:
         """Leave the store behind the task: it holds what was trained."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the task saves its node state."""
-        return {}
+        """Return the further copies of node state; the task saves the first."""
+        assert self._run is not None
+        assert self._copies is not None
+        if self._copies.ranks == 1:
+            return {}
+        assert self._store is not None
+        state = self._store.state_dict()
+        _, place = self._run.layout.copy_of(self._run.rank)
+        states = self._copies.gather(state) if place == 0 else []
+        return {COPIES: {"ranks": _sharing(self._run.layout), "states": [None, *states[1:]]}} if states else {}

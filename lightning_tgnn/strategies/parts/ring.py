@@ -23,10 +23,11 @@ from lightning_tgnn.strategies.parts.late_gradients import (
     take_options,
 )
 from lightning_tgnn.types import MessageExchange, RankLayout, Run, UpdatesPart
+from lightning_tgnn.types.layout import COPIES, GRADIENTS
 from lightning_tgnn.types.outline import Outline, Stage
 
 _Result = TypeVar("_Result")
-_OPERATION = "gradients"
+_OPERATION, _MEAN = "gradients", "mean of the copies' gradients"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class RingUpdates(UpdatesPart):
 
     def outline(self, name: str, stages: Sequence[Stage], layout: RankLayout) -> Outline:
         """Return what turns consist of: the order has said how rows are read and written."""
-        return PipeTGLOutline().with_updates(name, stages, layout.ranks)
+        return PipeTGLOutline(groups=len(layout.copies)).with_updates(name, stages, layout.ranks)
 
     def open(self, run: Run, *, may_be_unused: bool = False) -> OrderedUpdates:
         """Return the updates of this rank.
@@ -64,7 +65,8 @@ class OrderedUpdates:
     """
 
     def __init__(self, run: Run) -> None:
-        self._messages: MessageExchange = run.messages("gradients")
+        self._messages: MessageExchange = run.messages(GRADIENTS, of_copy=True)
+        self._copies: MessageExchange = run.messages(COPIES)
         self._task: pl.LightningModule | None = None
         self._parameters: list[torch.nn.Parameter] = []
         self._names: list[str] = []
@@ -155,9 +157,11 @@ class OrderedUpdates:
         """Run the passes of a step at the weights held, then make all updates up to this rank's own."""
         outcome = closure()
         if not self.delay:
+            if self._copies.ranks > 1:
+                self._place(self._of_all_copies(self._packed()))
             return update(lambda: outcome)
         options, messages = options_of(self._optimizer), self._messages
-        own = self._packed()
+        own = self._of_all_copies(self._packed())
         arriving = []
         for place in range(messages.ranks):
             # One of two ranks receives first: on a GPU, what they send each other is one thing after the other.
@@ -188,6 +192,10 @@ class OrderedUpdates:
             for parameter, there in zip(self._parameters, has, strict=True)
         ]
         return torch.cat([*values, values[0].new_tensor(has)])
+
+    def _of_all_copies(self, packed: Tensor) -> Tensor:
+        """Return the mean over the copies of node state, each by its share of the events."""
+        return self._copies.mean(packed, _MEAN)
 
     def _place(self, packed: Tensor) -> bool:
         """Give every parameter its gradient; return whether there is any."""
