@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
 from lightning_tgnn.types import RankLayout
 
+# The groups that have been made beside a default one, which Lightning keeps from one Trainer to the next, too.
+_made: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[object, ...], dist.ProcessGroup]] = WeakKeyDictionary()
+
 
 class ProcessGroups:
     """Makes every group of every family of a layout; all ranks have to make them together.
+
+    Torch never ends a group of itself, and the threads of each wake up a hundred times a second. So later runs of the
+    process go on with the groups of earlier ones.
 
     Args:
         layout: Of all ranks.
@@ -23,12 +30,20 @@ class ProcessGroups:
 
     def __init__(self, layout: RankLayout, rank: int, timeout: timedelta | None = None) -> None:
         self.layout = layout
+        self._rank, self._timeout = rank, timeout
+        self._on_hosts: dict[tuple[str, str], dist.ProcessGroup | None] = {}
         self._own: dict[str, dist.ProcessGroup] = {}
         if layout.ranks == 1:
             return
+        world = dist.group.WORLD
+        assert world is not None
+        made = _made.setdefault(world, {})
         for family, groups in layout.families.items():
             for ranks in (group for group in groups if len(group) > 1):
-                group = dist.new_group(list(ranks), timeout=timeout)
+                key = family, ranks, timeout
+                if key not in made:
+                    made[key] = dist.new_group(list(ranks), timeout=timeout)
+                group = made[key]
                 if rank in ranks:
                     self._own[family] = group
 
@@ -40,3 +55,25 @@ class ProcessGroups:
         """
         self.layout.group_of(family, 0)  # refuses what it does not know
         return self._own.get(family)
+
+    def on_hosts(self, family: str, way: str) -> dist.ProcessGroup | None:
+        """Return a further group of the ranks of this rank's group of a family, for tensors on the CPU.
+
+        Messages between hosts need no accelerator, and threads of a rank may talk by different ways. All ranks have to
+        ask for a way together, at first.
+
+        Args:
+            family: Of the layout.
+            way: Its name.
+
+        Raises:
+            InvalidArgumentError: There is no such family.
+        """
+        self.layout.group_of(family, 0)
+        if (family, way) not in self._on_hosts:
+            self._on_hosts[family, way] = None
+            for ranks in self.layout.families[family] if self.layout.ranks > 1 else ():
+                group = dist.new_group(list(ranks), timeout=self._timeout, backend="gloo")
+                if self._rank in ranks:
+                    self._on_hosts[family, way] = group
+        return self._on_hosts[family, way]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
@@ -11,10 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_tgnn.comm.failure import peer_failure
+from lightning_tgnn.comm.failure import handle_failure, peer_failure
 from lightning_tgnn.comm.traffic import Traffic
 
 _CPU = torch.device("cpu")
+_NEVER_SENT = 1
+_KEPT = 16
+"""Messages to a rank that are kept before it is waited for. Nobody here is so many ahead of who receives them."""
 
 
 class Message:
@@ -25,10 +31,10 @@ class Message:
         work: The receipt.
         operation: Under what name it is counted.
         sender: The rank that sends it.
-        traffic: Where it is counted.
+        traffic: Where it is counted; None does not count how long it is waited for.
     """
 
-    def __init__(self, values: Tensor, work: dist.Work, operation: str, sender: int, traffic: Traffic) -> None:
+    def __init__(self, values: Tensor, work: dist.Work, operation: str, sender: int, traffic: Traffic | None) -> None:
         self._values, self._work, self._operation = values, work, operation
         self._sender, self._traffic = sender, traffic
         self._started, self._done = perf_counter(), False
@@ -44,7 +50,8 @@ class Message:
             with peer_failure(f"{self._operation} from rank {self._sender}"):
                 self._work.wait()
             now = perf_counter()
-            self._traffic.add_wait(self._operation, waited=now - begin, in_flight=now - self._started)
+            if self._traffic is not None:
+                self._traffic.add_wait(self._operation, waited=now - begin, in_flight=now - self._started)
             self._done = True
         return self._values
 
@@ -52,7 +59,8 @@ class Message:
 class Messages:
     """Sends tensors to single ranks of a group and receives theirs; nobody else has to take part.
 
-    Messages between two ranks arrive in the order in which they were sent. A receiver has to know type and shape.
+    Messages between two ranks arrive in the order in which they were sent. A receiver has to know type and shape. What
+    a rank sends to itself goes through memory. One thread may send while another receives.
 
     Args:
         ranks: The ranks of the group, by their numbers in the run; ``place`` counts them from 0.
@@ -76,7 +84,8 @@ class Messages:
         self.traffic = traffic or Traffic()
         self._numbers = list(ranks)
         self._group = group
-        self._sent: deque[tuple[dist.Work, Tensor, int]] = deque()
+        self._sent: list[deque[tuple[dist.Work, Tensor]]] = [deque() for _ in ranks]
+        self._own: SimpleQueue[Tensor | BaseException] = SimpleQueue()
 
     @property
     def waited(self) -> float:
@@ -85,29 +94,57 @@ class Messages:
 
     def send(self, values: Tensor, place: int, operation: str) -> None:
         """Start to send a tensor to the rank at ``place``; it must not be changed before `flush`."""
-        self._forget_sent()
         values = values.contiguous()
         if values.numel() == 0:
             return
+        if place == self.place:
+            self._own.put(values)
+            return
+        self._forget_sent(place, _KEPT)
         with peer_failure(f"{operation} to rank {self._numbers[place]}"):
             work = dist.isend(values, group=self._group, dst=self._numbers[place])
         assert work is not None
-        self._sent.append((work, values, place))
+        self._sent[place].append((work, values))
         count = values.numel() * values.element_size()
         to = [0] * self.ranks
         to[place] = count
         self.traffic.add(operation, sent=count, received=0, sent_to=to)
 
-    def receive(self, values: Tensor, place: int, operation: str) -> Message:
-        """Start to receive a tensor from the rank at ``place`` into ``values``, which has its type and shape."""
+    def receive(self, values: Tensor, place: int, operation: str, *, background: bool = False) -> Message:
+        """Start to receive a tensor from the rank at ``place`` into ``values``, which has its type and shape.
+
+        Args:
+            values: Where to.
+            place: Where from. What a rank receives of itself has to be waited for in order.
+            operation: Under what name it is counted.
+            background: Whether nobody's work is held up while it is waited for.
+        """
         sender = self._numbers[place]
         if values.numel() == 0:
-            return _Nothing(values, operation, sender, self.traffic)
+            return _Nothing(values)
+        waits = None if background else self.traffic
+        if place == self.place:
+            return _FromItself(values, self._own, operation, waits)
         with peer_failure(f"{operation} from rank {sender}"):
             work = dist.irecv(values, group=self._group, src=sender)
         assert work is not None
         self.traffic.add(operation, sent=0, received=values.numel() * values.element_size())
-        return Message(values, work, operation, sender, self.traffic)
+        return Message(values, work, operation, sender, waits)
+
+    def fail(self, error: BaseException) -> None:
+        """Have nobody wait for what this rank was to send: the thread that sends it has failed.
+
+        Args:
+            error: What has ended it. This rank raises it where it waits for itself; the others hear of it.
+        """
+        handle_failure(self._numbers[self.place], error)
+        self._own.put(error)
+        if self._group is not None and self.device.type == "cpu":
+            # A receipt that runs out of time closes the connections of its group, here and at the other ranks.
+            with suppress(RuntimeError):
+                nothing = dist.irecv(torch.empty(1), self._numbers[self.place - 1], self._group, tag=_NEVER_SENT)
+                assert nothing is not None
+                nothing.wait(timedelta(milliseconds=1))
 
     def mean(self, values: Tensor, operation: str) -> Tensor:
         """Return the mean over all ranks of the group, who have to call it together; ``values`` is lost.
@@ -148,10 +185,8 @@ class Messages:
         Raises:
             PeerFailureError: A receiver has failed, or has been silent for too long.
         """
-        while self._sent:
-            work, _, place = self._sent.popleft()
-            with peer_failure(f"message to rank {self._numbers[place]}"):
-                work.wait()
+        for place in range(self.ranks):
+            self._forget_sent(place, 1)
 
     def barrier(self) -> None:
         """Return once all ranks of the group have come here.
@@ -165,13 +200,41 @@ class Messages:
                 dist.all_reduce(here, group=self._group)
                 here.item()  # a GPU's ranks have met when it can be read
 
-    def _forget_sent(self) -> None:
-        while self._sent and self._sent[0][0].is_completed():
-            self._sent.popleft()
+    def _forget_sent(self, place: int, kept: int) -> None:
+        """Wait until fewer than so many messages to a rank are under way: none says that it has left unless asked."""
+        sent = self._sent[place]
+        while len(sent) >= kept:
+            work, _ = sent.popleft()
+            with peer_failure(f"message to rank {self._numbers[place]}"):
+                work.wait()
 
 
 class _Nothing(Message):
     """An empty message, which is not sent."""
 
-    def __init__(self, values: Tensor, operation: str, sender: int, traffic: Traffic) -> None:
+    def __init__(self, values: Tensor) -> None:
         self._values, self._done = values, True
+
+
+class _FromItself(Message):
+    """A message of a rank to itself."""
+
+    def __init__(
+        self, values: Tensor, sent: SimpleQueue[Tensor | BaseException], operation: str, traffic: Traffic | None
+    ) -> None:
+        self._values, self._sent, self._operation, self._traffic = values, sent, operation, traffic
+        self._done = False
+
+    def wait(self) -> Tensor:
+        """Return what has been sent, once it is here."""
+        if not self._done:
+            begin = perf_counter()
+            sent = self._sent.get()
+            if isinstance(sent, BaseException):
+                raise sent
+            self._values.copy_(sent)
+            waited = perf_counter() - begin
+            if self._traffic is not None:
+                self._traffic.add_wait(self._operation, waited=waited, in_flight=waited)
+            self._done = True
+        return self._values

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from threading import Lock
 
 
 @dataclass
@@ -61,36 +62,41 @@ class Traffic:
     def __init__(self) -> None:
         self.flows: defaultdict[str, Flow] = defaultdict(Flow)
         self._taken: dict[str, Flow] = {}
+        self._lock = Lock()  # threads of a rank count side by side
 
     def add(self, operation: str, *, sent: int, received: int, sent_to: Sequence[int] | None = None) -> None:
         """Count an exchange; ``sent_to`` are the bytes for each rank, 0 for the own."""
-        flow = self.flows[operation]
-        flow.sent += sent
-        flow.received += received
-        flow.calls += 1
-        if sent_to is not None:
-            flow.sent_to = [before + more for before, more in zip_longest(flow.sent_to, sent_to, fillvalue=0)]
+        with self._lock:
+            flow = self.flows[operation]
+            flow.sent += sent
+            flow.received += received
+            flow.calls += 1
+            if sent_to is not None:
+                flow.sent_to = [before + more for before, more in zip_longest(flow.sent_to, sent_to, fillvalue=0)]
 
     def add_wait(self, operation: str, *, waited: float, in_flight: float) -> None:
         """Count the time of an exchange."""
-        flow = self.flows[operation]
-        flow.waited += waited
-        flow.in_flight += in_flight
-        flow.waits += 1
+        with self._lock:
+            flow = self.flows[operation]
+            flow.waited += waited
+            flow.in_flight += in_flight
+            flow.waits += 1
 
     @property
     def waited(self) -> float:
         """Seconds that the caller has stood waiting, of all operations from the start on."""
-        return sum(flow.waited for flow in self.flows.values())
+        with self._lock:
+            return sum(flow.waited for flow in self.flows.values())
 
     def snapshot(self) -> dict[str, Flow]:
         """Return the counts from the start on, for `since`."""
-        return {operation: flow + Flow() for operation, flow in self.flows.items()}
+        with self._lock:
+            return {operation: flow + Flow() for operation, flow in self.flows.items()}
 
     def since(self, snapshot: Mapping[str, Flow]) -> dict[str, Flow]:
         """Return the counts since a snapshot, of the operations that there were."""
         none = Flow()
-        flows = {operation: flow - snapshot.get(operation, none) for operation, flow in self.flows.items()}
+        flows = {operation: flow - snapshot.get(operation, none) for operation, flow in self.snapshot().items()}
         return {operation: flow for operation, flow in flows.items() if flow.calls or flow.waits}
 
     def take(self) -> dict[str, Flow]:

@@ -2,8 +2,16 @@
 
 from lightning_tgnn.state.nodes.local import LocalStateStore
 from lightning_tgnn.state.nodes.pipelined import PipelinedStateStore
+from lightning_tgnn.state.nodes.pipelined_shards import PipelinedShards
 from lightning_tgnn.state.nodes.replicated import ReplicatedStateStore
 from lightning_tgnn.state.nodes.sharded import ShardedStateStore
 from lightning_tgnn.state.replicas.sum import CachedReplicaSum
 
-__all__ = ["CachedReplicaSum", "LocalStateStore", "PipelinedStateStore", "ReplicatedStateStore", "ShardedStateStore"]
+__all__ = [
+    "CachedReplicaSum",
+    "LocalStateStore",
+    "PipelinedShards",
+    "PipelinedStateStore",
+    "ReplicatedStateStore",
+    "ShardedStateStore",
+]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import RoundRobin
-from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.strategies.parts import HostMemory, HostShards, InOrder, RingUpdates, TargetsFirst
 from lightning_tgnn.strategies.parts.node_state import check_one_machine
 from lightning_tgnn.strategies.runner import PlanRunner, check_groups
 from lightning_tgnn.types import Plan
+
+HOST, SHARDED = "host", "sharded"
 
 
 class PipeTGLStrategy(PlanRunner):
@@ -27,6 +32,10 @@ class PipeTGLStrategy(PlanRunner):
         groups: Pipelines; the ranks of each have to be on one machine.
         targets_first: Write what the next batch waits for before all else of a step (PipeTGL, section 4.1).
         pass_on: Send rows that the next batch writes as well straight to its rank (PipeTGL, section 4.2).
+        store: Where node state lies: ``"host"``, memory that the ranks of a machine share; or ``"sharded"``, cut over
+            the ranks by node, which may be on several machines.
+        partition: Of the nodes, with ``store="sharded"`` alone: see the methods of ``lightning-tgnn partition``,
+            ``"reflexbicut"`` by default; or a file that it wrote, or int64 [N], the rank of every node.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -40,20 +49,27 @@ class PipeTGLStrategy(PlanRunner):
         groups: int = 1,
         targets_first: bool = True,
         pass_on: bool = True,
+        store: str = HOST,
+        partition: str | Path | Tensor | None = None,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
+        check_choice("store", store, (HOST, SHARDED))
+        if partition is not None and store == HOST:
+            cure = "leave it out, or set store='sharded'"
+            raise InvalidArgumentError(refusal("partition", "left out with store='host'", partition, cure))
         super().__init__(**options)
         self.groups = check_groups(groups)
         self.prefetch_batches = prefetch_batches
         self._order = TargetsFirst() if targets_first else InOrder()
-        self._rows = HostMemory(pass_on)
+        shards = HostShards("reflexbicut" if partition is None else partition, pass_on)
+        self._rows = HostMemory(pass_on) if store == HOST else shards
         self._ring = RingUpdates()
 
     @override
     def _configure_launcher(self) -> None:
-        if self.groups % self.num_nodes:  # refused before the ranks wait for each other
-            check_one_machine(self.num_nodes)
+        if isinstance(self._rows, HostMemory) and self.groups % self.num_nodes:
+            check_one_machine(self.num_nodes)  # before the ranks wait for each other
         super()._configure_launcher()
 
     @override

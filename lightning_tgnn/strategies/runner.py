@@ -155,6 +155,7 @@ class PlanRunner(SupervisedStrategy):
             group_of=self._groups.of,
             broadcast=self.broadcast,
             messages=self._messages,
+            host_messages=self._host_messages,
             send_gradients=self._send_gradients,
         )
         if before is None or before.store is not plan.store:
@@ -170,6 +171,11 @@ class PlanRunner(SupervisedStrategy):
         ranks = self._groups.layout.group_of(STATE if of_copy else family, self.global_rank)
         traffic = self.exchange.traffic if family == STATE else None
         return Messages(ranks, self.global_rank, self._groups.of(family), self.root_device, traffic)
+
+    def _host_messages(self, family: str, way: str) -> Messages:
+        assert self._groups is not None
+        ranks, group = self._groups.layout.group_of(family, self.global_rank), self._groups.on_hosts(family, way)
+        return Messages(ranks, self.global_rank, group, traffic=self.exchange.traffic)
 
     def _send_gradients(self) -> None:
         if self._updates is not None:

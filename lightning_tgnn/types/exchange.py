@@ -88,8 +88,23 @@ class MessageExchange(Protocol):
         """Start to send a tensor to the rank at ``place``; it must not be changed before `flush`."""
         ...
 
-    def receive(self, values: Tensor, place: int, operation: str) -> RowHandle:
-        """Start to receive a tensor from the rank at ``place`` into ``values``, which has its type and shape."""
+    def receive(self, values: Tensor, place: int, operation: str, *, background: bool = False) -> RowHandle:
+        """Start to receive a tensor from the rank at ``place`` into ``values``, which has its type and shape.
+
+        Args:
+            values: Where to.
+            place: Where from.
+            operation: Under what name it is counted.
+            background: Whether nobody's work is held up while it is waited for.
+        """
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Have nobody wait for what this rank was to send: the thread that sends it has failed.
+
+        Args:
+            error: What has ended it. This rank raises it where it waits for itself; the others hear of it.
+        """
         ...
 
     def mean(self, values: Tensor, operation: str) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from lightning_tgnn.types.temporal import Surroundings
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 
@@ -195,6 +196,29 @@ class PiecewiseStore(StateStore, Protocol):
 
     def carry_on(self) -> None:
         """Send what could not be sent before something had arrived."""
+        ...
+
+
+@runtime_checkable
+class PipelineStore(StateStore, Protocol):
+    """A store that the batches of a pipeline change one after the other, each on a rank of its own."""
+
+    def read_ahead(self, nodes: Tensor, around: Surroundings | None) -> FetchHandle:
+        """Start to read the rows of a batch, those that the batch before leaves alone before it has written.
+
+        Args:
+            nodes: int64 [U], distinct.
+            around: What the batches before and after change; None where that is not known.
+        """
+        ...
+
+    def announce(self, nodes: Tensor, around: Surroundings) -> None:
+        """Say which rows this rank's next batch reads, between this one's `read_ahead` and its `commit`.
+
+        Args:
+            nodes: int64 [U], distinct, of the next `read_ahead`.
+            around: What the batches before and after that batch change.
+        """
         ...
 
 

@@ -59,6 +59,7 @@ class Run:
         group_of: Returns this rank's process group of a family of the layout; None where it is alone.
         broadcast: Sends a value from rank 0 to all.
         messages: Returns the way to single ranks.
+        host_messages: Returns a further way of a name to the same ranks, for tensors on the CPU; all ranks have to ask.
         send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
     """
 
@@ -72,6 +73,7 @@ class Run:
     group_of: Callable[[str], ProcessGroup | None]
     broadcast: Broadcast
     messages: Messaging
+    host_messages: Callable[[str, str], MessageExchange]
     send_gradients: Callable[[], None]
 
     @property

@@ -82,6 +82,7 @@ class SharedBatch(TensorFields):
             global batch is this batch.
         upcoming: int64 [U'], ``nodes`` of this rank's next batch, for stores that fetch ahead; [0] where not known.
         around: The batches of other ranks before and after this one; None where there is none before.
+        upcoming_around: Those around this rank's next batch; None where there is none, or no other rank has any.
     """
 
     first: int
@@ -92,6 +93,7 @@ class SharedBatch(TensorFields):
     changed: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     upcoming: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     around: Surroundings | None = None
+    upcoming_around: Surroundings | None = None
 
 
 @dataclass(frozen=True, repr=False)

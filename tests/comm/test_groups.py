@@ -1,6 +1,7 @@
 """Process groups of a layout: the same calls in the same order on all ranks, whatever the layout."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 from unittest import mock
 
 from hypothesis import given, seed, settings
@@ -23,7 +24,11 @@ def layouts(draw):
     return RankLayout.of(ranks, families=families)
 
 
-def made_by(layout, rank, timeout=None):
+class World:
+    """In place of a default group."""
+
+
+def made_by(layout, rank, timeout=None, world=None):
     """Return the groups of a rank, and what it has asked torch for."""
     asked = []
 
@@ -31,7 +36,8 @@ def made_by(layout, rank, timeout=None):
         asked.append((tuple(ranks), timeout))
         return len(asked) - 1, tuple(ranks)
 
-    with mock.patch.object(groups.dist, "new_group", new_group):
+    default = SimpleNamespace(WORLD=world or World())
+    with mock.patch.multiple(groups.dist, new_group=new_group, group=default):
         return ProcessGroups(layout, rank, timeout), asked
 
 
@@ -61,3 +67,14 @@ def test_a_lone_rank_makes_no_group():
     own, asked = made_by(RankLayout.of(1, families={"state": everybody(1)}), 0)
     assert asked == []
     assert own.of("state") is None
+
+
+def test_groups_of_an_earlier_run_are_taken_again_as_long_as_the_default_one_lives():
+    layout, world = RankLayout.of(2, families={"state": everybody(2), "gradients": everybody(2)}), World()
+    first, asked = made_by(layout, 0, world=world)
+    assert len(asked) == 2
+    again, asked = made_by(layout, 0, world=world)
+    assert asked == []
+    assert all(again.of(family) is first.of(family) for family in layout.families)
+    assert len(made_by(layout, 0, timedelta(seconds=9), world)[1]) == 2  # a group has the timeout that it was made with
+    assert len(made_by(layout, 0)[1]) == 2

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.comm import Exchange, ProcessGroups
-from lightning_tgnn.state import LocalStateStore, ReplicatedStateStore, ShardedStateStore
+from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
+from lightning_tgnn.state import LocalStateStore, PipelinedShards, ReplicatedStateStore, ShardedStateStore
 from lightning_tgnn.types import RankLayout
 from tests.contracts.node_state import EDGE_FEATURES, NODES, SETTINGS, Draw, sequence
 
@@ -24,6 +24,12 @@ def sharded(owner=SCATTERED, **options):
 # A new store is added here in a line: how it is made, and on how many ranks.
 STORES = {
     "local": (lambda spec, exchange: LocalStateStore(spec), (1,)),
+    "shards of a pipeline": (
+        lambda spec, exchange: PipelinedShards(
+            spec, 0 * SCATTERED, lambda way: Messages(), edge_features=EDGE_FEATURES
+        ),
+        (1,),
+    ),
     "replicated": (lambda spec, exchange: ReplicatedStateStore(spec, exchange), (1, 2, 3)),
     "sharded": (sharded(), (1, 2, 3)),
     "sharded, rows not kept": (sharded(row_cache_mb=0), (2,)),
@@ -37,7 +43,7 @@ PIECEWISE = [name for name in STORES if name.startswith("sharded")]
 
 CASES = [(name, ranks, setting) for name, (_, counts) in STORES.items() for ranks in counts for setting in SETTINGS]
 LENGTH = 30
-MOVING = ("local", "replicated", "sharded", "sharded, features by event")
+MOVING = ("local", "shards of a pipeline", "replicated", "sharded", "sharded, features by event")
 PLACES = [(name, ranks) for name in MOVING for ranks in STORES[name][1]]
 PIECES = [(name, ranks, setting) for name, ranks, setting in CASES if name in PIECEWISE]
 TURNS = 12

@@ -269,6 +269,7 @@ def open_rank(name, case, groups, rank, count):
         group_of={"gradients": groups.of(str(count))}.get,
         broadcast=lambda value: value,
         messages=lambda family: Messages(tuple(range(count)), rank, groups.of(str(count))),
+        host_messages=lambda family, way: Messages(tuple(range(count)), rank, groups.of(str(count))),
         send_gradients=lambda: None,
     )
     return Rank(UPDATES[name], case, run, groups.of(str(count)))

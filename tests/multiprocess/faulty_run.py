@@ -85,14 +85,16 @@ def sven(folder):
     return runner.global_step
 
 
-def pipetgl(folder, groups=1):
+def pipetgl(folder, **options):
     data, task = build("tgn", 8, task_class=LinkPrediction)
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
-    runner, resume = trainer(
-        folder, PipeTGLStrategy(groups=groups, timeout=timedelta(seconds=20)), [keep], max_epochs=4
-    )
+    runner, resume = trainer(folder, PipeTGLStrategy(timeout=timedelta(seconds=20), **options), [keep], max_epochs=4)
     runner.fit(task, datamodule=data, ckpt_path=resume)
     return runner.global_step
+
+
+def shards(folder):
+    return pipetgl(folder, store="sharded")
 
 
 def cdfgnn(folder, callbacks=()):
@@ -108,6 +110,12 @@ def cdfgnn(folder, callbacks=()):
 def main(run, where, how, folder):
     if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
         break_at(where, how)
-    runs = {"sven": sven, "pipetgl": pipetgl, "copies": partial(pipetgl, groups=RANKS), "cdfgnn": cdfgnn}
+    runs = {
+        "sven": sven,
+        "pipetgl": pipetgl,
+        "copies": partial(pipetgl, groups=RANKS),
+        "shards": shards,
+        "cdfgnn": cdfgnn,
+    }
     cli.TGNNCommand = lambda words: print("finished", runs[run](folder))
     command(["fit", run])  # which says what is wrong

@@ -11,14 +11,18 @@ from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.test_faults import break_one, finish, start
 from tests.multiprocess.training import as_torchrun, build, fit
 
-STAGES = [
-    ("receive word of written rows", "kill"),
-    ("send word of written rows", "kill"),
-    ("send rows passed on", "kill"),
-    ("send gradients", "kill"),
-    ("receive gradients", "raise"),
-    ("loss", "nan"),
-]
+STAGES = {
+    "pipetgl": [
+        ("receive word of written rows", "kill"),
+        ("send word of written rows", "kill"),
+        ("send rows passed on", "kill"),
+        ("send gradients", "kill"),
+        ("receive gradients", "raise"),
+        ("loss", "nan"),
+    ],
+    # Of the thread that serves rows: what it receives, and what it sends. Of the rank itself: what it writes.
+    "shards": [("receive rows asked for", "kill"), ("send rows", "raise"), ("send rows written", "kill")],
+}
 SHARED = Path("/dev/shm")
 
 
@@ -27,13 +31,14 @@ def shared_files():
 
 
 @pytest.mark.timeout(280)
-def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_path):
+@pytest.mark.parametrize("run", STAGES)
+def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(run, tmp_path):
     before = shared_files()
-    for where, how in STAGES:
+    for where, how in STAGES[run]:
         folder = tmp_path / where.replace(" ", "-") / how
-        break_one("pipetgl", where, how, folder)
+        break_one(run, where, how, folder)
         assert shared_files() <= before
-    codes, outputs = finish(start("pipetgl", "nowhere", "", folder), timeout=60)
+    codes, outputs = finish(start(run, "nowhere", "", folder), timeout=60)
     assert codes == (0, 0, 0), outputs
     assert all("finished 24" in output for output in outputs), outputs  # 17 batches of an epoch in 6 turns
 

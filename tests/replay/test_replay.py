@@ -23,6 +23,7 @@ from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS
 from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
 from lightning_tgnn.strategies.parts import (
     HostMemory,
+    HostShards,
     InOrder,
     MeanGradients,
     Pipelined,
@@ -243,6 +244,15 @@ CASES += [
 MEAN = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": MeanGradients(1)}
 CASES += [Case("mean over turns", "apan", lambda hosts: PlannedStrategy(**MEAN), **TURN)]
 CASES += [Case("mean over turns, two copies", "tgn", lambda hosts: PlannedStrategy(**MEAN, groups=2), **OF_TWO)]
+SHARDS = {"store": "sharded"}
+CASES += [Case("pipetgl shards", model, pipetgl(**SHARDS), **TURN) for model in STREAMS]
+FEW = TURN | {"ranks": (2, 3)}
+INTERVAL = SHARDS | {"partition": "interval"}
+CASES += [Case("pipetgl shards, between", "apan", pipetgl(**INTERVAL), validate_every=1, **FEW)]
+CASES += [Case("pipetgl shards in order", "jodie", pipetgl(**SHARDS, targets_first=False), **FEW)]
+CASES += [Case("pipetgl shards, nothing passed on", "apan", pipetgl(**INTERVAL, pass_on=False), **FEW)]
+WHOLE = planned(RoundRobin(), HostShards("range", True, False, False), TargetsFirst(), RingUpdates())
+CASES += [Case("pipetgl shards looked at", "tgn", WHOLE, training={"looks": 1}, validate_every=1, **FEW)]
 EXACT = [{"cache": False, "bits": None}, {"threshold": 0.0, "bits": None}]
 CUTS = [("gcn", method, EXACT[0]) for method in CUT_METHODS]
 CUTS += [("gcn", "hierarchical", EXACT[1]), ("gat", "hierarchical", EXACT[0]), ("gat", "random", EXACT[1])]

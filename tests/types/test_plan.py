@@ -57,7 +57,7 @@ REASONS = [
     (
         {"schedule": RoundRobin},
         "store must be one that fits RoundRobin, InOrder, MeanGradients: none of them offers shared batches, got "
-        "'Sharded'; take the schedule DataParallel, or the store HostMemory",
+        "'Sharded'; take the schedule DataParallel, or the store HostMemory or HostShards",
     ),
     (
         {"order": WholeStep},

@@ -259,11 +259,12 @@ def _written(sampled_roots: SampledRoots) -> SampledRoots:
 
 
 def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
-    """Tell each batch the nodes of the next."""
+    """Tell each batch the nodes of the next, and what is around it."""
     batch = next(batches, None)
     while batch is not None:
         following = next(batches, None)
         if following is not None:
-            batch = replace(batch, shared=replace(batch.shared, upcoming=following.nodes))
+            around = following.shared.around
+            batch = replace(batch, shared=replace(batch.shared, upcoming=following.nodes, upcoming_around=around))
         yield batch
         batch = following

@@ -83,10 +83,10 @@ class BatchRows:
             early, rows = self._early
             places = torch.cat([early, self._late])
             back = torch.empty_like(places).index_copy_(0, places, torch.arange(len(places)))
-            self._rows = _select(_joined(rows, late), back)
+            self._rows = select(joined(rows, late), back)
         if passed is not None:
             self._received, content = passed
-            places = _places_of(self._received, self._nodes)
+            places = places_of(self._received, self._nodes)
             for name, table in vars(self._rows).items():
                 table[places] = getattr(content, name)
         return self._rows.to(self._device)
@@ -95,7 +95,7 @@ class BatchRows:
         """Have all in the shared memory that this batch has received."""
         rows = self.wait()
         if len(self._received):
-            self._store.put(self._received, _select(rows.to("cpu"), _places_of(self._received, self._nodes)))
+            self._store.put(self._received, select(rows.to("cpu"), places_of(self._received, self._nodes)))
 
     def write(self, update: StateUpdate) -> Tensor | None:
         """Write what goes to the shared memory; return the rows that go to the next rank instead, packed."""
@@ -108,16 +108,16 @@ class BatchRows:
             store.local.commit(update)
             return None
         assert rows is not None
-        changed = _changed(store.spec, _select(rows, _places_of(whole, self._nodes)), whole, update)
+        changed = changed_rows(store.spec, select(rows, places_of(whole, self._nodes)), whole, update)
         goes_on = torch.isin(whole, passed_on)
         stays = (~goes_on).nonzero().squeeze(1)
-        store.put(whole[stays], _select(changed, stays))
-        store.local.commit(_without(update, whole))
+        store.put(whole[stays], select(changed, stays))
+        store.local.commit(without(update, whole))
         goes = goes_on.nonzero().squeeze(1)
-        return store.packed(whole[goes], _select(changed, goes)) if len(goes) else None
+        return store.packed(whole[goes], select(changed, goes)) if len(goes) else None
 
 
-def _changed(spec: StateSpec, rows: StateRows, nodes: Tensor, update: StateUpdate) -> StateRows:
+def changed_rows(spec: StateSpec, rows: StateRows, nodes: Tensor, update: StateUpdate) -> StateRows:
     """Return the rows of nodes (int64 [n], ascending) as an update leaves them."""
     alone = LocalStateStore(replace(spec, num_nodes=len(nodes)), rows=rows)
     written, mailed = torch.isin(update.nodes, nodes), torch.isin(update.mail_nodes, nodes)
@@ -136,7 +136,7 @@ def _changed(spec: StateSpec, rows: StateRows, nodes: Tensor, update: StateUpdat
     return alone.rows
 
 
-def _without(update: StateUpdate, nodes: Tensor) -> StateUpdate:
+def without(update: StateUpdate, nodes: Tensor) -> StateUpdate:
     """Return an update without what it writes to nodes."""
     written, mailed = ~torch.isin(update.nodes, nodes), ~torch.isin(update.mail_nodes, nodes)
     return replace(
@@ -151,15 +151,17 @@ def _without(update: StateUpdate, nodes: Tensor) -> StateUpdate:
     )
 
 
-def _select(rows: StateRows, places: Tensor) -> StateRows:
+def select(rows: StateRows, places: Tensor) -> StateRows:
+    """Return the rows at places."""
     return StateRows(**{name: table[places] for name, table in vars(rows).items()})
 
 
-def _joined(first: StateRows, second: StateRows) -> StateRows:
+def joined(first: StateRows, second: StateRows) -> StateRows:
+    """Return the rows of both."""
     return StateRows(**{name: torch.cat([table, getattr(second, name)]) for name, table in vars(first).items()})
 
 
-def _places_of(wanted: Tensor, nodes: Tensor) -> Tensor:
+def places_of(wanted: Tensor, nodes: Tensor) -> Tensor:
     """Return where ``wanted`` nodes stand among the distinct ``nodes``, which hold all of them."""
     ascending, order = nodes.sort()
     return order[torch.searchsorted(ascending, wanted)]

@@ -95,6 +95,9 @@ class PipelinedStateStore:
             self._step = BatchRows(self, nodes, around if is_followed else None)
         return self._step
 
+    def announce(self, nodes: Tensor, around: Surroundings) -> None:
+        """Do nothing: rows are at hand."""
+
     def commit(self, update: StateUpdate) -> CommitHandle:
         """Write ``update``, pass on what the next batch writes as well, and give word that it may go on."""
         step = self._step or self.fetch(update.nodes)

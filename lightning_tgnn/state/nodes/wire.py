@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.types import StateRows, StateSpec
+from lightning_tgnn.types import StateRows, StateSpec, StateUpdate
 
 _WORD = 8  # every column begins and ends at a multiple, so that bytes can be looked at as any type
 
@@ -92,6 +92,58 @@ class RowCodec:
         return StateRows(memory, memory_time.squeeze(1), mails, times, events, count.squeeze(1))
 
 
+@dataclass(frozen=True)
+class UpdateCodec:
+    """What a batch writes as bytes, an entry for each node: of memory, of mails, and of whole rows."""
+
+    mail: MailCodec
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """Bytes of an entry of memory, of one of mails, and of a whole row with its node."""
+        memory = 2 * _WORD + _padded(4 * self.mail.spec.memory_dim)
+        return memory, _WORD + self.mail.width, _WORD + RowCodec(self.mail).width
+
+    def pack(self, update: StateUpdate) -> tuple[Tensor, Tensor]:
+        """Return memory, uint8 [W, bytes], and mails, uint8 [P, bytes]."""
+        memory = join([update.nodes.unsqueeze(1), update.memory_time.unsqueeze(1), update.memory])
+        mails = self.mail.pack(update.mails, update.mail_time, update.mail_event)
+        return memory, torch.cat([join([update.mail_nodes.unsqueeze(1)]), mails], dim=1)
+
+    def unpack(self, memory: Tensor, mails: Tensor, *, position: int, changed: Tensor) -> StateUpdate:
+        """Return the update. Where mails lack their own half, their nodes are among those whose memory is written."""
+        columns = [(torch.int64, 1), (torch.float64, 1), (torch.float32, self.mail.spec.memory_dim)]
+        written, time, values = split(memory, columns)
+        nodes, mail_nodes = written.squeeze(1), nodes_of(mails)
+        own = _rows_of(mail_nodes, nodes, values) if self.mail.own_half else values[:0]
+        filled = torch.ones(len(mails), dtype=torch.bool, device=mails.device)
+        content, mail_time, mail_event = self.mail.unpack(mails[:, _WORD:], own, filled)
+        return StateUpdate(
+            nodes=nodes,
+            memory=values,
+            memory_time=time.squeeze(1),
+            mail_nodes=mail_nodes,
+            mails=content,
+            mail_time=mail_time,
+            mail_event=mail_event,
+            position=position,
+            changed=changed,
+        )
+
+    def pack_rows(self, nodes: Tensor, rows: StateRows) -> Tensor:
+        """Return whole rows with their nodes, uint8 [n, bytes]."""
+        return torch.cat([join([nodes.unsqueeze(1)]), RowCodec(self.mail).pack(rows)], dim=1)
+
+    def unpack_rows(self, data: Tensor) -> tuple[Tensor, StateRows]:
+        """Return nodes and their rows."""
+        return nodes_of(data), RowCodec(self.mail).unpack(data[:, _WORD:])
+
+
+def nodes_of(data: Tensor) -> Tensor:
+    """Return the nodes, int64 [n], with which entries, uint8 [n, bytes], begin."""
+    return data[:, :_WORD].contiguous().view(torch.int64).squeeze(1)
+
+
 def join(columns: list[Tensor]) -> Tensor:
     """Return the bytes, uint8 [..., bytes], of columns [..., k] of any types side by side."""
     pieces = []
@@ -111,6 +163,12 @@ def split(data: Tensor, columns: list[tuple[torch.dtype, int]]) -> list[Tensor]:
         found.append(data[..., start : start + size].contiguous().view(dtype))
         start += _padded(size)
     return found
+
+
+def _rows_of(wanted: Tensor, nodes: Tensor, rows: Tensor) -> Tensor:
+    """Return the rows of ``wanted`` nodes, all of which are among the distinct ``nodes``."""
+    ascending, order = nodes.sort()
+    return rows[order[torch.searchsorted(ascending, wanted)]]
 
 
 def _padded(size: int) -> int:

@@ -1,6 +1,6 @@
 """What plans are made of: stores, orders of stages, and updates of weights."""
 
-from lightning_tgnn.strategies.parts.node_state import HostMemory, Replicated, Sharded
+from lightning_tgnn.strategies.parts.node_state import HostMemory, HostShards, Replicated, Sharded
 from lightning_tgnn.strategies.parts.orders import InOrder, Pipelined, TargetsFirst, UpdatedByOwners, WholeStep
 from lightning_tgnn.strategies.parts.ring import RingUpdates
 from lightning_tgnn.strategies.parts.updates import MeanGradients
@@ -8,6 +8,7 @@ from lightning_tgnn.strategies.parts.vertex_cut import VertexCut
 
 __all__ = [
     "HostMemory",
+    "HostShards",
     "InOrder",
     "MeanGradients",
     "Pipelined",

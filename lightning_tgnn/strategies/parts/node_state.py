@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, refusal
 from lightning_tgnn.comm import shared_tensors
-from lightning_tgnn.state import PipelinedStateStore, ReplicatedStateStore, ShardedStateStore
+from lightning_tgnn.state import PipelinedShards, PipelinedStateStore, ReplicatedStateStore, ShardedStateStore
 from lightning_tgnn.state.nodes.pipelined import pipelined_shapes
 from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import (
@@ -67,8 +67,6 @@ class Sharded(StorePart):
         """Return the store of this rank."""
         num_nodes = task.state_spec.num_nodes
         owner = choose_partition(self.partition, num_nodes, run.ranks, run.trainer, run.broadcast)
-        data = datamodule_of(run.trainer)
-        features = data.store.edge_features if isinstance(data, StreamData) else None
         return ShardedStateStore(
             task.state_spec,
             owner,
@@ -76,7 +74,7 @@ class Sharded(StorePart):
             run.device,
             row_cache_mb=self.row_cache_mb,
             omit_own_half=self.omit_own_half,
-            edge_features=features if self.features_by_event else None,
+            edge_features=_features(run) if self.features_by_event else None,
         )
 
 
@@ -129,6 +127,51 @@ class HostMemory(StorePart):
         return PipelinedStateStore(task.state_spec, run.messages(STATE), tables, run.device, passes_on=self.pass_on)
 
 
+@dataclass(frozen=True, eq=False)
+class HostShards(StorePart):
+    """Node state cut over the memory of the ranks' hosts; owners serve its rows in the order of the batches.
+
+    One machine need not hold it, and ranks may be on several.
+
+    Args:
+        partition: As of `Sharded`.
+        pass_on: Send rows that the next batch writes as well straight to its rank, in place of their owner (PipeTGL,
+            section 4.2).
+        omit_own_half: Do not send of a mail what lies in its row.
+        features_by_event: Do not send a mail's edge features but the number of its event.
+    """
+
+    partition: str | Path | Tensor = "reflexbicut"
+    pass_on: bool = True
+    omit_own_half: bool = True
+    features_by_event: bool = True
+
+    needs: ClassVar[frozenset[str]] = frozenset({"events", "pipeline"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
+
+    def open(self, run: Run) -> NodeState:
+        """Return the state of this rank."""
+        return NodeState(self)
+
+    def store(self, run: Run, task: NodeStateTask[object]) -> PipelinedShards:
+        """Return the store of this rank."""
+        spec, ranks = task.state_spec, len(run.layout.group_of("state", run.rank))
+        return PipelinedShards(
+            spec,
+            choose_partition(self.partition, spec.num_nodes, ranks, run.trainer, run.broadcast),
+            lambda way: run.host_messages("state", way),
+            passes_on=self.pass_on,
+            omit_own_half=self.omit_own_half,
+            edge_features=_features(run) if self.features_by_event else None,
+        )
+
+
+def _features(run: Run) -> Tensor | None:
+    """Return the edge features of the stream, float32 [E, d_edge]; None where it is not known."""
+    data = datamodule_of(run.trainer)
+    return data.store.edge_features if isinstance(data, StreamData) else None
+
+
 def check_one_machine(count: int) -> None:
     """Refuse ranks on several machines.
 
@@ -136,7 +179,7 @@ def check_one_machine(count: int) -> None:
         InvalidArgumentError: There are so many machines.
     """
     if count > 1:
-        cure = "let groups be the number of machines or a multiple of it, or take one machine"
+        cure = "let groups be the number of machines or a multiple of it, or take store='sharded'"
         requirement = "so many that the ranks of each are on one machine, whose memory they share"
         raise InvalidArgumentError(refusal("groups", requirement, f"ranks of a group on {count} machines", cure))
 
@@ -153,7 +196,7 @@ class NodeState:
         part: Makes the store.
     """
 
-    def __init__(self, part: Sharded | Replicated | HostMemory) -> None:
+    def __init__(self, part: Sharded | Replicated | HostMemory | HostShards) -> None:
         self._part = part
         self._store: StateStore | None = None
         self._run: Run | None = None
@@ -221,7 +264,10 @@ class NodeState:
         """Do nothing: node state is the task's."""
 
     def take_back(self) -> None:
-        """Leave the store behind the task: it holds what was trained."""
+        """Leave the store behind the task: it holds what was trained. Nothing of it is on its way any more."""
+        store = self._store
+        if isinstance(store, PipelinedShards) and self._run is not None and not self._run.trainer.interrupted:
+            _ = store.position
 
     def state_dict(self) -> dict[str, Any]:
         """Return the further copies of node state; the task saves the first."""

@@ -12,13 +12,14 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules.outlines import in_order, pipelined, updated_by_owners
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline, whole_turns
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
-from lightning_tgnn.state import PipelinedStateStore, ShardedStateStore
-from lightning_tgnn.strategies.parts.node_state import HostMemory
+from lightning_tgnn.state import ShardedStateStore
+from lightning_tgnn.strategies.parts.node_state import HostMemory, HostShards
 from lightning_tgnn.types import (
     EventBatch,
     NodeStateTask,
     OrderPart,
     PiecewiseStore,
+    PipelineStore,
     Run,
     StageOrder,
     StorePart,
@@ -43,7 +44,7 @@ class InOrder(OrderPart):
 
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
         """Return the stages of a turn."""
-        return whole_turns() if isinstance(store, HostMemory) else in_order(**store.travels)
+        return whole_turns() if isinstance(store, HostMemory | HostShards) else in_order(**store.travels)
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,12 @@ class TargetsFirst(OrderPart):
     def open(self, run: Run, task: NodeStateTask[object] | None) -> TargetsFirstOrder:
         """Return the order over the task's store."""
         assert task is not None
-        assert isinstance(task.state_store, PipelinedStateStore)
+        assert isinstance(task.state_store, PipelineStore)
         return TargetsFirstOrder(task.state_store)
 
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
         """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream."""
-        assert isinstance(store, HostMemory)
+        assert isinstance(store, HostMemory | HostShards)
         return PipeTGLOutline(direct=store.pass_on).stages()
 
 
@@ -230,7 +231,7 @@ class TargetsFirstOrder:
         store: Where the rows are.
     """
 
-    def __init__(self, store: PipelinedStateStore) -> None:
+    def __init__(self, store: PipelineStore) -> None:
         self.store = store
 
     def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
@@ -238,6 +239,8 @@ class TargetsFirstOrder:
         stages = task.stages
         with stages("fetch"):
             handle = self.store.read_ahead(batch.nodes, batch.shared.around)
+            if batch.shared.upcoming_around is not None:
+                self.store.announce(batch.shared.upcoming, batch.shared.upcoming_around)
             rows = handle.wait()
         targets, others = rows.split(batch.num_written)
         with stages("update"):

@@ -1,0 +1,96 @@
+"""Messages to single ranks: how long they are kept, those of a rank to itself, those that tell their size."""
+
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+
+from lightning_tgnn.comm import Messages, PeerFailureError, ProcessGroups
+from lightning_tgnn.comm.parcels import Parcels
+from lightning_tgnn.types import RankLayout
+from tests.multiprocess.ranks import run_ranks
+
+MANY = 60
+
+
+def let_go(messages):
+    """Send many tensors to the next rank; return how many of them are still kept once the last ones are under way."""
+    kept, after, before = [], (messages.place + 1) % messages.ranks, (messages.place - 1) % messages.ranks
+    for number in range(MANY):
+        values = torch.full((100,), number)
+        kept.append(weakref.ref(values))
+        messages.send(values, after, "numbers")
+        del values
+        assert messages.receive(torch.empty(100, dtype=torch.int64), before, "numbers").wait().unique() == number
+    return sum(reference() is not None for reference in kept)
+
+
+def parcels(messages):
+    """Return what every rank, this one included, sends in parcels of sizes that nobody else knows."""
+    both = Parcels(messages, 2, "parcels")
+    for place in range(messages.ranks):
+        for count in (place, 0):
+            both.send(place, (messages.place, count), torch.full((count,), 10 * messages.place + place).byte())
+    received = [both.receive(place) for place in range(messages.ranks) for _ in range(2)]
+    both.flush()
+    return [(numbers, data.tolist()) for numbers, data in received]
+
+
+def failing(messages):
+    """Return what a rank waits for, when the thread that was to send it has failed on the first rank."""
+    if messages.place == 0:
+        threading.Timer(0.2, messages.fail, [ValueError("unwell")]).start()
+        with pytest.raises(ValueError, match="unwell") as error:
+            messages.receive(torch.empty(1), 0, "own").wait()
+        time.sleep(2)  # for the others to call the roll
+        return str(error.value)
+    with pytest.raises(PeerFailureError) as error:
+        messages.receive(torch.empty(1), 0, "values").wait()
+    return str(error.value)
+
+
+def on_rank(rank, ranks):
+    everybody = tuple(range(ranks))
+    ways = ("plain", "parcels", "failing")
+    groups = ProcessGroups(RankLayout.of(ranks, families={way: (everybody,) for way in ways}), rank)
+    plain, own, broken = (Messages(everybody, rank, groups.of(way)) for way in ways)
+    background = plain.receive(torch.empty(1), rank, "own", background=True)
+    plain.send(torch.ones(1), rank, "own")
+    answers = {"own": background.wait().item(), "kept": let_go(plain), "parcels": parcels(own)}
+    answers["flows"] = {name: (flow.sent, flow.waits) for name, flow in plain.traffic.flows.items()}
+    answers["on hosts"] = groups.on_hosts("plain", "rows") is groups.on_hosts("plain", "rows")
+    answers["failing"] = failing(broken)
+    return answers
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return run_ranks(on_rank, 2)
+
+
+def test_what_has_been_sent_is_not_kept_until_all_is_over(answers):
+    assert all(answer["kept"] <= 16 for answer in answers)
+
+
+def test_what_a_rank_sends_to_itself_does_not_count_nor_does_waiting_in_the_background(answers):
+    for answer in answers:
+        assert answer["own"] == 1
+        assert answer["flows"] == {"numbers": (MANY * 800, MANY)}
+
+
+def test_parcels_arrive_in_order_with_their_sizes(answers):
+    for rank, answer in enumerate(answers):
+        assert answer["parcels"] == [
+            ([place, count], [10 * place + rank] * count) for place in range(2) for count in (rank, 0)
+        ]
+
+
+def test_a_group_of_hosts_is_made_once(answers):
+    assert all(answer["on hosts"] for answer in answers)
+
+
+def test_nobody_waits_for_a_thread_that_has_failed(answers):  # for the 30 minutes of the group, that is
+    assert answers[0]["failing"] == "unwell"
+    assert answers[1]["failing"].startswith("values from rank 0: rank 0 has failed with ValueError: unwell")
