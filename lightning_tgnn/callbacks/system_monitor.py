@@ -15,11 +15,11 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.schedules.stage_times import STAGES
 from lightning_tgnn.callbacks.figures.distributions import log_memory, log_scores, over_ranks
 from lightning_tgnn.callbacks.figures.latest_embeddings import LatestEmbeddings, keeping
-from lightning_tgnn.callbacks.figures.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.callbacks.figures.system_figures import BatchCounts, stage_totals, system_figures
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_points, writers_of
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.types import (
     MeasuredTask,
     PrefetchingLoader,

@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
 from lightning_tgnn.callbacks.figures.distributions import over_ranks
-from lightning_tgnn.callbacks.figures.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.callbacks.figures.tensorboard_writers import FigureWriter, writers_of
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.files.whole import write_text
+from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.types import Stages
 from lightning_tgnn.types.timeline import Timeline
 

@@ -86,7 +86,7 @@ class Traffic:
     def waited(self) -> float:
         """Seconds that the caller has stood waiting, of all operations from the start on."""
         with self._lock:
-            return sum(flow.waited for flow in self.flows.values())
+            return sum((flow.waited for flow in self.flows.values()), 0.0)
 
     def snapshot(self) -> dict[str, Flow]:
         """Return the counts from the start on, for `since`."""

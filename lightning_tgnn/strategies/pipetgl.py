@@ -36,6 +36,10 @@ class PipeTGLStrategy(PlanRunner):
             the ranks by node, which may be on several machines.
         partition: Of the nodes, with ``store="sharded"`` alone: see the methods of ``lightning-tgnn partition``,
             ``"reflexbicut"`` by default; or a file that it wrote, or int64 [N], the rank of every node.
+        sends: What travels for the updates of weights: ``"gradients"``, ``"weights_and_moments"`` or ``"weights"``; see
+            `RingUpdates`.
+        staleness: Updates that the weights of a batch may lack, ``"smallest"`` for the smallest number at which nothing
+            stalls, or None for M - 1; see `RingUpdates`.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -51,6 +55,8 @@ class PipeTGLStrategy(PlanRunner):
         pass_on: bool = True,
         store: str = HOST,
         partition: str | Path | Tensor | None = None,
+        sends: str = "gradients",
+        staleness: int | str | None = None,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
@@ -64,7 +70,7 @@ class PipeTGLStrategy(PlanRunner):
         self._order = TargetsFirst() if targets_first else InOrder()
         shards = HostShards("reflexbicut" if partition is None else partition, pass_on)
         self._rows = HostMemory(pass_on) if store == HOST else shards
-        self._ring = RingUpdates()
+        self._ring = RingUpdates(sends, staleness)
 
     @override
     def _configure_launcher(self) -> None:

@@ -91,6 +91,14 @@ class PlanRunner(SupervisedStrategy):
         return self.world_size // self.groups
 
     @property
+    def batches_at_once(self) -> int:
+        """How many batches of a rank's size are trained at weights that lack each other's updates."""
+        assert self.lightning_module is not None
+        plan = self.planned or self.plan(self.lightning_module, self.lightning_module.trainer)
+        shared = max(plan.schedule.global_batch_size(plan.layout, 1), 1)  # none where there are no events
+        return plan.updates.batches_at_once(shared * plan.schedule.batches_per_turn(plan.layout)) * self.groups
+
+    @property
     def staleness(self) -> int:
         """Steps by which gradients come late."""
         return 0 if self._updates is None else self._updates.delay
@@ -157,6 +165,7 @@ class PlanRunner(SupervisedStrategy):
             messages=self._messages,
             host_messages=self._host_messages,
             send_gradients=self._send_gradients,
+            stages=lambda: plan.order.stages(plan.store),
         )
         if before is None or before.store is not plan.store:
             self._state = plan.store.open(run)

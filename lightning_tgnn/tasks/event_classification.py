@@ -74,6 +74,7 @@ class EventClassification(MemoryTask[Metric]):
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
+        lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
@@ -101,6 +102,7 @@ class EventClassification(MemoryTask[Metric]):
             optimizer=optimizer,
             lr_scheduler=lr_scheduler,
             lr_scheduler_config=lr_scheduler_config,
+            lr_scaling=lr_scaling,
             param_groups=param_groups,
             detect_nan=detect_nan,
         )

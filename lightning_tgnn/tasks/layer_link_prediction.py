@@ -64,6 +64,7 @@ class LayerLinkPrediction(LinkPrediction):
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
+        lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
@@ -84,6 +85,7 @@ class LayerLinkPrediction(LinkPrediction):
             optimizer=optimizer,
             lr_scheduler=lr_scheduler,
             lr_scheduler_config=lr_scheduler_config,
+            lr_scaling=lr_scaling,
             param_groups=param_groups,
             detect_nan=detect_nan,
         )

@@ -75,6 +75,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
+        lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
@@ -100,6 +101,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
             optimizer=optimizer,
             lr_scheduler=lr_scheduler,
             lr_scheduler_config=lr_scheduler_config,
+            lr_scaling=lr_scaling,
             param_groups=param_groups,
             detect_nan=detect_nan,
         )

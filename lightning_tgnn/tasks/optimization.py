@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from inspect import signature
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, check_positive, refusal
+from lightning_tgnn.tasks.optimizer_settings import scale_rates
 from lightning_tgnn.tasks.resumable import ResumableTask
+from lightning_tgnn.types import batches_at_once
 
 OptimizerCallable = Callable[[Iterable], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler | Mapping[str, Any]]
@@ -27,6 +29,7 @@ NOT_SAVED = ("optimizer", "lr_scheduler", "lr_scheduler_config", "param_groups")
 """Arguments of tasks that are no hyperparameters of a checkpoint: functions are no plain values."""
 
 _SCHEDULE_KEYS = ("interval", "frequency", "monitor", "strict", "name")
+_SCALINGS: dict[str, Callable[[int], float]] = {"none": lambda count: 1.0, "sqrt": sqrt, "linear": float}
 _LENGTHS = ("total_steps", "epochs", "steps_per_epoch")
 
 
@@ -44,6 +47,8 @@ class Optimization:
             ``name``, as in Lightning's ``lr_scheduler_config``.
         param_groups: Settings of the optimizer for some of the parameters: by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, the first that fits, or by a function of name and parameter.
+        lr_scaling: By what all learning rates, those of the schedule too, are multiplied where n batches are trained at
+            once: ``"none"``, ``"sqrt"`` of n, or ``"linear"``, n itself; see `batches_at_once`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -53,8 +58,10 @@ class Optimization:
     lr_scheduler: LRSchedulerCallable | None = None
     lr_scheduler_config: Mapping[str, Any] | None = None
     param_groups: ParamGroups | None = None
+    lr_scaling: str = "none"
 
     def __post_init__(self) -> None:
+        check_choice("lr_scaling", self.lr_scaling, _SCALINGS)
         for name, example in (("optimizer", "AdamW"), ("lr_scheduler", "StepLR")):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -102,8 +109,23 @@ class Optimization:
                 raise InvalidArgumentError(
                     refusal("lr_scheduler_config", "left out without lr_scheduler", received, cure)
                 )
+            self._scale(task, optimizer)
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": self._schedule(self.lr_scheduler, optimizer, task.trainer)}
+        schedule = self._schedule(self.lr_scheduler, optimizer, task.trainer)
+        self._scale(task, optimizer, schedule["scheduler"])
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def _scale(self, task: pl.LightningModule, optimizer: Optimizer, *schedulers: LRScheduler) -> None:
+        if self.lr_scaling == "none":
+            return
+        count = batches_at_once(task.trainer.strategy)
+        factor = _SCALINGS[self.lr_scaling](count)
+        scale_rates(optimizer, schedulers, factor)
+        rates = ", ".join(f"{float(group['lr']):.3g}" for group in optimizer.param_groups)
+        rank_zero_info(
+            f"lr_scaling={self.lr_scaling!r}: {count} batches are trained at once, so learning rates are {factor:.3g} "
+            f"times those given; the first are {rates}"
+        )
 
     def grouped(self, named: Iterable[tuple[str, Parameter]]) -> list[Any]:
         """Return the parameters, in groups where there are some, in the order of the model within each."""
@@ -146,6 +168,8 @@ class OptimizedTask(ResumableTask):
         lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
             the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
         lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
+        lr_scaling: By what learning rates are multiplied where n batches are trained at once, by ranks that share a
+            batch or take turns: ``"none"``, ``"sqrt"`` of n, or ``"linear"``, n itself. The schedule is scaled as well.
         param_groups: Settings for some parameters, by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
         detect_nan: End the run where a loss, weight or score is not finite.
@@ -162,6 +186,7 @@ class OptimizedTask(ResumableTask):
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
+        lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
@@ -170,7 +195,7 @@ class OptimizedTask(ResumableTask):
         check_not_negative("weight_decay", weight_decay, cure="0 is usual")
         self.lr = lr
         self.weight_decay = weight_decay
-        self.optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups)
+        self.optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling)
 
 
 def _warn_of_unused(task: pl.LightningModule, **given: float) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.types import LRSchedulerTypeUnion
+from torch.optim import Optimizer
 
 from lightning_tgnn.checks import CheckpointError, refusal
 
@@ -17,6 +19,8 @@ _FIXED = {
     "members": "parameters of the optimizers' groups",
 }
 _DECIDES_LENGTH = "keep max_epochs, max_steps, batch_size, devices and accumulate_grad_batches as they were"
+_RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
+_RATES_OF_SCHEDULES = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs")
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
@@ -36,6 +40,22 @@ def optimizer_settings(trainer: pl.Trainer) -> dict[str, Any]:
         ],
         "groups": [[_options(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
     }
+
+
+def scale_rates(optimizer: Optimizer, schedulers: Iterable[LRSchedulerTypeUnion], factor: float) -> None:
+    """Multiply the learning rates of an optimizer and of schedules by a factor: those of all steps to come.
+
+    Schedules of torch are scaled whole, those of a user's own as far as they follow the optimizer's rates.
+
+    Args:
+        optimizer: With its schedules made, and no step made.
+        schedulers: Its schedules.
+        factor: What to multiply with.
+    """
+    for group in optimizer.param_groups:
+        group.update({name: group[name] * factor for name in _RATES_OF_GROUPS if name in group})
+    for scheduler in schedulers:
+        _scale_schedule(scheduler, factor)
 
 
 def check_same_optimizers(saved: dict[str, Any], configured: dict[str, Any]) -> None:
@@ -77,6 +97,15 @@ def take_changed_options(saved: dict[str, Any], configured: dict[str, Any], trai
                     group["initial_lr"] = new["initial_lr"]
     for config in trainer.lr_scheduler_configs:
         _rescale_scheduler(config.scheduler, saved, configured, trainer)
+
+
+def _scale_schedule(scheduler: LRSchedulerTypeUnion, factor: float) -> None:
+    for name in _RATES_OF_SCHEDULES:
+        held = getattr(scheduler, name, None)
+        if held is not None:
+            setattr(scheduler, name, [rate * factor for rate in held] if isinstance(held, list) else held * factor)
+    for member in getattr(scheduler, "_schedulers", []):
+        _scale_schedule(member, factor)
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:

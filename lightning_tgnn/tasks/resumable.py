@@ -24,7 +24,7 @@ class ResumableTask(TrainedTask):
     arguments of the task, and those of the DataModule that it names in ``fixed_settings``, have to be as they were.
     """
 
-    may_change: ClassVar[frozenset[str]] = frozenset({"lr", "weight_decay", "dropout", "detect_nan"})
+    may_change: ClassVar[frozenset[str]] = frozenset({"lr", "lr_scaling", "weight_decay", "dropout", "detect_nan"})
     """Arguments that may differ from those in the checkpoint."""
 
     def __init__(self, *, detect_nan: bool = True) -> None:

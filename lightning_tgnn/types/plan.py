@@ -63,6 +63,10 @@ class UpdatesPart(PlannedPart, ABC):
             may_be_unused: Whether a step may leave parameters out.
         """
 
+    def batches_at_once(self, batches: int) -> int:
+        """Return how many of the batches of a turn are trained at weights that lack each other's updates."""
+        return batches
+
     def outline(self, name: str, stages: Sequence[Stage], layout: RankLayout) -> Outline:
         """Return what turns consist of, with the stages of the updates.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_tgnn.types.exchange import MessageExchange, RowExchange
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.outline import Stage
 from lightning_tgnn.types.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Run:
         broadcast: Sends a value from rank 0 to all.
         messages: Returns the way to single ranks.
         host_messages: Returns a further way of a name to the same ranks, for tensors on the CPU; all ranks have to ask.
+        stages: Returns the stages of a turn up to where the backward pass begins; see `OrderPart.stages`.
         send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
     """
 
@@ -75,6 +77,7 @@ class Run:
     messages: Messaging
     host_messages: Callable[[str, str], MessageExchange]
     send_gradients: Callable[[], None]
+    stages: Callable[[], Sequence[Stage]] = tuple
 
     @property
     def ranks(self) -> int:
@@ -247,3 +250,18 @@ def ranks_per_batch(strategy: Strategy) -> int:
 def ranks_per_copy(strategy: Strategy) -> int:
     """Return how many ranks of a strategy share a copy of node state: all, where it does not say."""
     return strategy.ranks_per_copy if isinstance(strategy, DealsBatches) else getattr(strategy, "world_size", 1)
+
+
+@runtime_checkable
+class TrainsAtOnce(Protocol):
+    """A strategy that says how many batches of a rank's size its ranks train at once."""
+
+    @property
+    def batches_at_once(self) -> int:
+        """How many there are whose gradients are taken at weights that lack each other's updates."""
+        ...
+
+
+def batches_at_once(strategy: Strategy) -> int:
+    """Return how many batches of a rank's size a strategy trains at once: one a rank, where it does not say."""
+    return strategy.batches_at_once if isinstance(strategy, TrainsAtOnce) else getattr(strategy, "world_size", 1)

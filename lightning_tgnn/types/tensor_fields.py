@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar
 
@@ -25,13 +26,16 @@ class TensorFields:
 
     def to(self: _Batch, device: torch.device | str, non_blocking: bool = False) -> _Batch:
         """Return a copy whose tensors are on ``device``."""
+        return self._each(lambda value: value.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self: _Batch) -> _Batch:
+        """Return a copy whose tensors are in pinned memory, from which a GPU copies them while it computes."""
+        return self._each(lambda value: value.pin_memory())
+
+    def _each(self: _Batch, made: Callable[[Tensor | TensorFields], Tensor | TensorFields]) -> _Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        moved = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name, value in values.items()
-            if isinstance(value, Tensor | TensorFields)
-        }
-        return replace(self, **moved)  # type: ignore[type-var]
+        changed = {name: made(value) for name, value in values.items() if isinstance(value, Tensor | TensorFields)}
+        return replace(self, **changed)  # type: ignore[type-var]
 
 
 def _short_repr(value: TensorFields) -> str:

@@ -59,7 +59,7 @@ def test_figures_are_those_of_the_simulator(tmp_path, capsys):
 
 
 def test_bytes_follow_from_what_is_given():
-    given, plan = read_costs(GIVEN), SimulatedPlan.of("pipetgl:travelling=weights+moments:repeated=0.25")
+    given, plan = read_costs(GIVEN), SimulatedPlan.of("pipetgl:travelling=weights_and_moments:repeated=0.25")
     costs = given.of(plan, plan.outline(4), 4, Costs({}).links)
     assert costs.sent == {"hand": 0.25 * SENT["updates"], "weights": 3 * SENT["gradients"]}
     sven = SimulatedPlan.of("sven")

@@ -1,33 +1,75 @@
 """Every kind of weight updates, and what its contract is held with: on one, two and three ranks of one start."""
 
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import get_protocol_members
 
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
-from lightning_tgnn.strategies.parts import MeanGradients
-from lightning_tgnn.types import RankLayout, Run, WeightUpdates
+from lightning_tgnn.strategies.parts import MeanGradients, RingUpdates
+from lightning_tgnn.types import RankLayout, Run, UpdatesPart, WeightUpdates
 
 RANKS, STEPS, LR, DECAY, CLIP = 3, 7, 0.2, 0.3, 0.4
 WIDTH = 3
 
 
+def descent(parameters):
+    return torch.optim.SGD(parameters, lr=LR, weight_decay=DECAY)
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=0.05, weight_decay=DECAY)
+
+
 @dataclass(frozen=True)
 class Updates:
-    """A kind of updates: ``w[t+1] = w[t] - lr * mean of the ranks' gradients at w[t - delay]``."""
+    """A kind of updates.
 
-    part: MeanGradients
-    delay: int
+    Attributes:
+        part: Of a plan.
+        delay: Of the mean: ``w[t+1] = w[t] - lr * mean of the ranks' gradients at w[t - delay]``.
+        optimizer: Makes the optimizer of parameters.
+    """
+
+    part: UpdatesPart
+    delay: int = 0
+    optimizer: Callable = descent
+
+    @property
+    def takes_turns(self):
+        """Whether there is an update for each rank; see `tests.contracts.turns`."""
+        return isinstance(self.part, RingUpdates)
 
 
+SENDS = ("gradients", "weights_and_moments", "weights")
 # A new kind is added here in a line.
-UPDATES = {"mean": Updates(MeanGradients(0), 0), "mean a step late": Updates(MeanGradients(1), 1)}
+UPDATES = {"mean": Updates(MeanGradients(0)), "mean a step late": Updates(MeanGradients(1), 1)}
+UPDATES |= {f"in turn by {sends}": Updates(RingUpdates(sends), optimizer=adam) for sends in SENDS}
+UPDATES |= {"in turn, staleness 0": Updates(RingUpdates(staleness=0), optimizer=adam)}
+# What any optimizer keeps travels with the weights.
+OPTIMIZERS = {
+    "sgd": partial(torch.optim.SGD, lr=LR),
+    "momentum": partial(torch.optim.SGD, lr=LR, momentum=0.7, dampening=0.2),
+    "rmsprop": partial(torch.optim.RMSprop, lr=0.02, momentum=0.5, centered=True),
+    "amsgrad": partial(torch.optim.Adam, lr=0.02, amsgrad=True),
+    "adafactor": partial(torch.optim.Adafactor, lr=0.02),
+    **{kind.__name__: partial(kind, lr=0.02) for kind in (torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax)},
+    **{kind.__name__: partial(kind, lr=0.02) for kind in (torch.optim.Adagrad, torch.optim.Adadelta)},
+    **{kind.__name__: partial(kind, lr=0.02) for kind in (torch.optim.ASGD, torch.optim.Rprop)},
+}
+UPDATES |= {
+    f"in turn with {name}": Updates(RingUpdates("weights_and_moments"), optimizer=optimizer)
+    for name, optimizer in OPTIMIZERS.items()
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +117,20 @@ TRAININGS = {
     "forgotten": Case(forgets=(3,)),
     "followed by others": Case(follows=(4,), unused=True),
 }
-CASES = [(name, ranks, training) for name in UPDATES for ranks in (1, 2, RANKS) for training in TRAININGS]
+
+
+def trainings(name):
+    """Return the rank counts and trainings of a kind."""
+    if not UPDATES[name].takes_turns:
+        return [(ranks, training) for ranks in (1, 2, RANKS) for training in TRAININGS]
+    if name.startswith("in turn with"):
+        return [(RANKS, "resumed, unused")]
+    held = [training for training in TRAININGS if not TRAININGS[training].by_hand]  # which is refused
+    fewer = [(1, "clipped"), (2, "clipped"), (2, "resumed often"), (2, "unused")]
+    return [*fewer, *((RANKS, training) for training in held)]
+
+
+CASES = [(name, ranks, training) for name in UPDATES for ranks, training in trainings(name)]
 
 
 def inputs(rank, step):
@@ -103,10 +158,6 @@ class Tiny(pl.LightningModule):
         return ((hidden @ self.last - 1) ** 2).mean() + ((given @ self.odd).sin().mean() if with_odd else 0)
 
 
-def descent(task):
-    return torch.optim.SGD(task.parameters(), lr=LR, weight_decay=DECAY)
-
-
 @dataclass
 class Rank:
     """Trains on one rank as the runner does."""
@@ -118,20 +169,50 @@ class Rank:
     task: Tiny = field(default_factory=Tiny)
     made: list = field(default_factory=list)
 
+    number: int = 0
+
     def __post_init__(self):
-        self.task.automatic_optimization = not self.case.by_hand
+        self.optimizer = None
         self.updates = self.opened()
 
     def opened(self):
         return self.kind.part.open(self.run, may_be_unused=self.case.unused)
 
-    def attach(self, pending):
+    def attach(self, pending, state=None):
+        self.task.automatic_optimization = not self.case.by_hand
+        held = self.optimizer
+        self.optimizer = self.kind.optimizer(self.task.parameters())
+        if held is not None:
+            self.optimizer.load_state_dict(held.state_dict() if state is None else state)
+        self.task.trainer = self.trainer()
         options = {"process_group": self.group, "find_unused_parameters": self.case.unused}
         self.model = DistributedDataParallel(self.task, **options)
         self.updates.attach(self.task, self.model, pending)
-        self.optimizer = descent(self.task)
+        self.updates.check_optimizers([self.optimizer])
+
+    def trainer(self):
+        """Return what updates ask a Trainer."""
+        loop = SimpleNamespace(
+            _num_ready_batches_reached=lambda: self.number == STEPS - 1,
+            batch_progress=SimpleNamespace(current=SimpleNamespace(ready=1)),
+        )
+        return SimpleNamespace(
+            strategy=SimpleNamespace(optimizers=[self.optimizer]),
+            fit_loop=SimpleNamespace(epoch_loop=loop),
+            accumulate_grad_batches=1,
+            gradient_clip_val=None,
+            gradient_clip_algorithm=None,
+            precision_plugin=SimpleNamespace(_clip_gradients=lambda *given, **options: self.clip()),
+        )
+
+    def clip(self):
+        if self.case.clips:
+            torch.nn.utils.clip_grad_norm_(self.task.parameters(), CLIP)
 
     def step(self, number):
+        self.number = number
+        self.updates.begin_turn(5)
+
         def passes():
             self.optimizer.zero_grad()
             loss = self.model(inputs(self.run.rank, number), uses(self.run.rank, number) or not self.case.unused)
@@ -143,8 +224,7 @@ class Rank:
 
         def update(closure):
             outcome = closure()
-            if self.case.clips:
-                torch.nn.utils.clip_grad_norm_(self.task.parameters(), CLIP)
+            self.clip()
             self.optimizer.step()
             self.made.append(number)
             return outcome
@@ -162,8 +242,9 @@ class Rank:
         weights, losses, pending = [], [], []
         for number in range(STEPS):
             losses.append(self.step(number))
+            self.updates.show()
             weights.append({name: value.detach().clone() for name, value in self.task.named_parameters()})
-            pending.append({name: value.clone() for name, value in self.updates.state_dict().items()})
+            pending.append(deepcopy(self.updates.state_dict()))
             done = number + 1
             if done in self.case.stops:
                 self.resume()
@@ -182,18 +263,23 @@ class Rank:
         return {"weights": weights, "losses": losses, "pending": pending, "made": self.made}
 
     def resume(self):
-        saved, pending = self.task.state_dict(), self.updates.state_dict()
+        """Go on with what the first rank writes into a checkpoint."""
+        saved = [deepcopy((self.task.state_dict(), self.optimizer.state_dict(), self.updates.state_dict()))]
+        if self.group is not None:
+            dist.broadcast_object_list(saved, src=0, group=self.group)
+        weights, state, pending = saved[0]
         self.task = Tiny()
-        self.task.automatic_optimization = not self.case.by_hand
-        self.task.load_state_dict(saved)
+        self.task.load_state_dict(weights)
         self.updates = self.opened()
-        self.attach(pending)
+        self.attach(pending, state)
 
 
 def reference(kind, case, ranks):
-    """Return the weights after every step, the losses of every rank and the steps updated after, by the formula."""
+    """Return the weights after every step, losses and steps updated after of every rank, by the formula."""
+    if kind.takes_turns:
+        return in_turn(kind, case, ranks)
     task = Tiny()
-    optimizer = descent(task)
+    optimizer = kind.optimizer(task.parameters())
     weights, losses, made, waiting, all_pending = [], [], [], [], []
     for number in range(STEPS):
         answers = [gradients(task, rank, number, case) for rank in range(ranks)]
@@ -210,7 +296,44 @@ def reference(kind, case, ranks):
         all_pending.append([{name: value for name, value in late.items() if value is not None} for late in waiting])
         if number + 1 in case.drops:
             waiting = []
-    return SimpleNamespace(weights=weights, losses=losses, made=made, pending=all_pending)
+    return SimpleNamespace(weights=weights, losses=losses, made=[made] * ranks, pending=all_pending)
+
+
+def in_turn(kind, case, ranks):
+    """Return the same of ranks that take turns: one update for each, and weights that lack the latest of them."""
+    part, task = kind.part, Tiny()
+    late = ranks - 1 if part.staleness is None else part.staleness
+    optimizer = kind.optimizer(task.parameters())
+    states = [optimizer.state if part.sends != "weights" else deepcopy(optimizer.state) for _ in range(ranks)]
+    weights, losses, made = [], [], [[] for _ in range(ranks)]
+    versions = [kept(task)]  # since all ranks had the same weights
+    for number in range(STEPS):
+        before = len(versions) - 1
+        losses.append([])
+        for rank in range(ranks):
+            latest = kept(task)
+            task.load_state_dict(versions[max(before + rank - late, 0)])
+            loss, given = gradients(task, rank, number, case)
+            losses[-1].append(loss)
+            task.load_state_dict(latest)
+            for name, gradient in given.items():
+                task.get_parameter(name).grad = gradient
+            if case.clips:
+                torch.nn.utils.clip_grad_norm_(task.parameters(), CLIP)
+            optimizer.state = states[rank]
+            optimizer.step()
+            versions.append(kept(task))
+            # Those that the passes wait for are made before, quietly; the end of an epoch brings those of later ranks.
+            others = min(late, before + rank) + (ranks - 1 - rank if number == STEPS - 1 else 0)
+            made[rank] += [number] * (1 + (others if part.sends == "gradients" else 0))
+        weights.append({name: value.detach().clone() for name, value in task.named_parameters()})
+        if number + 1 in {*case.drops, *case.fits}:
+            versions = versions[-1:]
+    return SimpleNamespace(weights=weights, losses=losses, made=made, pending=None)
+
+
+def kept(task):
+    return {name: value.clone() for name, value in task.state_dict().items()}
 
 
 def gradients(task, rank, number, case):
@@ -233,8 +356,8 @@ def missing_members(updates):
 
 def twice_by_hand(rank):
     """Return why a second backward pass before a step is refused, or None."""
-    rank.task.automatic_optimization = False
     rank.attach({})
+    rank.task.automatic_optimization = False
     try:
         for _ in range(2):
             rank.updates.before_backward()

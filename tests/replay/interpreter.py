@@ -21,7 +21,7 @@ class Replay:
 
     Attributes:
         losses: [T, P], of every turn and rank.
-        gradients: What each update has applied, [G] each, in the order of the parameters.
+        gradients: By rank, what each update that it hears of has applied, [G] each, in the order of the parameters.
         weights: By name.
         state: Tables of every copy of node state; None for graphs.
         figures: Of the validation after the last turn.
@@ -50,7 +50,8 @@ def replay(plan, task, data, epochs, *, clip=None, accumulate=1):
     held.hold(-1)
     weights = {name: value.detach().clone() for name, value in task.named_parameters()}
     state = play.state()  # before validation, which leaves no trace
-    return Replay(torch.tensor(losses), held.applied, weights, state, play.validate())
+    heard = [held.heard(rank) for rank in range(plan.layout.ranks)]
+    return Replay(torch.tensor(losses), heard, weights, state, play.validate())
 
 
 def make_acquainted(task, data):

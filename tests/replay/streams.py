@@ -108,16 +108,17 @@ class Streams:
         for turn in turns:
             if turn.resets:
                 self.copies[turn.copy] = Table(self.task.state_spec)
-        outcomes = {}
-        for start in sorted({turn.of.start for turn in turns}):
+        outcomes, together = {}, defaultdict(list)
+        for rank in sorted(range(len(turns)), key=lambda rank: self.plan.layout.copy_of(rank)[1]):
+            turn = turns[rank]
+            together[turn.copy, turn.of.start, None if turn.events else rank] += [rank]
+        for ranks in together.values():
             written = defaultdict(list)
-            for rank, turn in enumerate(turns):
-                if turn.of.start == start:
-                    self.task.stage_order = self.order(turn, written)
-                    batch = loaders[rank].batch(turn)
-                    share = self.share(turns, rank)
-                    batch = replace(batch, shared=replace(batch.shared, share=share))
-                    outcomes[rank] = step(rank, batch)
+            for rank in ranks:
+                self.task.stage_order = self.order(turns[rank], written)
+                batch = loaders[rank].batch(turns[rank])
+                batch = replace(batch, shared=replace(batch.shared, share=self.share(turns, rank)))
+                outcomes[rank] = step(rank, batch)
             for copy, changes in written.items():
                 self.copies[copy].write(changes)
         return [outcomes[rank] for rank in range(len(turns))]

@@ -229,6 +229,23 @@ LOOKS = {"looks": 1}
 CASES += [Case("pipetgl looked at", "tgn", pipetgl(), TASKS["momentum"], training=LOOKS, validate_every=1, **TURN)]
 LOOKS = {"looks": 1, "accumulate": 2}
 CASES += [Case("pipetgl looked at, accumulated", "jodie", pipetgl(), training=LOOKS, validate_every=1, **TURN)]
+LOOKED_AT = {"looks": 1, "clip": 0.05}, {"looks": 1, "accumulate": 2}
+for sends, (clipped, accumulated) in {"weights_and_moments": ((3,), (2, 4)), "weights": ((2, 4), (3,))}.items():
+    of = {"model": "jodie", "strategy": pipetgl(sends=sends), "batch": 11}
+    CASES += [Case(f"pipetgl sends {sends}", task=TASKS["momentum"], ranks=(2, 3, 4), **of)]
+    for training, ranks in zip(LOOKED_AT, (clipped, accumulated), strict=True):
+        looked = {"task": TASKS["schedule"], "training": training, "validate_every": 1}
+        CASES += [Case(f"pipetgl sends {sends}, looked at", ranks=ranks, **of, **looked)]
+# A staleness below that of the pipeline; 0 is plain training.
+for staleness in (0, 1, 2, 3):
+    name, given = f"pipetgl staleness {staleness}", pipetgl(staleness=staleness)
+    ranks = tuple(range(max(staleness + 1, 2), 5))
+    CASES += [Case(name, "jodie", given, TASKS["schedule"], ranks=ranks, batch=11, training={"clip": 0.05})]
+LOOKED_AT = {"looks": 1}
+for staleness, ranks in {0: (2, 4), 1: (3,)}.items():
+    name, given = f"pipetgl staleness {staleness}, looked at", pipetgl(staleness=staleness)
+    of = {"training": LOOKED_AT, "validate_every": 1, "batch": 11}
+    CASES += [Case(name, "tgn", given, TASKS["momentum"], ranks=ranks, **of)]
 CASES += [Case("pipetgl in order", model, pipetgl(targets_first=False), **TURN) for model in STREAMS]
 CASES += [Case("pipetgl nothing passed on", model, pipetgl(pass_on=False), **TURN) for model in STREAMS]
 CASES += [Case("pipetgl ahead", "tgn", pipetgl(prefetch_batches=2), **TURN)]
@@ -239,6 +256,9 @@ CASES += [
     Case("pipetgl, two copies between", "apan", pipetgl(groups=2), validate_every=1, **OF_TWO),
     Case("pipetgl, two copies accumulated", "jodie", pipetgl(groups=2), training={"accumulate": 2}, **OF_TWO),
     Case("pipetgl, two copies looked at", "tgn", pipetgl(groups=2), training={"looks": 1}, validate_every=1, **OF_TWO),
+    Case("pipetgl, two copies, moments", "tgn", pipetgl(groups=2, sends="weights_and_moments"), **OF_TWO),
+    Case("pipetgl, two copies, weights", "tgn", pipetgl(groups=2, sends="weights"), **OF_TWO | {"ranks": (4,)}),
+    Case("pipetgl, two copies, one by one", "tgn", pipetgl(groups=2, staleness=0), **OF_TWO | {"ranks": (4,)}),
     Case("pipetgl, three copies", "tgn", pipetgl(groups=3), batch=11, ranks=(3,), groups=3),
 ]
 MEAN = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": MeanGradients(1)}
@@ -252,6 +272,7 @@ CASES += [Case("pipetgl shards, between", "apan", pipetgl(**INTERVAL), validate_
 CASES += [Case("pipetgl shards in order", "jodie", pipetgl(**SHARDS, targets_first=False), **FEW)]
 CASES += [Case("pipetgl shards, nothing passed on", "apan", pipetgl(**INTERVAL, pass_on=False), **FEW)]
 WHOLE = planned(RoundRobin(), HostShards("range", True, False, False), TargetsFirst(), RingUpdates())
+CASES += [Case("pipetgl shards, two copies", "tgn", pipetgl(**SHARDS, groups=2), **OF_TWO | {"ranks": (4,)})]
 CASES += [Case("pipetgl shards looked at", "tgn", WHOLE, training={"looks": 1}, validate_every=1, **FEW)]
 EXACT = [{"cache": False, "bits": None}, {"threshold": 0.0, "bits": None}]
 CUTS = [("gcn", method, EXACT[0]) for method in CUT_METHODS]
@@ -353,7 +374,9 @@ def close(ours, theirs, what):
 def assert_same(outcomes, wanted, figures):
     """Compare what all ranks have in common, and node state, which the first rank of each copy has whole."""
     for rank, outcome in enumerate(outcomes):
-        close(torch.stack([*outcome["gradients"]]), torch.stack([*wanted["gradients"]]), f"gradients of rank {rank}")
+        close(
+            torch.stack([*outcome["gradients"]]), torch.stack([*wanted["gradients"][rank]]), f"gradients of rank {rank}"
+        )
         for name, value in wanted["weights"].items():
             close(outcome["weights"][name], value, f"rank {rank}: {name}")
         for name, value in figures.items():
@@ -398,6 +421,7 @@ def test_every_strategy_equals_its_replay(ranks, number):
     if is_exact(plan):
         wanted = in_one_process(case)
         close(losses.mean(1), wanted["losses"] * case.training.get("accumulate", 1), "mean of losses")
-        assert_same(outcomes, wanted | {"state": [wanted["state"]] if wanted.get("state") else None}, wanted["val"])
+        state = [wanted["state"]] if wanted.get("state") else None
+        assert_same(outcomes, wanted | {"state": state, "gradients": [wanted["gradients"]] * ranks}, wanted["val"])
         if case.is_graph:
             assert_same_answers(outcomes, wanted)

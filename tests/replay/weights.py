@@ -1,5 +1,8 @@
 """Which weights a turn of a plan sees, and what changes them: every version is kept, in one process."""
 
+from collections import defaultdict
+from itertools import pairwise
+
 import torch
 
 from lightning_tgnn.strategies.parts import RingUpdates
@@ -54,6 +57,10 @@ class Weights:
     def rate(self):
         return self.optimizer.param_groups[0]["lr"]
 
+    def heard(self, rank):
+        """Return the gradients that the hooks of a rank hear of."""
+        return self.applied
+
     def end_step(self):
         if self.scheduler is not None:
             self.scheduler.step()
@@ -82,19 +89,42 @@ class Together(Weights):
 
 
 class InTurn(Weights):
-    """An update for each place of a pipeline, in their order, by the mean of all pipelines' ranks in that place.
+    """An update for each place of a pipeline, in their order; a batch lacks the latest of those before it.
 
-    A rank computes with the version after its own last update.
+    It is of the mean of all pipelines' ranks in that place.
     """
 
     def __init__(self, *settings):
         super().__init__(*settings)
-        self.places = list(zip(*self.plan.layout.copies, strict=True))  # the ranks in each
-        self.own = [0] * self.plan.layout.ranks
-        self.sums = [None] * self.plan.layout.ranks
+        self.places, part = list(zip(*self.plan.layout.copies, strict=True)), self.plan.updates  # the ranks in each
+        self.length, ranks = len(self.places), self.plan.layout.ranks
+        self.staleness = self.length - 1 if part.staleness is None else part.staleness
+        self.sends, self.sums = part.sends, [None] * ranks
+        self.states = [self.optimizer.state] * self.length
+        if self.sends == "weights":  # each place has moments of its own
+            self.states = [defaultdict(dict) for _ in range(self.length)]
+        self.heard_by = [[] for _ in range(ranks)]
+        self.begin_epoch()
+
+    def begin_epoch(self):
+        self.step, self.versions_after = 0, [len(self.versions) - 1]  # the version after so many of its updates
 
     def before(self, turn, rank):
-        self.hold(self.own[rank])
+        _, place = self.plan.layout.copy_of(rank)
+        wanted = max(self.step * self.length + place - self.staleness, 0)
+        self.catch_up(wanted)
+        self.hold(self.versions_after[wanted])
+
+    def catch_up(self, wanted):
+        """Make the first updates of the epoch, so many; ranks without a gradient leave theirs out."""
+        while len(self.versions_after) <= wanted:
+            place = (len(self.versions_after) - 1) % self.length
+            found = [self.sums[rank] for rank in self.places[place] if self.sums[rank] is not None]
+            if found:
+                self.optimizer.state = self.states[place]
+                copies = len(self.places[place])
+                self.update([sum(of_weight) / copies for of_weight in zip(*found, strict=True)], self.rate)
+            self.versions_after.append(len(self.versions) - 1)
 
     def after(self, turn, rank, has_events, gradients):
         if has_events:
@@ -105,13 +135,22 @@ class InTurn(Weights):
     def end_turn(self, turn, is_last):
         if (turn + 1) % self.accumulate and not is_last:
             return
-        for ranks in self.places:
-            found = [self.sums[rank] for rank in ranks if self.sums[rank] is not None]
-            if found:
-                self.update([sum(of_weight) / len(ranks) for of_weight in zip(*found, strict=True)], self.rate)
+        first = self.step * self.length
+        self.catch_up(first + self.length)
+        for place, ranks in enumerate(self.places):
             for rank in ranks:
-                self.own[rank] = len(self.versions) - 1
-        self.sums = [None] * len(self.sums)
+                self.listen(rank, first + place, first + self.length if is_last else first + place + 1)
+        self.sums, self.step = [None] * len(self.sums), self.step + 1
         if is_last:  # all ranks have all updates before the next epoch
-            self.own = [len(self.versions) - 1] * len(self.own)
+            self.begin_epoch()
         self.end_step()
+
+    def listen(self, rank, own, end):
+        """Note the updates that a rank makes in its step: those before are made before its passes, and quietly."""
+        first, end = (max(own - self.staleness, 0), end) if self.sends == "gradients" else (own, own + 1)
+        for before, version in pairwise(self.versions_after[first : end + 1]):
+            if version != before:
+                self.heard_by[rank].append(self.applied[version - 1])
+
+    def heard(self, rank):
+        return self.heard_by[rank]

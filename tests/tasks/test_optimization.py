@@ -3,6 +3,7 @@
 import sys
 from functools import partial
 from inspect import signature
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import pytest
@@ -11,6 +12,7 @@ import yaml
 from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.optim import SGD, AdamW
+from torch.optim import lr_scheduler as schedules
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from lightning_tgnn import EdgeClassification, FullGraphDataModule, LinkPrediction, NodeClassification
@@ -18,6 +20,7 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.tasks import TASKS_OF_EVENTS
+from lightning_tgnn.tasks.optimization import Optimization
 from tests.multiprocess.training import Record, build
 
 STEPS = 7  # an epoch's
@@ -153,6 +156,7 @@ def test_another_optimizer_or_schedule_does_not_go_on_from_a_checkpoint(tmp_path
         ({"lr_scheduler_config": {"intervall": "step"}}, "did you mean 'interval'"),
         ({"lr_scheduler_config": {"interval": "batch"}}, r"lr_scheduler_config\['interval'\] must be one of"),
         ({"param_groups": {"*.bias": 0.0}}, "param_groups must be settings of the optimizer by pattern"),
+        ({"lr_scaling": "square"}, "lr_scaling must be one of 'linear', 'none', 'sqrt', got 'square'"),
         ({"param_groups": ["*.bias"]}, "param_groups must be settings of the optimizer by pattern"),
     ],
 )
@@ -185,6 +189,79 @@ def test_settings_that_an_optimizer_does_not_see_are_named():
     data, task = task_of(optimizer=partial(SGD, lr=0.1), weight_decay=0.5)
     with pytest.warns(UserWarning, match=r"weight_decay=0\.5 of the task are not used"):
         fit(data, task, limit_train_batches=1, limit_val_batches=0, epochs=1)
+
+
+def rates_of(optimization, steps=8):
+    """Return the learning rates of each step, of every group."""
+    task = torch.nn.Linear(2, 2)
+    task.trainer = SimpleNamespace(strategy=SimpleNamespace(world_size=4), estimated_stepping_batches=steps)
+    made = optimization.configure(task, torch.optim.Adam, 1e-2, 0.0)
+    optimizer = made["optimizer"] if isinstance(made, dict) else made
+    rates = []
+    for _ in range(steps):
+        rates.append([float(group["lr"]) for group in optimizer.param_groups])
+        optimizer.step()
+        if isinstance(made, dict):
+            schedule = made["lr_scheduler"]["scheduler"]
+            schedule.step(*[1.0] * isinstance(schedule, ReduceLROnPlateau))
+    return torch.tensor(rates)
+
+
+def warm_up_then_cosine(optimizer):
+    parts = [schedules.LinearLR(optimizer, 0.2, total_iters=3), schedules.CosineAnnealingLR(optimizer, 5, eta_min=1e-3)]
+    return {"scheduler": schedules.SequentialLR(optimizer, parts, milestones=[3]), "interval": "step"}
+
+
+SCHEDULES = {
+    "none": None,
+    "warm-up, then cosine": warm_up_then_cosine,
+    "lambda": partial(LambdaLR, lr_lambda=lambda step: 0.9**step),
+    "step": partial(StepLR, step_size=3),
+    "one cycle": partial(OneCycleLR, max_lr=0.3),
+    "cyclic": partial(schedules.CyclicLR, base_lr=1e-3, max_lr=0.1, step_size_up=3, cycle_momentum=False),
+    "restarts": partial(schedules.CosineAnnealingWarmRestarts, T_0=3, eta_min=1e-4),
+    "polynomial": partial(schedules.PolynomialLR, total_iters=6),
+    "plateau": partial(ReduceLROnPlateau, factor=0.3, patience=1, min_lr=5e-3),
+    "two at once": lambda optimizer: schedules.ChainedScheduler(
+        [schedules.ConstantLR(optimizer, 0.5, total_iters=2), schedules.ExponentialLR(optimizer, 0.8)]
+    ),
+}
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("sqrt", 2.0), ("linear", 4.0)])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_learning_rates_of_all_steps_are_scaled_by_the_ranks(name, scaling, factor):
+    groups = {"bias": {"lr": 0.05}} if name != "cyclic" else None  # which would have one rate for all
+    given = {"lr_scheduler": SCHEDULES[name], "param_groups": groups}
+    plain, scaled = rates_of(Optimization(**given)), rates_of(Optimization(**given, lr_scaling=scaling))
+    torch.testing.assert_close(scaled, factor * plain)
+    assert (len(plain.unique(dim=0)) > 1) == (name != "none")
+
+
+def test_rates_that_are_tensors_and_an_optimizer_of_ones_own_are_scaled():
+    given = {"optimizer": partial(AdamW, lr=torch.tensor(0.1)), "lr_scheduler": partial(StepLR, step_size=2)}
+    torch.testing.assert_close(
+        rates_of(Optimization(**given, lr_scaling="linear")), 4 * rates_of(Optimization(**given)), rtol=1e-6, atol=0
+    )
+
+
+@pytest.mark.parametrize("now", [4, 9])
+def test_a_resumed_run_scales_learning_rates_once(tmp_path, monkeypatch, caplog, now):
+    def trained(count, **settings):
+        monkeypatch.setattr("lightning_tgnn.tasks.optimization.batches_at_once", lambda strategy: count)
+        data, task = task_of(lr_scaling="sqrt", lr_scheduler=partial(StepLR, step_size=1, gamma=0.5))
+        trainer, losses = fit(data, task, limit_val_batches=0, **settings)
+        return trainer.optimizers[0].param_groups[0]["lr"], losses
+
+    with caplog.at_level("INFO"):
+        rate, whole = trained(4, epochs=3)
+    assert rate == pytest.approx(2 * 1e-3 / 8)
+    assert "lr_scaling='sqrt': 4 batches are trained at once, so learning rates are 2 times those given" in caplog.text
+    keep = ModelCheckpoint(tmp_path, every_n_train_steps=STEPS + 2, filename="kept", save_top_k=-1)
+    trained(4, epochs=2, callbacks=[keep])
+    rate, losses = trained(now, epochs=3, ckpt_path=tmp_path / "kept.ckpt")
+    assert rate == pytest.approx(now**0.5 * 1e-3 / 8)
+    assert (losses == whole[STEPS + 2 :]) == (now == 4)
 
 
 PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"

@@ -9,7 +9,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_frac
 from lightning_tgnn.types.outline import ALL, ALL_REDUCE, LINKS, NEXT, WORKER, After, Outline, Reads, Stage
 
 BACKGROUND, AHEAD, AT_ONCE = "background", "ahead", "at_once"
-GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS = "gradients", "weights+moments", "weights"
+GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS = "gradients", "weights_and_moments", "weights"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PipeTGLOutline:
             as the paper has it; ``"at_once"``: when the batch is to be trained.
         gather_ahead: Look up features in the background.
         travelling: ``"gradients"`` go to all ranks of the pipeline, each of which makes all updates; ``"weights"`` go
-            on to the next rank after each update, with the optimizer's moments as ``"weights+moments"``.
+            on to the next rank after each update, with the optimizer's moments as ``"weights_and_moments"``.
         targets: Share of a batch's rows that the batch before changes.
         repeated: Share of the rows which a batch writes that the next one writes, too.
         staleness: Updates that the weights of a batch lack; None for M - 1, the most. Of ``"gradients"`` alone: weights

@@ -47,6 +47,11 @@ class TemporalDataModule(EventPipeline, DescribedData):  # noqa: D101
         return model.draws_negatives if isinstance(model, _DrawsNegatives) else True
 
     @property
+    def _feeds_cuda(self) -> bool:
+        device = None if self.trainer is None else getattr(self.trainer.strategy, "root_device", None)
+        return device is not None and device.type == "cuda"
+
+    @property
     def _model(self) -> pl.LightningModule | None:
         """The model that is trained, which may say of its batches what it needs."""
         return None if self.trainer is None else self.trainer.lightning_module

@@ -210,6 +210,10 @@ class EventPipeline(SplitSource):
     def _draws_negatives(self) -> bool:
         return True
 
+    @property
+    def _feeds_cuda(self) -> bool:
+        return False
+
     def _before_test(self) -> tuple[EventLoader, ...]:
         return (self._replayed(self.split.train, training=True), self._replayed(self.split.val))
 
@@ -255,6 +259,7 @@ class EventPipeline(SplitSource):
             training=training,
             prefetch_batches=self.prefetch_batches,
             num_workers=self.num_workers,
+            pins_memory=self._feeds_cuda,
             presampled=PresampledEpochs(sampler, events, self.presample_dir) if presampled else None,
             history=history,
         )

@@ -38,6 +38,7 @@ class EventLoader:
         training: Draws anew each epoch, and marks the first batch as the start of the stream.
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
         num_workers: Threads that make them; 0 as well.
+        pins_memory: Put batches that are made ahead in pinned memory, for a GPU.
         presampled: Where a whole epoch is drawn ahead, or None.
         history: Loaders of the splits before this one, in time order, for `catch_up`.
 
@@ -57,6 +58,7 @@ class EventLoader:
         training: bool,
         prefetch_batches: int = 0,
         num_workers: int = 0,
+        pins_memory: bool = False,
         presampled: PresampledEpochs | None = None,
         history: tuple[EventLoader, ...] = (),
     ) -> None:
@@ -64,6 +66,7 @@ class EventLoader:
         self.batch_size = batch_size
         self.prefetch_batches = prefetch_batches
         self.num_workers = num_workers
+        self._pins_memory = pins_memory
         self.history = history
         self._sampler = sampler
         self._organizer = organizer
@@ -199,7 +202,9 @@ class EventLoader:
         return self._prefetched(make, self._turns(remaining, None) if len(remaining) else ())
 
     def _prefetched(self, make: Callable[[_In], EventBatch], inputs: Iterable[_In]) -> Iterator[EventBatch]:
-        return prefetched(make, inputs, ahead=self.prefetch_batches, workers=self.num_workers)
+        ahead, workers = self.prefetch_batches, self.num_workers
+        pins = self._pins_memory and ahead and workers  # where nobody works ahead, training would wait for it
+        return prefetched(_pinning(make) if pins else make, inputs, ahead=ahead, workers=workers)
 
     def batch(self, turn: Turn) -> EventBatch:
         """Return the batch of a turn.
@@ -256,6 +261,10 @@ def _at(events: Tensor, places: range) -> Tensor:
 def _written(sampled_roots: SampledRoots) -> SampledRoots:
     """Return whose neighbours decide who is written."""
     return "events" if sampled_roots == "events" else "none"
+
+
+def _pinning(make: Callable[[_In], EventBatch]) -> Callable[[_In], EventBatch]:
+    return lambda given: make(given).pin_memory()
 
 
 def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:

@@ -1,28 +1,33 @@
-"""Gradients that ranks of a pipeline apply in turn, each with the options of its own step."""
+"""Gradients that every rank of a pipeline sends to all others, each of which makes all updates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from lightning_tgnn.strategies.parts.trained_weights import Options, TrainedWeights, options_of, take_options
+from lightning_tgnn.types import MessageExchange
 from lightning_tgnn.types.exchange import RowHandle
+
+_OPERATION = "gradients"
 
 
 @dataclass
 class LateGradient:
-    """What one rank contributes to a step of all ranks.
+    """What one rank contributes to a turn of all ranks.
 
     Attributes:
-        options: Of the optimizer's groups at that step.
+        options: Of the optimizer's groups in that turn.
         message: On its way; None where it is this rank's own, or has arrived.
-        values: Gradients in the order of the parameters, then for each parameter whether there is one.
+        values: `TrainedWeights.packed` of that rank.
     """
 
-    options: list[dict[str, Any]]
+    options: Options
     message: RowHandle | None = None
     values: Tensor | None = None
 
@@ -35,40 +40,141 @@ class LateGradient:
 
 
 @dataclass
-class HeldWeights:
+class _Held:
     """What is set aside while other weights are shown."""
 
     weights: list[Tensor]
     optimizer: dict[str, Any]
 
 
-def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the options of each group of an optimizer, its learning rate among them."""
-    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+class SentGradients:
+    """Makes the updates of all ranks from their gradients.
+
+    Args:
+        trained: What is updated.
+        messages: To the other ranks.
+    """
+
+    def __init__(self, trained: TrainedWeights, messages: MessageExchange) -> None:
+        self._trained, self._messages = trained, messages
+        self._late: list[LateGradient] = []  # of later ranks in the latest turn, in their order
+        self._early = 0  # ranks whose updates of the turn under way were made before its passes
+        self._hidden: _Held | None = None
+
+    def before_passes(self, staleness: int) -> None:
+        """Make the updates that the weights of this rank's batch must not lack.
+
+        Args:
+            staleness: Updates that they may lack.
+        """
+        ahead = self._messages.ranks - 1 - staleness
+        due, self._late = self._late[:ahead], self._late[ahead:]
+        self._early = max(self._messages.place - staleness, 0)
+        options = options_of(self._trained.optimizer)
+        early = [LateGradient(options, self._receive(place)) for place in range(self._early)]
+        self._update_quietly([*due, *early])
+
+    def update(self, own: Tensor, update: Callable[[], object]) -> None:
+        """Make the updates up to this rank's own; at the end of an epoch those of all ranks.
+
+        Args:
+            own: This rank's gradient.
+            update: Steps the optimizer.
+        """
+        options, messages = options_of(self._trained.optimizer), self._messages
+        arriving = []
+        for place in range(messages.ranks):
+            # One of two ranks receives first: on a GPU, what they send each other is one thing after the other.
+            if place > messages.place:
+                messages.send(own, place, _OPERATION)
+            if place == messages.place:
+                arriving.append(LateGradient(options, values=own))
+            elif place >= self._early:
+                arriving.append(LateGradient(options, self._receive(place)))
+            if place < messages.place:
+                messages.send(own, place, _OPERATION)
+        made = messages.place + 1 - self._early
+        due, self._late = [*self._late, *arriving[:made]], arriving[made:]
+        if self._trained.ends_epoch:
+            due, self._late = due + self._late, []
+        for gradient in due:
+            self._update(gradient, update)
+
+    def _receive(self, place: int) -> RowHandle:
+        own = self._trained.packed(has_events=False)
+        return self._messages.receive(torch.empty_like(own), place, _OPERATION)
+
+    def _update(self, gradient: LateGradient, update: Callable[[], object]) -> None:
+        """Make an update with the options of its own turn."""
+        if self._trained.place(gradient.wait()):
+            optimizer = self._trained.optimizer
+            now = options_of(optimizer)
+            take_options(optimizer, gradient.options)
+            try:
+                update()
+            finally:
+                take_options(optimizer, now)
+
+    def _update_quietly(self, gradients: Sequence[LateGradient]) -> None:
+        """Make updates outside of a step: nobody hears of them, and accumulated gradients stay."""
+        accumulated = [parameter.grad for parameter in self._trained.parameters]
+        for gradient in gradients:
+            self._update(gradient, self._trained.step_quietly)
+        for parameter, value in zip(self._trained.parameters, accumulated, strict=True):
+            parameter.grad = value
+
+    def show(self) -> None:
+        """Have the weights after the latest batch until `hide`."""
+        if self._late and self._hidden is None:
+            weights = [parameter.detach().clone() for parameter in self._trained.parameters]
+            self._hidden = _Held(weights, _copied(self._trained.optimizer.state_dict()))
+            self._update_quietly(self._late)
+
+    def hide(self) -> None:
+        """Put back the weights that this rank goes on with."""
+        if self._hidden is not None:
+            hidden, self._hidden = self._hidden, None
+            self._set(hidden.weights, hidden.optimizer)
+
+    def _set(self, weights: Sequence[Tensor], state: dict[str, Any]) -> None:
+        self._trained.set(weights)
+        optimizer = self._trained.optimizer
+        options = options_of(optimizer)  # which may have been changed meanwhile
+        optimizer.load_state_dict(state)
+        take_options(optimizer, options)
+
+    def finish(self) -> None:
+        """Make the updates that are left."""
+        self._update_quietly(self._late)
+        self._late = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the first rank goes on with: its weights, and the gradients of later ranks."""
+        late = [gradient.wait().cpu().clone() for gradient in self._late]
+        if not late or self._messages.place:
+            return {}
+        hidden = self._hidden or _Held(
+            [parameter.detach() for parameter in self._trained.parameters], self._trained.optimizer.state_dict()
+        )
+        names = self._trained.names
+        return {
+            "weights": {name: value.cpu().clone() for name, value in zip(names, hidden.weights, strict=True)},
+            "optimizer": _copied(hidden.optimizer),
+            "options": self._late[0].options,
+            "late": late,
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` returned on the first rank."""
+        if "late" not in saved:
+            return
+        device = self._trained.parameters[0].device
+        self._set([saved["weights"][name].to(device) for name in self._trained.names], _copied(saved["optimizer"]))
+        late = [LateGradient(saved["options"], values=values.to(device)) for values in saved["late"]]
+        self._update_quietly(late[: self._messages.place])
+        self._late = late[self._messages.place :]
 
 
-@dataclass
-class OptionsOf:
-    """Has an optimizer take the options of another step, as long as it lasts."""
-
-    optimizer: torch.optim.Optimizer
-    options: list[dict[str, Any]]
-    _now: list[dict[str, Any]] = field(default_factory=list)
-
-    def __enter__(self) -> None:
-        self._now = options_of(self.optimizer)
-        take_options(self.optimizer, self.options)
-
-    def __exit__(self, *_: object) -> None:
-        take_options(self.optimizer, self._now)
-
-
-def take_options(optimizer: torch.optim.Optimizer, options: list[dict[str, Any]]) -> None:
-    """Have each group of an optimizer take options."""
-    for group, of_group in zip(optimizer.param_groups, options, strict=True):
-        group.update(of_group)
-
-
-def copied(state: dict[str, Any]) -> dict[str, Any]:
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of an optimizer's state, with tensors on the CPU."""
     return tree_map_only(Tensor, lambda value: value.detach().cpu().clone(), state)

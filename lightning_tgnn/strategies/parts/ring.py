@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
-from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.strategies.parts.late_gradients import (
-    HeldWeights,
-    LateGradient,
-    OptionsOf,
-    copied,
-    options_of,
-    take_options,
-)
+from lightning_tgnn.algorithms.schedules.pipetgl import GRADIENTS, WEIGHTS, WEIGHTS_AND_MOMENTS, PipeTGLOutline
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.strategies.parts.flat_state import check_steps
+from lightning_tgnn.strategies.parts.late_gradients import SentGradients
+from lightning_tgnn.strategies.parts.measured_staleness import MeasuredStaleness
+from lightning_tgnn.strategies.parts.sent_weights import SentWeights
+from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights
 from lightning_tgnn.types import MessageExchange, RankLayout, Run, UpdatesPart
-from lightning_tgnn.types.layout import COPIES, GRADIENTS
+from lightning_tgnn.types.layout import COPIES
+from lightning_tgnn.types.layout import GRADIENTS as OF_ALL
 from lightning_tgnn.types.outline import Outline, Stage
 
+SMALLEST = "smallest"
 _Result = TypeVar("_Result")
-_OPERATION, _MEAN = "gradients", "mean of the copies' gradients"
+_MEAN = "mean of the copies' gradients"
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,46 @@ class RingUpdates(UpdatesPart):
     validation all ranks have the weights after the latest batch.
 
     A step of Lightning is a turn of all M ranks: M updates, with one value of a schedule that moves each step.
+
+    Args:
+        sends: What travels. ``"gradients"`` go to all other ranks, each of which makes all updates.
+            ``"weights_and_moments"`` go on to the rank of the next batch after each update, with all that the optimizer
+            keeps; the result is the same. ``"weights"`` go on alone, as in PipeTGL's public code: each rank has moments
+            of its own, formed from its own gradients, which is another rule.
+        staleness: s: the passes of batch t begin once their weights have all updates up to that of batch t - 1 - s,
+            where gradients travel. None takes M - 1, the most there is; 0 trains as one process does. ``"smallest"``
+            measures the first turns of a fit and takes the smallest at which nothing stalls (MSPipe's rule).
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
     """
+
+    sends: str = GRADIENTS
+    staleness: int | str | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"pipeline"})
 
+    def __post_init__(self) -> None:
+        check_choice("sends", self.sends, (GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS))
+        if self.staleness is None:
+            return
+        if self.sends != GRADIENTS:
+            requirement = "left out where weights travel: a rank has those of its own last update, M - 1 batches late"
+            cure = "leave it out, or set sends='gradients'"
+            raise InvalidArgumentError(refusal("staleness", requirement, self.staleness, cure))
+        if self.staleness != SMALLEST:
+            cure = "leave it out for M - 1 on M ranks, or set 'smallest'"
+            check_int("staleness", self.staleness, minimum=0, cure=cure)
+
+    def batches_at_once(self, batches: int) -> int:
+        """Return how many of the batches of a turn are trained at weights that lack each other's updates."""
+        return min(batches, self.staleness + 1) if isinstance(self.staleness, int) else batches
+
     def outline(self, name: str, stages: Sequence[Stage], layout: RankLayout) -> Outline:
         """Return what turns consist of: the order has said how rows are read and written."""
-        return PipeTGLOutline(groups=len(layout.copies)).with_updates(name, stages, layout.ranks)
+        staleness = self.staleness if isinstance(self.staleness, int) else None
+        pipelines = PipeTGLOutline(groups=len(layout.copies), travelling=self.sends, staleness=staleness)
+        return pipelines.with_updates(name, stages, layout.ranks)
 
     def open(self, run: Run, *, may_be_unused: bool = False) -> OrderedUpdates:
         """Return the updates of this rank.
@@ -53,36 +86,50 @@ class RingUpdates(UpdatesPart):
         Args:
             run: What begins.
             may_be_unused: Whether a step may leave parameters out; it always may.
+
+        Raises:
+            InvalidArgumentError: The staleness is that of a longer pipeline, or the order cannot be simulated.
         """
-        return OrderedUpdates(run)
+        if self.staleness == SMALLEST:
+            self.outline("updates", run.stages(), run.layout)
+        return OrderedUpdates(self, run)
 
 
 class OrderedUpdates:
     """Updates in the order of the batches, on one rank.
 
     Args:
+        part: What was planned.
         run: What begins.
+
+    Raises:
+        InvalidArgumentError: The staleness is that of a longer pipeline.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._messages: MessageExchange = run.messages(GRADIENTS, of_copy=True)
+    def __init__(self, part: RingUpdates, run: Run) -> None:
+        self._part, self._run = part, run
+        self._messages: MessageExchange = run.messages(OF_ALL, of_copy=True)
         self._copies: MessageExchange = run.messages(COPIES)
-        self._task: pl.LightningModule | None = None
-        self._parameters: list[torch.nn.Parameter] = []
-        self._names: list[str] = []
-        self._late: list[LateGradient] = []  # of later ranks in the latest step, in their order
+        largest = self._messages.ranks - 1
+        if isinstance(part.staleness, int) and part.staleness > largest:
+            cure = "take more ranks, or leave it out"
+            requirement = f"at most {largest} on {largest + 1} ranks"
+            raise InvalidArgumentError(refusal("staleness", requirement, part.staleness, cure))
+        self._trained: TrainedWeights | None = None
+        self._sent: SentGradients | SentWeights | None = None  # what travels; None before there is an optimizer
+        self._measured: MeasuredStaleness | None = None
         self._saved: Mapping[str, Any] = {}
-        self._hidden: HeldWeights | None = None
         self._has_events = self._has_begun = False
 
     @property
     def delay(self) -> int:
-        """Batches by which gradients come late."""
-        return self._messages.ranks - 1
+        """Updates that the weights of a batch lack."""
+        given = self._part.staleness if self._measured is None else self._measured.chosen
+        return given if isinstance(given, int) else self._messages.ranks - 1
 
     @property
     def waited(self) -> float:
-        """Seconds for which this rank has stood waiting for gradients of others."""
+        """Seconds for which this rank has stood waiting for messages of others."""
         return self._messages.waited
 
     def check(self, trainer: pl.Trainer) -> None:
@@ -91,7 +138,7 @@ class OrderedUpdates:
         Raises:
             InvalidArgumentError: There is something of the kind.
         """
-        if trainer.state.fn != "fit" or not self.delay:
+        if trainer.state.fn != "fit" or not self._takes_turns:
             return
         if str(trainer.precision) == "16-mixed":
             cure = "set precision='bf16-mixed': gradients of other ranks have another loss scale"
@@ -102,192 +149,152 @@ class OrderedUpdates:
             cure = "take strategy='sven'"
             requirement = "True where ranks take turns: they update at the end of a step"
             raise InvalidArgumentError(refusal("automatic_optimization", requirement, False, cure))
+        if self._part.staleness not in (None, self._messages.ranks - 1) and _accumulates(trainer):
+            requirement = "left out where gradients are accumulated: the batches of a window are those of all ranks"
+            cure = "leave it out, or set accumulate_grad_batches=1"
+            raise InvalidArgumentError(refusal("staleness", requirement, self._part.staleness, cure))
 
     def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Refuse several optimizers.
+        """Refuse optimizers that cannot go with these updates.
 
         Raises:
-            InvalidArgumentError: There are several.
+            InvalidArgumentError: There are several, or what one keeps cannot travel.
         """
-        if self.delay and len(optimizers) != 1:
+        if not self._takes_turns:
+            return
+        if len(optimizers) != 1:
             requirement = "one, where ranks take turns"
             raise InvalidArgumentError(refusal("optimizers", requirement, len(optimizers), "take strategy='sven'"))
+        (optimizer,), trained = optimizers, self._trained
+        assert trained is not None
+        if self._part.sends == GRADIENTS:
+            check_steps(optimizer)
+            self._sent = SentGradients(trained, self._messages)
+        else:
+            self._sent = SentWeights(trained, self._messages, optimizer, self._part.sends)
+
+    @property
+    def _takes_turns(self) -> bool:
+        return self._messages.ranks > 1
 
     def attach(self, task: pl.LightningModule, model: DistributedDataParallel, pending: Mapping[str, Any]) -> None:
-        """Follow a model from here on."""
-        self._task, self._late, self._hidden = task, [], None
-        named = [(name, value) for name, value in task.named_parameters() if value.requires_grad]
-        self._names, self._parameters = [name for name, _ in named], [value for _, value in named]
-        if pending and len(pending.get("late", ())) != self.delay:
-            before = f"{len(pending['late'])} batches" if "late" in pending else "a step of all ranks"
-            rank_zero_info(f"gradients come {self.delay} batches late from here on; before, they came {before} late")
-            pending = {}  # the weights of the checkpoint have all updates, or lack one step
-        self._saved, self._has_begun = pending, False
+        """Follow a model from here on; its optimizer comes with `check_optimizers`."""
+        self._trained, self._sent, self._has_begun = TrainedWeights(task), None, False
+        self._saved = self._to_go_on_with(pending)
+        if self._measured is not None:
+            self._measured.stop()  # of a fit that has failed
+        if self._part.staleness == SMALLEST and self._takes_turns:
+            sent = sum(parameter.numel() * parameter.element_size() for parameter in self._trained.parameters)
+            self._measured = MeasuredStaleness(self._run, self._messages.ranks - 1, self._outline_at, sent)
+            self._measured.chosen = self._saved.get("staleness")
         model.require_backward_grad_sync = False  # gradients are sent as a whole, in `step`
+
+    def _outline_at(self, staleness: int) -> Outline:
+        return replace(self._part, staleness=staleness).outline("updates", self._run.stages(), self._run.layout)
+
+    def _to_go_on_with(self, pending: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what was saved, where as many ranks have sent each other the same; else say what changes."""
+        kind = {"sends": self._part.sends, "ranks": self._messages.ranks}
+        if not pending or {name: pending.get(name) for name in kind} == kind:
+            return pending
+        if "sends" not in pending:
+            before = "those of a step of all ranks did, and the last ones are dropped"
+        else:
+            before = f"{pending['sends']} of {pending['ranks']} ranks did"
+            if pending["sends"] == WEIGHTS:
+                before += ", each with moments of its own, of which all take those of the first rank"
+        now = f"{self._part.sends} of {self._messages.ranks} ranks"
+        rank_zero_info(f"{now} travel from here on, beginning with the weights of the checkpoint; before, {before}")
+        return {}
 
     def begin_turn(self, events: int) -> None:
         """Hold the weights of this rank's turn, and take note of its events."""
         self.hide()
         self._go_on()
-        self._has_events |= events > 0 or (not self._has_begun and self._has_accumulated())
+        assert self._trained is not None
+        if self._measured is not None:
+            self._measured.begin_turn(self._trained.trainer)
+        self._has_events |= events > 0 or (not self._has_begun and self._trained.has_accumulated)
         self._has_begun = True
 
-    def _has_accumulated(self) -> bool:
-        """Return whether the fit goes on between two steps, with gradients that a checkpoint has kept."""
-        loop = self._trainer.fit_loop.epoch_loop
-        in_window = (loop.batch_progress.current.ready - 1) % self._trainer.accumulate_grad_batches > 0
-        return in_window and any(parameter.grad is not None for parameter in self._parameters)
-
     def before_backward(self) -> None:
-        """Do nothing: gradients are sent when all are there."""
+        """Take note of the time: gradients are sent when all are there."""
+        if self._measured is not None:
+            self._measured.enter("backward")
 
     def start(self) -> None:
         """Do nothing."""
 
-    @property
-    def _trainer(self) -> pl.Trainer:
-        assert self._task is not None
-        return self._task.trainer
-
-    @property
-    def _optimizer(self) -> torch.optim.Optimizer:
-        return self._trainer.strategy.optimizers[0]
-
     def step(self, closure: Callable[[], _Result], update: Callable[[Callable[[], _Result]], _Result]) -> _Result:
         """Run the passes of a step at the weights held, then make all updates up to this rank's own."""
-        outcome = closure()
-        if not self.delay:
-            if self._copies.ranks > 1:
-                self._place(self._of_all_copies(self._packed()))
+        if self._sent is None:
+            if self._copies.ranks == 1:
+                return update(closure)
+            assert self._trained is not None
+            outcome = closure()
+            self._trained.place(self._packed())
             return update(lambda: outcome)
-        options, messages = options_of(self._optimizer), self._messages
-        own = self._of_all_copies(self._packed())
-        arriving = []
-        for place in range(messages.ranks):
-            # One of two ranks receives first: on a GPU, what they send each other is one thing after the other.
-            if place > messages.place:
-                messages.send(own, place, _OPERATION)
-            if place == messages.place:
-                arriving.append(LateGradient(options, values=own))
-            else:
-                arriving.append(LateGradient(options, messages.receive(torch.empty_like(own), place, _OPERATION)))
-            if place < messages.place:
-                messages.send(own, place, _OPERATION)
-        due = [*self._late, *arriving[: messages.place + 1]]
-        self._late = arriving[messages.place + 1 :]
-        if self._trainer.fit_loop.epoch_loop._num_ready_batches_reached():
-            due, self._late = due + self._late, []
-        for gradient in due:
-            if self._place(gradient.wait()):
-                with OptionsOf(self._optimizer, gradient.options):
-                    update(lambda: outcome)
+        self._sent.before_passes(self.delay)
+        outcome = closure()
+        if self._measured is not None:
+            self._measured.leave()
+            self._measured.enter("step")
+        own = self._packed()
+        self._sent.update(own, lambda: update(lambda: outcome))
+        if self._measured is not None:
+            self._measured.end_turn()
         return outcome
 
     def _packed(self) -> Tensor:
-        """Return this rank's gradients, and for each parameter whether it has one."""
-        has = [self._has_events and parameter.grad is not None for parameter in self._parameters]
-        self._has_events = False
-        values = [
-            parameter.grad.flatten() if there and parameter.grad is not None else torch.zeros_like(parameter).flatten()
-            for parameter, there in zip(self._parameters, has, strict=True)
-        ]
-        return torch.cat([*values, values[0].new_tensor(has)])
-
-    def _of_all_copies(self, packed: Tensor) -> Tensor:
-        """Return the mean over the copies of node state, each by its share of the events."""
-        return self._copies.mean(packed, _MEAN)
-
-    def _place(self, packed: Tensor) -> bool:
-        """Give every parameter its gradient; return whether there is any."""
-        count = len(self._parameters)
-        values, has = packed[:-count], packed[-count:].bool().tolist()
-        pieces = values.split([parameter.numel() for parameter in self._parameters])
-        for parameter, piece, there in zip(self._parameters, pieces, has, strict=True):
-            parameter.grad = piece.view_as(parameter).to(parameter.dtype, copy=True) if there else None
-        return any(has)
-
-    def _update_quietly(self, gradients: Sequence[LateGradient]) -> None:
-        """Apply gradients outside of a step: clipped, but nobody hears of it, and accumulated gradients stay."""
-        accumulated = [parameter.grad for parameter in self._parameters]
-        for gradient in gradients:
-            if self._place(gradient.wait()):
-                assert self._task is not None
-                trainer = self._trainer
-                trainer.precision_plugin._clip_gradients(
-                    self._task,
-                    self._optimizer,
-                    trainer.gradient_clip_val,
-                    gradient_clip_algorithm=trainer.gradient_clip_algorithm,
-                )
-                with OptionsOf(self._optimizer, gradient.options):
-                    self._optimizer.step()
-        for parameter, value in zip(self._parameters, accumulated, strict=True):
-            parameter.grad = value
+        """Return the mean of the copies' gradients, by their events, and for each parameter whether it has one."""
+        assert self._trained is not None
+        has_events, self._has_events = self._has_events, False
+        return self._copies.mean(self._trained.packed(has_events=has_events), _MEAN)
 
     def show(self) -> None:
         """Have the weights after the latest batch on all ranks until `hide`."""
-        if self._late and self._hidden is None:
-            kept = [parameter.detach().clone() for parameter in self._parameters]
-            self._hidden = HeldWeights(kept, copied(self._optimizer.state_dict()))
-            self._update_quietly(self._late)
+        if self._sent is not None:
+            self._sent.show()
 
     def hide(self) -> None:
         """Put back the weights that this rank goes on with."""
-        if self._hidden is not None:
-            hidden, self._hidden = self._hidden, None
-            self._set(hidden.weights, hidden.optimizer)
-
-    @torch.no_grad()
-    def _set(self, weights: Sequence[Tensor], optimizer: dict[str, Any]) -> None:
-        for parameter, value in zip(self._parameters, weights, strict=True):
-            parameter.copy_(value)
-        options = options_of(self._optimizer)  # which may have been changed meanwhile
-        self._optimizer.load_state_dict(optimizer)
-        take_options(self._optimizer, options)
+        if self._sent is not None:
+            self._sent.hide()
 
     def _go_on(self) -> None:
         """Go on with what a checkpoint has of this rank."""
         saved, self._saved = self._saved, {}
-        if not saved:
-            return
-        weights = [saved["weights"][name].to(self._parameters[0].device) for name in self._names]
-        self._set(weights, copied(saved["optimizer"]))
-        device = weights[0].device
-        late = [LateGradient(saved["options"], values=values.to(device)) for values in saved["late"]]
-        self._update_quietly(late[: self._messages.place])
-        self._late = late[self._messages.place :]
+        if saved and self._sent is not None:
+            self._sent.load_state_dict(saved)
 
     def forget(self) -> None:
         """Drop what is still to be applied: other weights have been loaded."""
-        self._late, self._saved, self._hidden, self._task = [], {}, None, None
+        self._saved, self._sent, self._trained = {}, None, None
 
     def finish(self) -> None:
-        """Apply what is still to be applied."""
+        """Have the weights after the latest batch on all ranks for good."""
         self.hide()
         self._go_on()
-        self._update_quietly(self._late)
-        self._late = []
+        if self._sent is not None:
+            self._sent.finish()
         self._messages.flush()
+        if self._measured is not None:
+            self._measured.stop()
 
     def pending_gradients(self) -> dict[str, Tensor]:
         """Return nothing: the weights that `show` makes have all of them."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the first rank goes on with: its weights, and the gradients of later ranks."""
+        """Return what the ranks go on with beside the weights that `show` makes."""
         if self._saved:
             return dict(self._saved)
-        if not self._late:
-            return {}
-        late = [gradient.wait().cpu().clone() for gradient in self._late]
-        if self._messages.place:
-            return {}
-        hidden = self._hidden
-        weights = [parameter.detach() for parameter in self._parameters] if hidden is None else hidden.weights
-        optimizer = self._optimizer.state_dict() if hidden is None else hidden.optimizer
-        return {
-            "weights": {name: value.cpu().clone() for name, value in zip(self._names, weights, strict=True)},
-            "optimizer": copied(optimizer),
-            "options": self._late[0].options,
-            "late": late,
-        }
+        held = {} if self._sent is None else self._sent.state_dict()
+        if self._measured is not None and self._measured.chosen is not None:
+            held["staleness"] = self._measured.chosen
+        return {"sends": self._part.sends, "ranks": self._messages.ranks, **held} if held else {}
+
+
+def _accumulates(trainer: pl.Trainer) -> bool:
+    schedules = [one for one in trainer.callbacks if isinstance(one, GradientAccumulationScheduler)]  # type: ignore[attr-defined]
+    return trainer.accumulate_grad_batches > 1 or any(one.going_to_accumulate_grad_batches() for one in schedules)

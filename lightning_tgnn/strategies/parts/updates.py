@@ -89,7 +89,7 @@ class MeanUpdates:
             InvalidArgumentError: Gradients that come late would be mixed up.
         """
         parameters = list(task.named_parameters())
-        if "late" in pending:
+        if "sends" in pending:
             rank_zero_info("the checkpoint is of ranks that take turns: its weights have all gradients")
             pending = {}
         if not pending and self._sync is not None and self._sync.is_of(parameters):

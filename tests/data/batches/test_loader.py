@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import fields, is_dataclass
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -145,6 +146,34 @@ def test_the_loader_counts_how_long_its_batches_let_wait(options):
         batches = list(loader)
     # A tick for each batch and for the end, and one for all that was drawn ahead.
     assert loader.waited == len(batches) + 1 + ("presample" in options)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_batches_made_ahead_for_a_gpu_are_pinned_by_the_worker(device, ahead):
+    def pinned(tensor):
+        pinned_by.append(threading.current_thread().name)
+        return tensor.clone()
+
+    pinned_by, data = [], module(prefetch_batches=ahead)
+    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)), lightning_module=None)
+    with mock.patch.object(torch.Tensor, "pin_memory", pinned):
+        batches = list(data.train_dataloader())
+    assert_same_batches(batches, module().train_dataloader())
+    assert bool(pinned_by) == (device == "cuda" and ahead > 0)
+    assert all(name.startswith("prefetch") for name in pinned_by)
+    tensors = [value for part in (batches[0], batches[0].shared) for value in vars(part).values()]
+    each = sum(isinstance(value, torch.Tensor) for value in tensors)
+    assert len(pinned_by) in (0, len(batches) * each)  # all that a batch has
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_batches_made_ahead_for_a_gpu_are_in_pinned_memory():
+    data = module(prefetch_batches=2)
+    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")), lightning_module=None)
+    for batch in data.train_dataloader():
+        assert batch.nodes.is_pinned()
+        assert batch.shared.changed.is_pinned()
 
 
 def test_prefetching_raises_where_the_result_would_have_come():

@@ -1,0 +1,188 @@
+"""Weights and the state of their optimizer as one row of bytes, which ranks send each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from inspect import Parameter, signature
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.strategies.parts.trained_weights import options_of
+
+
+class _Slot(NamedTuple):
+    """A tensor that an optimizer keeps for a parameter."""
+
+    parameter: torch.nn.Parameter
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+
+class FlatState:
+    """Weights, and behind them what an optimizer keeps for them: moments, counts of steps, whatever is a tensor.
+
+    A row has a place for all that the optimizer can keep, whether it is there yet or not, so all rows are of one size.
+    Nothing is rounded: a row holds the bytes of the tensors.
+
+    Args:
+        parameters: The weights.
+        optimizer: Which trains them.
+        device: Where rows are.
+
+    Attributes:
+        size: Bytes of the weights.
+
+    Raises:
+        InvalidArgumentError: The optimizer keeps something else than tensors.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], optimizer: Optimizer, device: torch.device) -> None:
+        self._weights = list(parameters)
+        self._optimizer, self._device = optimizer, device
+        slots = _slots(optimizer)
+        # What is on the host, Adam's counts of a run on a GPU, goes to the device and back as a whole.
+        self._here = [slot for slot in slots if slot.device == device]
+        self._elsewhere = [slot for slot in slots if slot.device != device]
+        self._kept = {
+            parameter: {slot.name for slot in slots if slot.parameter is parameter} for parameter, *_ in slots
+        }
+        self.size = sum(parameter.numel() * parameter.element_size() for parameter in self._weights)
+
+    def weights(self) -> Tensor:
+        """Return the weights, uint8 [size]."""
+        return _bytes(self._weights, self._device)
+
+    def state(self) -> Tensor:
+        """Return what the optimizer keeps, uint8 [n]; with n = 0 for one that keeps nothing.
+
+        Raises:
+            InvalidArgumentError: It keeps something else than in its first step.
+        """
+        known = [bool(self._optimizer.state.get(parameter)) for parameter in self._kept]
+        for parameter, is_known in zip(self._kept, known, strict=True):
+            if is_known and set(self._optimizer.state[parameter]) != self._kept[parameter]:
+                received = sorted(map(str, self._optimizer.state[parameter]))
+                raise InvalidArgumentError(_refused(self._optimizer, "the same state in every step", received))
+        flags = torch.tensor(known, dtype=torch.bool)
+        here = _bytes([self._held(slot) for slot in self._here], self._device)
+        elsewhere = [_bytes([self._held(slot)], torch.device("cpu")) for slot in self._elsewhere]
+        return torch.cat([here, torch.cat([*elsewhere, flags.view(torch.uint8)]).to(self._device)])
+
+    def _held(self, slot: _Slot) -> Tensor:
+        held = self._optimizer.state.get(slot.parameter, {}).get(slot.name)
+        if held is None:
+            return torch.zeros(slot.shape, dtype=slot.dtype, device=slot.device)
+        if (held.shape, held.dtype) != (slot.shape, slot.dtype):
+            received = f"{slot.name} of {list(held.shape)} {held.dtype}"
+            raise InvalidArgumentError(_refused(self._optimizer, "the same state in every step", received))
+        return held
+
+    def empty(self, *, with_state: bool) -> Tensor:
+        """Return a row to receive into: weights, and the state of the optimizer on request."""
+        of_state = sum(slot.bytes for slot in (*self._here, *self._elsewhere)) + len(self._kept)
+        return torch.empty(self.size + with_state * of_state, dtype=torch.uint8, device=self._device)
+
+    @torch.no_grad()
+    def take(self, row: Tensor) -> None:
+        """Take over a row: weights, and the state of the optimizer where it has that as well."""
+        weights, state = row[: self.size], row[self.size :]
+        sizes = [parameter.numel() * parameter.element_size() for parameter in self._weights]
+        for parameter, piece in zip(self._weights, weights.split(sizes), strict=True):
+            parameter.copy_(_tensor(piece, parameter.shape, parameter.dtype))
+        if len(state):
+            self._take_state(state)
+
+    def _take_state(self, state: Tensor) -> None:
+        here = sum(slot.bytes for slot in self._here)
+        elsewhere = state[here:].cpu()
+        known = dict(zip(self._kept, elsewhere[len(elsewhere) - len(self._kept) :].tolist(), strict=True))
+        for parameter, is_known in known.items():
+            if not is_known:
+                self._optimizer.state.pop(parameter, None)
+        for slots, row in ((self._here, state), (self._elsewhere, elsewhere)):
+            begin = 0
+            for slot in slots:
+                piece, begin = row[begin : begin + slot.bytes], begin + slot.bytes
+                if known[slot.parameter]:
+                    value = _tensor(piece, slot.shape, slot.dtype).to(slot.device)
+                    self._optimizer.state[slot.parameter][slot.name] = value
+
+
+def _bytes(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
+    rows = [tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in tensors]
+    return torch.cat([torch.empty(0, dtype=torch.uint8, device=device), *rows])
+
+
+def _tensor(piece: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    return piece.clone().view(dtype).view(shape)  # a copy begins where a type may begin
+
+
+def _slots(optimizer: Optimizer) -> list[_Slot]:
+    """Return what an optimizer keeps for each parameter."""
+    tried = check_steps(optimizer)
+    copies = {
+        copy: parameter
+        for group, of_copies in zip(optimizer.param_groups, tried.param_groups, strict=True)
+        for parameter, copy in zip(group["params"], of_copies["params"], strict=True)
+    }
+    slots = []
+    for copy, kept in tried.state.items():
+        if copy not in copies:
+            raise InvalidArgumentError(_refused(optimizer, "one that keeps its state by parameter", copy))
+        for name, value in kept.items():
+            if not isinstance(value, Tensor):
+                received = f"{name} of type {type(value).__name__}"
+                raise InvalidArgumentError(_refused(optimizer, "one that keeps tensors only", received))
+            slots.append(_Slot(copies[copy], name, value.shape, value.dtype, value.device))
+    return slots
+
+
+def check_steps(optimizer: Optimizer) -> Optimizer:
+    """Return a copy of an optimizer that has made a step with gradients of zero, on weights of its own.
+
+    Raises:
+        InvalidArgumentError: It cannot go with gradients that are there before its step, or it has changed the options
+            of its groups, which are those of a turn.
+    """
+    closure = signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is Parameter.empty:
+        requirement = "one that steps without a closure, where ranks take turns: gradients come from other ranks"
+        name = type(optimizer).__name__
+        raise InvalidArgumentError(refusal("optimizer", requirement, name, "take torch.optim.Adam, or strategy='sven'"))
+    tried = deepcopy(optimizer)
+    vars(tried).update({name: value for name, value in vars(optimizer).items() if name not in vars(tried)})
+    before = options_of(tried)
+    for group in tried.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    type(tried).step(tried)  # of the class: a schedule counts the steps of the optimizer itself
+    for old, new in zip(before, options_of(tried), strict=True):
+        for name, value in new.items():
+            if name not in old or not _same(old[name], value):
+                requirement = "one whose steps leave the options of its groups alone, where ranks take turns"
+                received = f"{type(optimizer).__name__}, which changes {name}"
+                cure = "take torch.optim.Adam, or strategy='sven'"
+                raise InvalidArgumentError(refusal("optimizer", requirement, received, cure))
+    return tried
+
+
+def _same(ours: object, theirs: object) -> bool:
+    if isinstance(ours, Tensor) and isinstance(theirs, Tensor):
+        return torch.equal(ours, theirs)
+    return ours is theirs or ours == theirs
+
+
+def _refused(optimizer: Optimizer, requirement: str, received: object) -> str:
+    where = f"optimizer {type(optimizer).__name__}"
+    return refusal(where, f"{requirement}, where weights travel", received, "set sends='gradients'")

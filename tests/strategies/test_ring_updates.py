@@ -1,0 +1,248 @@
+"""Updates in turn: what they take, what an optimizer's state becomes on its way, and how a staleness is chosen."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+
+from lightning_tgnn import CDFGNNStrategy, DepCacheStrategy, PipeTGLStrategy, SvenStrategy
+from lightning_tgnn.algorithms.schedules import RoundRobin
+from lightning_tgnn.algorithms.schedules.programs import programs
+from lightning_tgnn.algorithms.schedules.simulator import simulate
+from lightning_tgnn.algorithms.schedules.validator import faults
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst, WholeStep
+from lightning_tgnn.strategies.parts.flat_state import FlatState
+from lightning_tgnn.strategies.parts.measured_staleness import costs_of
+from lightning_tgnn.strategies.parts.sent_weights import SentWeights
+from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights, options_of
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import Plan, RankLayout, batches_at_once
+
+SENDS = ("gradients", "weights_and_moments", "weights")
+
+
+def messages(ranks):
+    return SimpleNamespace(ranks=ranks, place=0, waited=0.0, device=torch.device("cpu"))
+
+
+def opened(ranks, sends="gradients", staleness=None, order=None):
+    stages = partial((order or TargetsFirst()).stages, HostMemory())
+    run = SimpleNamespace(messages=lambda family: messages(ranks), layout=RankLayout.of(ranks), stages=stages)
+    return RingUpdates(sends, staleness).open(run)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sends": "moments"}, "sends must be one of 'gradients', 'weights', 'weights_and_moments', got 'moments'"),
+        ({"staleness": -1}, "staleness must be an integer of at least 0, got -1; leave it out for M - 1 on M ranks"),
+        ({"staleness": 0.5}, "staleness must be an integer"),
+        ({"staleness": True}, "staleness must be an integer"),
+        ({"staleness": "largest"}, "staleness must be an integer.*or set 'smallest'"),
+        ({"sends": "weights", "staleness": 0}, "staleness must be left out where weights travel: .*M - 1 batches late"),
+        ({"sends": "weights_and_moments", "staleness": "smallest"}, "leave it out, or set sends='gradients'"),
+    ],
+)
+@pytest.mark.parametrize("made", [RingUpdates, PipeTGLStrategy])
+def test_arguments_are_refused_at_once(made, options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        made(**options)
+
+
+def test_a_staleness_of_a_longer_pipeline_is_refused():
+    with pytest.raises(InvalidArgumentError, match="staleness must be at most 2 on 3 ranks, got 3; take more ranks"):
+        opened(3, staleness=3)
+    assert [opened(3, staleness=staleness).delay for staleness in (0, 2, None, "smallest")] == [0, 2, 2, 2]
+
+
+def test_an_order_that_cannot_be_simulated_has_no_smallest_staleness():
+    with pytest.raises(InvalidArgumentError, match=r"order must be a part that says its stages.*got 'WholeStep'"):
+        opened(3, staleness="smallest", order=WholeStep())
+
+
+@pytest.mark.parametrize("staleness", [0, "smallest", 2, None])
+@pytest.mark.parametrize("windows", [{"accumulate_grad_batches": 2}, {"callbacks": {3: 4}}, {"callbacks": {3: 1}}, {}])
+def test_a_staleness_of_its_own_does_not_go_with_accumulation(staleness, windows):
+    callbacks = [GradientAccumulationScheduler(dict(windows["callbacks"]))] if "callbacks" in windows else []
+    trainer = SimpleNamespace(
+        state=SimpleNamespace(fn="fit"),
+        precision="32-true",
+        lightning_module=SimpleNamespace(automatic_optimization=True),
+        accumulate_grad_batches=windows.get("accumulate_grad_batches", 1),
+        callbacks=callbacks,
+    )
+    updates = opened(3, staleness=staleness)
+    if staleness in (0, "smallest") and windows in ({"accumulate_grad_batches": 2}, {"callbacks": {3: 4}}):
+        with pytest.raises(InvalidArgumentError, match=f"staleness must be left out .* accumulated.*got {staleness!r}"):
+            updates.check(trainer)
+    else:
+        updates.check(trainer)
+
+
+class Counts(torch.optim.SGD):
+    """Keeps a number that is no tensor."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["step"] = self.state[parameter].get("step", 0) + 1
+        return super().step(closure)
+
+
+class OfItsOwn(torch.optim.SGD):
+    """Keeps something for no parameter."""
+
+    def step(self, closure=None):
+        self.state["all"]["norm"] = torch.ones(1)
+        return super().step(closure)
+
+
+class InGroups(torch.optim.SGD):
+    """Keeps its state among the options of its groups."""
+
+    def step(self, closure=None):
+        self.param_groups[0]["k"] = self.param_groups[0].get("k", 0) + 1
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused_by", "message"),
+    [
+        (torch.optim.LBFGS, SENDS, "optimizer must be one that steps without a closure.*got 'LBFGS'"),
+        (InGroups, SENDS, "optimizer must be one whose steps leave the options of its groups alone.*changes k"),
+        (Counts, SENDS[1:], "optimizer Counts must be one that keeps tensors only.*step of type int'; set sends"),
+        (OfItsOwn, SENDS[1:], "optimizer OfItsOwn must be one that keeps its state by parameter.*got 'all'"),
+        (torch.optim.SGD, (), ""),
+    ],
+)
+@pytest.mark.parametrize("sends", SENDS)
+def test_an_optimizer_that_cannot_go_is_refused_and_left_as_it_was(kind, refused_by, message, sends):
+    task = torch.nn.Linear(2, 2)
+    optimizer = kind(task.parameters(), lr=0.1)
+    before = options_of(optimizer), task.weight.detach().clone()
+    updates = opened(2, sends)
+    updates._trained = TrainedWeights(task)
+    if sends in refused_by:
+        with pytest.raises(InvalidArgumentError, match=message):
+            updates.check_optimizers([optimizer])
+    else:
+        updates.check_optimizers([optimizer])
+    assert (options_of(optimizer), dict(optimizer.state)) == (before[0], {})
+    assert torch.equal(task.weight, before[1])
+    assert task.weight.grad is None
+    opened(1, sends).check_optimizers([optimizer])  # one rank takes all
+
+
+def test_several_optimizers_are_refused():
+    parameters = [torch.nn.Parameter(torch.ones(2))]
+    with pytest.raises(InvalidArgumentError, match="optimizers must be one, where ranks take turns, got 2"):
+        opened(2).check_optimizers([torch.optim.SGD(parameters), torch.optim.SGD(parameters)])
+
+
+MIXED = {"a": torch.float32, "b": torch.bfloat16, "c": torch.float64}
+
+
+def mixed(seed):
+    generator = torch.Generator().manual_seed(seed)
+    values = [torch.randn(3, 2, generator=generator).t().to(dtype) for dtype in MIXED.values()]
+    return [torch.nn.Parameter(value) for value in values]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad, torch.optim.ASGD])
+def test_a_row_holds_every_bit_of_weights_and_state(kind):
+    ours, theirs = mixed(1), mixed(2)
+    optimizer, other = kind(ours, lr=0.1), kind(theirs, lr=0.1)
+    for _ in range(3):
+        for parameter in ours[:2]:  # the last one has no gradient yet
+            parameter.grad = torch.rand_like(parameter)
+        optimizer.step()
+    for parameter in theirs:
+        parameter.grad = torch.rand_like(parameter)
+    other.step()
+    flat, into = (FlatState(*pair, torch.device("cpu")) for pair in ((ours, optimizer), (theirs, other)))
+    row = torch.cat([flat.weights(), flat.state()])
+    assert row.shape == into.empty(with_state=True).shape
+    into.take(row)
+    for parameter, copy in zip(ours, theirs, strict=True):
+        assert torch.equal(copy, parameter)
+        assert {*other.state[copy]} == {*optimizer.state[parameter]}
+        for name, value in optimizer.state[parameter].items():
+            assert torch.equal(other.state[copy][name], value), name
+            assert other.state[copy][name].dtype == value.dtype
+    weights = flat.weights() + 0
+    into.take(torch.zeros_like(weights))
+    assert all(not parameter.any() for parameter in theirs)
+    assert torch.equal(into.state(), flat.state())  # weights alone leave the state
+
+
+def test_state_that_changes_its_shape_is_refused():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.5)
+    flat = FlatState([parameter], optimizer, torch.device("cpu"))
+    optimizer.state[parameter]["momentum_buffer"] = torch.ones(5)
+    with pytest.raises(InvalidArgumentError, match=r"must be the same state in every step.*momentum_buffer of \[5\]"):
+        flat.state()
+    optimizer.state[parameter]["more"] = torch.ones(3)
+    with pytest.raises(InvalidArgumentError, match=r"the same state in every step.*got \['momentum_buffer', 'more'\]"):
+        flat.state()
+
+
+def test_a_checkpoint_of_an_optimizer_that_keeps_something_else_is_refused():
+    task = torch.nn.Linear(2, 2)
+    given = TrainedWeights(task), messages(2)
+    sent = SentWeights(*given, torch.optim.SGD(task.parameters(), lr=0.1, momentum=0.5), "weights")
+    with pytest.raises(CheckpointError, match="optimizer must be one that keeps what is in the checkpoint"):
+        sent.load_state_dict({"held": torch.zeros(2, 24, dtype=torch.uint8)})
+
+
+def test_options_that_are_tensors_are_those_of_their_own_step():
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(0.1))
+    held = options_of(optimizer)
+    optimizer.param_groups[0]["lr"].fill_(7.0)  # as a schedule does
+    assert held[0]["lr"] == pytest.approx(0.1)
+
+
+PLANS = [(sends, None) for sends in SENDS] + [("gradients", staleness) for staleness in (0, 1, 3, "smallest")]
+
+
+@pytest.mark.parametrize("order", [TargetsFirst(), InOrder()])
+@pytest.mark.parametrize(("sends", "staleness"), PLANS)
+def test_plans_are_free_of_faults(sends, staleness, order):
+    plan = Plan(RankLayout.of(4), RoundRobin(), HostMemory(), order, RingUpdates(sends, staleness))
+    outline = plan.outline()
+    assert faults(programs(outline, ranks=4, turns=3), outline, ranks=4) == []
+    assert outline.staleness == (staleness if isinstance(staleness, int) else 3)
+    assert outline.hands_weights == (sends != "gradients")
+
+
+def test_costs_are_those_of_a_turn_and_of_one_update():
+    outline = Plan(RankLayout.of(4), RoundRobin(), HostMemory(), TargetsFirst(), RingUpdates()).outline()
+    seconds = {"other": 1.0, "sample": 2.0, "wait": 50.0, "fetch": 3.0, "step": 8.0, "embed": 10.0, "a user's": 4.0}
+    costs = costs_of(seconds, turns=10, ranks=4, sent=1000, outline=outline)
+    assert costs.seconds == pytest.approx({"other": 0.3, "fetch": 0.3, "embed": 1.0, "step": 0.2})
+    assert costs.sent == {"gradients": 1000.0}
+    assert simulate(outline, RankLayout.of(4), costs, turns=20).period == pytest.approx(0.3 + 0.3 + 1.0 + 4 * 0.2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "count"),
+    [
+        (lambda: PipeTGLStrategy(), 4),
+        (lambda: PipeTGLStrategy(staleness="smallest"), 4),
+        (lambda: PipeTGLStrategy(sends="weights"), 4),
+        (lambda: PipeTGLStrategy(staleness=1), 2),
+        (lambda: PipeTGLStrategy(staleness=0), 1),
+        (lambda: SvenStrategy(), 4),
+        (lambda: DepCacheStrategy(), 4),
+        (lambda: CDFGNNStrategy(), 1),  # all work on one graph
+    ],
+)
+def test_batches_that_are_trained_at_once(strategy, count, monkeypatch):
+    monkeypatch.setattr(PlanRunner, "world_size", 4)
+    made = strategy()
+    made._lightning_module = SimpleNamespace(trainer=None)
+    assert batches_at_once(made) == count
+    assert batches_at_once(SimpleNamespace(world_size=3)) == 3
