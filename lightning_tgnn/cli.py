@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,6 +46,9 @@ class TGNNCommand(ResumingCLI):
     """LightningCLI with our defaults. A task or DataModule of your own is given by its ``class_path``."""
 
     def __init__(self, args: ArgsType = None) -> None:
+        # A parser takes long to build. A file of settings before the subcommand may have some for each.
+        words = sys.argv[1:] if args is None else args
+        self._asked = self.subcommands().keys() & (words[:1] if isinstance(words, list) else [])
         super().__init__(
             model_class=pl.LightningModule,
             datamodule_class=pl.LightningDataModule,
@@ -72,6 +76,8 @@ class TGNNCommand(ResumingCLI):
         parser.set_defaults(_DEFAULTS)
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        if self._asked and subcommand not in self._asked:
+            return self.init_parser(**kwargs)
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand == "fit":
             parser.add_argument(

@@ -31,21 +31,8 @@ class ProcessGroups:
     def __init__(self, layout: RankLayout, rank: int, timeout: timedelta | None = None) -> None:
         self.layout = layout
         self._rank, self._timeout = rank, timeout
-        self._on_hosts: dict[tuple[str, str], dist.ProcessGroup | None] = {}
-        self._own: dict[str, dist.ProcessGroup] = {}
-        if layout.ranks == 1:
-            return
-        world = dist.group.WORLD
-        assert world is not None
-        made = _made.setdefault(world, {})
-        for family, groups in layout.families.items():
-            for ranks in (group for group in groups if len(group) > 1):
-                key = family, ranks, timeout
-                if key not in made:
-                    made[key] = dist.new_group(list(ranks), timeout=timeout)
-                group = made[key]
-                if rank in ranks:
-                    self._own[family] = group
+        own = {family: self._make(family) for family in layout.families}
+        self._own = {family: group for family, group in own.items() if group is not None}
 
     def of(self, family: str) -> dist.ProcessGroup | None:
         """Return this rank's group of a family; None where it is alone.
@@ -70,10 +57,23 @@ class ProcessGroups:
             InvalidArgumentError: There is no such family.
         """
         self.layout.group_of(family, 0)
-        if (family, way) not in self._on_hosts:
-            self._on_hosts[family, way] = None
-            for ranks in self.layout.families[family] if self.layout.ranks > 1 else ():
-                group = dist.new_group(list(ranks), timeout=self._timeout, backend="gloo")
-                if self._rank in ranks:
-                    self._on_hosts[family, way] = group
-        return self._on_hosts[family, way]
+        return self._make(family, way, "gloo")
+
+    def forget(self) -> None:
+        """Have later runs make groups of their own: this one has broken off, and what it has sent may still arrive."""
+        if dist.is_available() and dist.is_initialized() and dist.group.WORLD is not None:
+            _made.pop(dist.group.WORLD, None)
+
+    def _make(self, family: str, *kind: str) -> dist.ProcessGroup | None:
+        """Make the groups of a family, of a further kind: a way and its backend; return that of this rank."""
+        if self.layout.ranks == 1:
+            return None
+        world, own = dist.group.WORLD, None
+        assert world is not None
+        made = _made.setdefault(world, {})
+        for ranks in self.layout.families[family]:
+            key = family, ranks, self._timeout, *kind
+            if key not in made:
+                made[key] = dist.new_group(list(ranks), timeout=self._timeout, backend=kind[1] if kind else None)
+            own = made[key] if self._rank in ranks else own
+        return own

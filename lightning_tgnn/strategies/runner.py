@@ -284,6 +284,9 @@ class PlanRunner(SupervisedStrategy):
         self._saved = {}  # of a checkpoint that was tested; the next fit must not apply its gradients
         if self._state is not None:
             self._state.take_back()
+        task = self.lightning_module
+        if self._groups is not None and task is not None and task.trainer.interrupted:
+            self._groups.forget()
         super().teardown()
 
 

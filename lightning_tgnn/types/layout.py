@@ -105,4 +105,5 @@ def families_of(ranks: int, copies: int = 1) -> dict[str, Groups]:
         raise InvalidArgumentError(refusal("groups", f"a divisor of the {ranks} ranks", copies, cure))
     size = ranks // copies
     sharing = tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
-    return {STATE: sharing, GRADIENTS: everybody(ranks), COPIES: tuple(zip(*sharing, strict=True))}
+    across = tuple(zip(*sharing, strict=True)) if copies > 1 else ()
+    return {STATE: sharing, GRADIENTS: everybody(ranks), COPIES: across}

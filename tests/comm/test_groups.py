@@ -32,7 +32,7 @@ def made_by(layout, rank, timeout=None, world=None):
     """Return the groups of a rank, and what it has asked torch for."""
     asked = []
 
-    def new_group(ranks, timeout):
+    def new_group(ranks, timeout, backend=None):
         asked.append((tuple(ranks), timeout))
         return len(asked) - 1, tuple(ranks)
 
@@ -78,3 +78,22 @@ def test_groups_of_an_earlier_run_are_taken_again_as_long_as_the_default_one_liv
     assert all(again.of(family) is first.of(family) for family in layout.families)
     assert len(made_by(layout, 0, timedelta(seconds=9), world)[1]) == 2  # a group has the timeout that it was made with
     assert len(made_by(layout, 0)[1]) == 2
+
+
+def test_groups_of_a_run_that_broke_off_are_not_taken_again():
+    world, layout, asked = World(), RankLayout.of(2, families={"state": everybody(2)}), []
+
+    def new_group(ranks, timeout, backend=None):
+        asked.append(backend)
+        return len(asked)
+
+    default = SimpleNamespace(WORLD=world)
+    always = {"is_available": lambda: True, "is_initialized": lambda: True}
+    with mock.patch.multiple(groups.dist, new_group=new_group, group=default, **always):
+        first = ProcessGroups(layout, 0)
+        assert (first.of("state"), first.on_hosts("state", "rows"), first.on_hosts("state", "words")) == (1, 2, 3)
+        again = ProcessGroups(layout, 0)
+        assert (again.of("state"), again.on_hosts("state", "rows"), again.on_hosts("state", "words")) == (1, 2, 3)
+        assert asked == [None, "gloo", "gloo"]
+        again.forget()
+        assert (ProcessGroups(layout, 0).of("state"), again.on_hosts("state", "rows")) == (4, 5)

@@ -3,10 +3,9 @@
 import io
 import os
 import re
-import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
+from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from rich.console import Console
 
@@ -27,6 +27,7 @@ from lightning_tgnn.commands.report.run_log import read_run
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.data import generate_graph
 from tests.data.example_streams import random_store
+from tests.multiprocess.ranks import run_commands
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -81,31 +82,14 @@ def test_a_recipe_trains_in_two_processes(tmp_path):
     check_what_fit_left(done.stdout)
 
 
-def test_a_graph_recipe_trains_in_two_processes_with_a_bar():
+def test_a_graph_recipe_trains_in_two_processes_with_a_bar(tmp_path):
     recipe, graph = (
         f"--config={ROOT / 'recipes/cdfgnn_synthetic.yaml'}",
         "--data.synthetic={num_nodes: 100, num_edges: 500}",
     )
     limits = ["--trainer.devices=2", "--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=1"]
-    command = [
-        Path(sys.executable).parent / "lightning-tgnn",
-        "fit",
-        recipe,
-        graph,
-        *limits,
-        "--trainer.accelerator=cpu",
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    # A group of its own: where the ranks wait for each other for ever, both have to end.
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    ) as run:
-        try:
-            printed, errors = run.communicate(timeout=120)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(run.pid, signal.SIGKILL)
-    assert run.returncode == 0, errors
+    words = ["fit", recipe, graph, *limits, "--trainer.accelerator=cpu"]
+    printed, _ = run_commands(tmp_path, words, timeout=120)
     assert "val accuracy" in printed
     check_what_fit_left(printed, figures=2)
 
@@ -192,20 +176,7 @@ def test_a_checkpoint_goes_through_all_subcommands(tmp_path, capsys):
     assert resumed.config.fit.model.init_args.memory_dim == 8
 
 
-HELP = """
-import sys
-from lightning_tgnn.__main__ import main
-
-for words in {asked}:
-    try:
-        main(words)
-    except SystemExit as stopped:
-        assert not stopped.code, words
-    print(end="\\f")
-"""
-
-
-def test_help_helps():
+def test_help_helps(capsys):
     expected = {
         "--help": [
             "lightning-tgnn fit --config",
@@ -218,13 +189,32 @@ def test_help_helps():
         "fit --model.help LinkPrediction": ["--model.memory_dim", "Width of the node memory"],
         "fit --data.help TemporalDataModule": ["--data.held_out_nodes", "Events per rank and step"],
     }
-    # One process for all: an import takes seconds.
-    program = [sys.executable, "-c", HELP.format(asked=[words.split() for words in expected])]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    for printed, texts in zip(done.stdout.split("\f"), [*expected.values(), []], strict=True):
+    for words, texts in expected.items():
+        with nullcontext() if words == "--help" else pytest.raises(SystemExit, match=r"^(0|None)$"):
+            main(words.split())
+        printed = capsys.readouterr().out
         for text in texts:
             assert text in printed, printed
+
+
+def test_only_the_parser_of_the_subcommand_is_built(monkeypatch, capsys):
+    built = []
+    prepare = LightningCLI._prepare_subcommand_parser
+    monkeypatch.setattr(
+        LightningCLI,
+        "_prepare_subcommand_parser",
+        lambda self, kind, name, **options: (built.append(name), prepare(self, kind, name, **options))[1],
+    )
+    with pytest.raises(SystemExit):
+        TGNNCommand(["validate", "--trainer.max_epochs=none"])
+    assert built == ["validate"]
+    built.clear()
+    Path("all.yaml").write_text("fit: {trainer: {max_epochs: 3}}\nvalidate: {trainer: {limit_val_batches: 7}}\n")
+    with pytest.raises(SystemExit) as stopped:
+        TGNNCommand(["--config=all.yaml", "validate", "--print_config"])
+    assert stopped.value.code == 0
+    assert built == ["fit", "validate", "test"]
+    assert yaml.safe_load(capsys.readouterr().out)["trainer"]["limit_val_batches"] == 7
 
 
 def test_print_config_is_a_recipe(capsys):

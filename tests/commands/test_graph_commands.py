@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +22,7 @@ from lightning_tgnn.commands.shared.kinds import kind_of
 from lightning_tgnn.data import generate_graph, read_events
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from tests.data.example_streams import random_store
-from tests.multiprocess.ranks import free_port
+from tests.multiprocess.ranks import run_commands
 
 DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 SYNTHETIC = ["--kind=graph", "--synthetic.num_nodes=100", "--synthetic.num_edges=400"]
@@ -182,12 +181,7 @@ def test_bench_measures_two_processes(tmp_path):
     strategies = ["cdfgnn:cache=false:bits=none", "cdfgnn:bits=none:threshold=0.2", "cdfgnn:cache=false", "cdfgnn"]
     limits = [f"--epochs={epochs}", "--warmup=2", "--rounds=2", "--devices=2", "--accelerator=cpu"]
     options = [f"--output={tmp_path}", f"--source={source}", f"--hidden_dim={WIDTH}", "--seed=3", *limits]
-    command = [Path(sys.executable).parent / "lightning-tgnn", "bench", f"--strategies={','.join(strategies)}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, timeout=200, env=environment, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+    said = run_commands(tmp_path, ["bench", f"--strategies={','.join(strategies)}", *options])
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["kind"], found["ranks"], found["epochs"], found["task"]["dropout"]) == ("graph", 2, epochs, 0.0)
     assert list(found["strategies"]) == strategies
@@ -198,7 +192,7 @@ def test_bench_measures_two_processes(tmp_path):
     for name, figures in found["strategies"].items():
         head = name.partition(":")[0]
         row = rf"{head}[^│]* +│ +{figures['seconds_per_epoch']:.4f} │ +{figures['bytes_per_epoch']:,.0f} │"
-        assert re.search(row, done.stdout), done.stdout
+        assert re.search(row, said[0]), said
         assert figures["seconds_per_epoch"] == max(figures["seconds_per_epoch_of_rounds"]) > 0
         assert len(figures["seconds_per_epoch_of_rounds"]) == 2
         assert figures["rows_possible"] % (2 * mirrors * epochs) == 0  # they travel to the master and back
@@ -234,23 +228,7 @@ def trained_alone(source, epochs):
 def test_bench_measures_two_hosts(tmp_path):
     limits = ["--epochs=3", "--warmup=1", "--rounds=1", "--model=gat", "--hidden_dim=4", "--accelerator=cpu"]
     options = [f"--output={tmp_path}", "--strategies=cdfgnn", "--dropout=0.1", *SYNTHETIC, *limits]
-    launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
-    launcher += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=bench", "--local-addr=127.0.0.1"]
-    program = ["--no-python", Path(sys.executable).parent / "lightning-tgnn"]
-    command = [sys.executable, *launcher, *program, "bench", *options]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    outputs = [tmp_path / "first.txt", tmp_path / "second.txt"]
-    started = []
-    try:
-        for output in outputs:
-            with output.open("w") as file:
-                started.append(subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=tmp_path))
-        codes = [process.wait(timeout=200) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    said = [output.read_text() for output in outputs]
-    assert codes == [0, 0], said
+    said = run_commands(tmp_path, ["bench", *options], hosts=2)
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["ranks"], found["hosts"], found["task"]["model"]) == (2, 2, "gat")
     assert found["strategies"]["cdfgnn"]["bytes_per_epoch"] > 0

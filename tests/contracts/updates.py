@@ -381,6 +381,9 @@ def on_rank(rank, ranks):
 
 
 def open_rank(name, case, groups, rank, count):
+    def way(to_all):
+        return Messages(tuple(range(count)) if to_all else (rank,), rank, groups.of(str(count)) if to_all else None)
+
     run = Run(
         layout=RankLayout.of(count),
         schedule=DataParallel(),
@@ -391,7 +394,7 @@ def open_rank(name, case, groups, rank, count):
         exchange=Exchange(),
         group_of={"gradients": groups.of(str(count))}.get,
         broadcast=lambda value: value,
-        messages=lambda family: Messages(tuple(range(count)), rank, groups.of(str(count))),
+        messages=lambda family, of_copy=False: way(family == "gradients"),
         host_messages=lambda family, way: Messages(tuple(range(count)), rank, groups.of(str(count))),
         send_gradients=lambda: None,
     )

@@ -35,7 +35,7 @@ TARGETS = [
 ]
 
 
-@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.timeout(2 * SECONDS + 300)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_only_what_is_right_is_accepted_and_only_our_own_exceptions_come_out(target, tmp_path, capsys):
     logging.disable(logging.INFO)

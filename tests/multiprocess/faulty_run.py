@@ -23,7 +23,7 @@ from lightning_tgnn.__main__ import main as command
 from lightning_tgnn.comm import Exchange, Messages, failure
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
-from tests.multiprocess.training import build
+from tests.multiprocess.training import QuietLinks, build
 
 # All ranks are here: who is gone shows sooner than on machines far apart.
 failure._ROLL_CALL_SECONDS, failure._ANSWER_SECONDS = 2.0, 0.25
@@ -77,7 +77,7 @@ def trainer(folder, strategy, callbacks, **options):
 
 
 def sven(folder):
-    data, task = build("tgn", 8, task_class=LinkPrediction)
+    data, task = build("tgn", 8, task_class=QuietLinks)
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
     strategy = SvenStrategy(partition="interval", micro_batches=2, timeout=timedelta(seconds=20))
     runner, resume = trainer(folder, strategy, [keep], max_epochs=4)
@@ -86,7 +86,7 @@ def sven(folder):
 
 
 def pipetgl(folder, **options):
-    data, task = build("tgn", 8, task_class=LinkPrediction)
+    data, task = build("tgn", 8, task_class=QuietLinks)
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
     runner, resume = trainer(folder, PipeTGLStrategy(timeout=timedelta(seconds=20), **options), [keep], max_epochs=4)
     runner.fit(task, datamodule=data, ckpt_path=resume)

@@ -22,7 +22,7 @@ def free_port():
 def _context():
     """Processes are forked from one that has imported everything and done nothing: an import takes seconds of each."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_tgnn", "numba", "tests.conftest", "tests.multiprocess.training"])
+    context.set_forkserver_preload(["tests.conftest", "tests.multiprocess.preloaded"])
     return context
 
 
@@ -80,6 +80,31 @@ def _printing(pipe, environment, function, arguments):
     os.environ.update(environment)
     torch.set_num_threads(1)
     function(*arguments)
+
+
+def run_commands(folder, words, hosts=1, timeout=200):
+    """Return what each of two ranks of ``lightning-tgnn`` prints, in a folder, as if torchrun had started them."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    shared |= {"TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": str(2 // hosts)}
+    started, deadline = [], time.monotonic() + timeout
+    try:
+        for rank in range(2):
+            group, local = (rank, 0) if hosts == 2 else (0, rank)
+            own = shared | {"RANK": str(rank), "LOCAL_RANK": str(local), "GROUP_RANK": str(group)}
+            started.append(Started(_command, (folder, words), own, folder / f"{rank}.pipe"))
+        codes, printed = zip(*[process.finish(deadline) for process in started], strict=True)
+    finally:  # where ranks wait for each other for ever, both have to end
+        for process in started:
+            process.kill()
+    assert codes == (0, 0), printed
+    return printed
+
+
+def _command(folder, words):
+    from lightning_tgnn.__main__ import main
+
+    os.chdir(folder)
+    main(words)
 
 
 def run_ranks(function, ranks, *arguments, timeout=120):

@@ -25,11 +25,15 @@ class Record(Callback):
 
 
 class Quiet:
-    """A task whose figures of training nobody asks for: Lightning's keeping of them takes a third of a small step."""
+    """A task whose figures of training nobody asks for: Lightning's keeping of them takes a third of a small step.
+
+    Those of an evaluation are as this rank has them. They have to be equal on all ranks already; their means would hide
+    where they are not, and take two collectives each.
+    """
 
     def log(self, name, *arguments, **options):
         if not name.startswith("train/"):
-            super().log(name, *arguments, **options)
+            super().log(name, *arguments, **options | {"sync_dist": False})
 
 
 class QuietLinks(Quiet, LinkPrediction):

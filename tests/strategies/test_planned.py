@@ -10,13 +10,14 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
-from lightning_tgnn import LinkPrediction, SvenStrategy, TemporalDataModule
+from lightning_tgnn import LinkPrediction, PipeTGLStrategy, SvenStrategy, TemporalDataModule
 from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts import (
     HostMemory,
+    HostShards,
     InOrder,
     MeanGradients,
     Pipelined,
@@ -214,10 +215,11 @@ def test_what_was_refused_for_its_optimizers_can_be_put_right():
 
 
 @pytest.mark.parametrize("order", [TargetsFirst(), InOrder()], ids=lambda order: type(order).__name__)
+@pytest.mark.parametrize("store", [HostMemory(), HostShards(), HostShards(pass_on=False)], ids=str)
 @pytest.mark.parametrize("ranks", range(1, 6))
-def test_a_pipeline_needs_no_process_to_be_proved(order, ranks):
+def test_a_pipeline_needs_no_process_to_be_proved(order, store, ranks):
     """No rank waits for ever, every batch reads what all before have written, and updates come in their order."""
-    outline = Plan(RankLayout.of(ranks), RoundRobin(), HostMemory(), order, RingUpdates()).outline("a pipeline")
+    outline = Plan(RankLayout.of(ranks), RoundRobin(), store, order, RingUpdates()).outline("a pipeline")
     assert faults(programs(outline, ranks, 9), outline, ranks) == []
     assert outline.staleness == ranks - 1
 
@@ -225,6 +227,11 @@ def test_a_pipeline_needs_no_process_to_be_proved(order, ranks):
 def test_what_does_not_go_with_ranks_that_take_turns_is_refused():
     pipeline = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": RingUpdates()}
     PlannedStrategy(**pipeline)
+    PlannedStrategy(**(pipeline | {"store": HostShards()}))
+    with pytest.raises(InvalidArgumentError, match="none of them offers pieces"):
+        PlannedStrategy(**(pipeline | {"store": HostShards(), "order": Pipelined()}))
+    with pytest.raises(InvalidArgumentError, match=r"store must be one that fits DataParallel.*offers pipeline"):
+        PlannedStrategy(**(OF_EVENTS | {"store": HostShards(), "order": InOrder()}))
     for part, message in {
         Sharded("range"): "store must be one that fits RoundRobin, .*: none of them offers shared batches",
         InOrder(): None,
@@ -243,3 +250,25 @@ def test_ranks_on_several_machines_share_no_memory():
         InvalidArgumentError, match=r"num_nodes must be ranks on one machine.*got 'ranks on 2 machines'"
     ):
         HostMemory().open(SimpleNamespace(layout=layout, rank=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"store": "shared"}, "store must be one of 'host', 'sharded', got 'shared'"),
+        ({"partition": "range"}, "partition must be left out with store='host', got 'range'; leave it out, or set st"),
+    ],
+)
+def test_where_a_pipeline_keeps_its_rows_is_one_of_two(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        PipeTGLStrategy(**options)
+
+
+def test_shards_of_a_pipeline_may_be_on_several_machines():
+    strategy = PipeTGLStrategy(store="sharded", partition="range", pass_on=False)
+    pl.Trainer(strategy=strategy, accelerator="cpu", devices=1, num_nodes=2, logger=False)
+    store = strategy.plan(None, None).store
+    assert isinstance(store, HostShards)
+    assert (store.partition, store.pass_on) == ("range", False)
+    layout = RankLayout((0, 0, 1), {"state": ((0, 1, 2),)})
+    store.open(SimpleNamespace(layout=layout, rank=0))

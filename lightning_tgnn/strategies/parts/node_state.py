@@ -155,11 +155,11 @@ class HostShards(StorePart):
 
     def store(self, run: Run, task: NodeStateTask[object]) -> PipelinedShards:
         """Return the store of this rank."""
-        spec, ranks = task.state_spec, len(run.layout.group_of("state", run.rank))
+        spec, ranks = task.state_spec, len(run.layout.group_of(STATE, run.rank))
         return PipelinedShards(
             spec,
             choose_partition(self.partition, spec.num_nodes, ranks, run.trainer, run.broadcast),
-            lambda way: run.host_messages("state", way),
+            lambda way: run.host_messages(STATE, way),
             passes_on=self.pass_on,
             omit_own_half=self.omit_own_half,
             edge_features=_features(run) if self.features_by_event else None,
