@@ -200,8 +200,11 @@ class PiecewiseStore(StateStore, Protocol):
 
 
 @runtime_checkable
-class PipelineStore(StateStore, Protocol):
-    """A store that the batches of a pipeline change one after the other, each on a rank of its own."""
+class PipelineStore(Protocol):
+    """A store whose rows the batches of a pipeline change one after the other, each on a rank of its own.
+
+    Its members are those of `StateStore`, and these.
+    """
 
     def read_ahead(self, nodes: Tensor, around: Surroundings | None) -> FetchHandle:
         """Start to read the rows of a batch, those that the batch before leaves alone before it has written.

@@ -150,7 +150,7 @@ class WeightUpdates(Protocol):
         ...
 
     def check_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Refuse optimizers that cannot go with these updates.
+        """Refuse optimizers that cannot go with these updates, and take note of the others; called after `attach`.
 
         Raises:
             InvalidArgumentError: They are such.

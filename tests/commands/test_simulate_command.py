@@ -38,13 +38,13 @@ def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
 
 
 def test_figures_are_those_of_the_simulator(tmp_path, capsys):
-    options = ["--strategy=depcache,pipetgl:direct=false", "--ranks=4", "--hosts=2", "--turns=10", "--link=100:2"]
+    options = ["--strategy=depcache,pipetgl:pass_on=false", "--ranks=4", "--hosts=2", "--turns=10", "--link=100:2"]
     found = figures(tmp_path, capsys, *options, f"--stages={GIVEN}", "--local_link=8000:0.5", "--batch_size=200")
     links = {"between": read_link("", "100:2"), "within": read_link("", "8000:0.5")}
     layout, order = RankLayout.of(4, per_host=2), in_order()
     outlines = [
         data_parallel("depcache", order, mean_gradients(order), delay=0),
-        PipeTGLOutline(direct=False).of(4),
+        PipeTGLOutline(pass_on=False).of(4),
     ]
     assert found["batch_size"] == 200
     for forecast, outline in zip(found["forecasts"], outlines, strict=True):
@@ -59,7 +59,7 @@ def test_figures_are_those_of_the_simulator(tmp_path, capsys):
 
 
 def test_bytes_follow_from_what_is_given():
-    given, plan = read_costs(GIVEN), SimulatedPlan.of("pipetgl:travelling=weights_and_moments:repeated=0.25")
+    given, plan = read_costs(GIVEN), SimulatedPlan.of("pipetgl:sends=weights_and_moments:repeated=0.25")
     costs = given.of(plan, plan.outline(4), 4, Costs({}).links)
     assert costs.sent == {"hand": 0.25 * SENT["updates"], "weights": 3 * SENT["gradients"]}
     sven = SimulatedPlan.of("sven")
@@ -94,7 +94,7 @@ def test_files_and_runs_are_read(tmp_path):
 
 def test_a_staleness_is_found(tmp_path, capsys):
     given = "{seconds: {targets: 0.002, backward: 0.008}}"
-    options = ["--strategy=pipetgl:staleness=smallest:targets=0:direct=false,sven:staleness=smallest", "--ranks=8"]
+    options = ["--strategy=pipetgl:staleness=smallest:targets=0:pass_on=false,sven:staleness=smallest", "--ranks=8"]
     found = figures(tmp_path, capsys, *options, f"--stages={given}", "--local_link=1000000:0")["forecasts"]
     assert [forecast["staleness"] for forecast in found] == [4, 0]
 
@@ -123,9 +123,9 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--strategy=sven:micro_batches=0"], "micro_batches must be an integer of at least 1, got 0"),
         (["--strategy=sven:staleness=2"], "staleness must be 0 or 1, got 2; 1 applies gradients a turn late"),
         (["--strategy=sven:staleness=often"], "staleness must be an integer of at least 0, got 'often'"),
-        (["--strategy=pipetgl:direct=3"], "direct of pipetgl must be true or false, got 3"),
+        (["--strategy=pipetgl:pass_on=3"], "pass_on of pipetgl must be true or false, got 3"),
         (
-            ["--strategy=pipetgl:travelling=weights:staleness=smallest"],
+            ["--strategy=pipetgl:sends=weights:staleness=smallest"],
             "staleness must be left out with weights, got 0",
         ),
         (["--strategy=pipetgl:groups=3"], "ranks must be a multiple of the 3 pipelines, got 2; let groups divide"),

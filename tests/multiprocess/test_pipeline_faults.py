@@ -4,6 +4,7 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
+import torch
 
 from lightning_tgnn import PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.checks import InvalidArgumentError
@@ -67,6 +68,24 @@ def alone(rank, ranks):
             trainer.test(task, data, verbose=False)
         as_torchrun(rank, ranks)
     return True
+
+
+def cut_short(rank, ranks):
+    """Train, and train again after a run that ends in the middle of an epoch, by the same process groups."""
+    as_torchrun(rank, ranks)
+    for options in ({}, {"store": "sharded"}):
+        once = fit(*build("tgn", 8), PipeTGLStrategy(**options), ranks, epochs=1)
+        data, task = build("tgn", 8)
+        settings = {"accelerator": "cpu", "devices": ranks, "logger": False, "enable_checkpointing": False}
+        settings |= {"limit_train_batches": 2, "max_epochs": 1, "num_sanity_val_steps": 0, "limit_val_batches": 0}
+        pl.Trainer(strategy=PipeTGLStrategy(**options), **settings, enable_progress_bar=False).fit(task, data)
+        again = fit(*build("tgn", 8), PipeTGLStrategy(**options), ranks, epochs=1)
+        assert torch.equal(again["losses"], once["losses"]), options
+    return True
+
+
+def test_nothing_of_a_run_that_ends_early_reaches_the_next():
+    assert run_ranks(cut_short, 2) == [True, True]
 
 
 def test_state_that_ranks_share_is_not_tested_by_one_of_them():

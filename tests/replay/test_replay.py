@@ -337,7 +337,7 @@ replays, alone = {}, {}
 
 def replayed(case, plan):
     """Return the replay of a plan; plans that differ only in what must change nothing have one in common."""
-    read = plan.schedule, plan.layout.ranks, plan.updates, case.name if case.is_graph else None
+    read = plan.schedule, plan.layout.copies, plan.updates, case.name if case.is_graph else None
     key = (case.model, case.batch, str((case.task, case.training)), *read)
     if key not in replays:
         data, task = case.build(plan.layout.ranks)

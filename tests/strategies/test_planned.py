@@ -78,7 +78,7 @@ def test_parts_that_do_not_fit_are_refused_at_once(parts, message):
 
 
 def test_an_option_that_there_is_not_is_refused():
-    requirement = "one of schedule, store, order, updates, hosts, prefetch_batches, or an option of DDPStrategy"
+    requirement = "one of schedule, store, order, updates, groups, hosts, prefetch_batches, or an option of DDPStrategy"
     with pytest.raises(InvalidArgumentError, match=f"option of PlannedStrategy must be {requirement}, got 'staleness'"):
         PlannedStrategy(**OF_EVENTS, staleness=1)
 
@@ -182,7 +182,7 @@ def test_one_rank_follows_its_schedule_too():
 @pytest.mark.parametrize(
     ("schedule", "options", "message"),
     [
-        (TwoCopies(), {}, "schedule must be turns that read and write the one copy of node state"),
+        (TwoCopies(), {}, "schedule must be turns that read and write the rank.s own copy of node state"),
         (OneDraw(), {"presample": "epoch"}, "schedule must be turns that draw by epoch.*; set presample='off'"),
     ],
 )
@@ -198,7 +198,9 @@ def test_a_layout_of_other_groups_is_refused():
             plan = super().plan(task, trainer)
             return replace(plan, layout=RankLayout.of(1))
 
-    with pytest.raises(InvalidArgumentError, match="family 'state' of the layout must be one group of all 1 ranks"):
+    with pytest.raises(
+        InvalidArgumentError, match="families of the layout must be those of consecutive ranks that share a copy"
+    ):
         train(Apart(**OF_EVENTS))
 
 
@@ -246,9 +248,8 @@ def test_what_does_not_go_with_ranks_that_take_turns_is_refused():
 
 def test_ranks_on_several_machines_share_no_memory():
     layout = RankLayout((0, 0, 1), {"state": ((0, 1, 2),)})
-    with pytest.raises(
-        InvalidArgumentError, match=r"num_nodes must be ranks on one machine.*got 'ranks on 2 machines'"
-    ):
+    requirement = "groups must be so many that the ranks of each are on one machine"
+    with pytest.raises(InvalidArgumentError, match=f"{requirement}.*got 'ranks of a group on 2 machines'"):
         HostMemory().open(SimpleNamespace(layout=layout, rank=0))
 
 

@@ -30,7 +30,11 @@ def messages(ranks):
 
 def opened(ranks, sends="gradients", staleness=None, order=None):
     stages = partial((order or TargetsFirst()).stages, HostMemory())
-    run = SimpleNamespace(messages=lambda family: messages(ranks), layout=RankLayout.of(ranks), stages=stages)
+    run = SimpleNamespace(
+        messages=lambda family, of_copy=False: messages(ranks if of_copy else 1),
+        layout=RankLayout.of(ranks),
+        stages=stages,
+    )
     return RingUpdates(sends, staleness).open(run)
 
 
@@ -53,7 +57,9 @@ def test_arguments_are_refused_at_once(made, options, message):
 
 
 def test_a_staleness_of_a_longer_pipeline_is_refused():
-    with pytest.raises(InvalidArgumentError, match="staleness must be at most 2 on 3 ranks, got 3; take more ranks"):
+    with pytest.raises(
+        InvalidArgumentError, match="staleness must be at most 2 in a pipeline of 3, got 3; take more ranks"
+    ):
         opened(3, staleness=3)
     assert [opened(3, staleness=staleness).delay for staleness in (0, 2, None, "smallest")] == [0, 2, 2, 2]
 
@@ -235,6 +241,8 @@ def test_costs_are_those_of_a_turn_and_of_one_update():
         (lambda: PipeTGLStrategy(sends="weights"), 4),
         (lambda: PipeTGLStrategy(staleness=1), 2),
         (lambda: PipeTGLStrategy(staleness=0), 1),
+        (lambda: PipeTGLStrategy(groups=2), 4),
+        (lambda: PipeTGLStrategy(groups=2, staleness=0), 2),
         (lambda: SvenStrategy(), 4),
         (lambda: DepCacheStrategy(), 4),
         (lambda: CDFGNNStrategy(), 1),  # all work on one graph

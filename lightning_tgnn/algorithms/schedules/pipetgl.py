@@ -20,11 +20,11 @@ class PipeTGLOutline:
 
     - its rank makes the updates up to batch t - M;
     - `others`, the rows that batch t - 1 does not change, are fetched once batch t - 2 has written;
-    - `targets`, the rows that batch t - 1 changes, once that has written, or from its message with ``direct``;
+    - `targets`, the rows that batch t - 1 changes, once that has written, or from its message with ``pass_on``;
     - the rows that the batch writes are updated, handed on and written: batch t + 1 waits for no more than that;
     - all others are updated, and the rest of the forward and the backward pass follow.
 
-    With ``direct``, rows that the batch only reads and batch t - 1 has changed (`late`) are fetched behind the
+    With ``pass_on``, rows that the batch only reads and batch t - 1 has changed (`late`) are fetched behind the
     hand-over and before this batch writes: later they might be those of batch t + 1.
 
     Gradients are sent in batch order, for a group of processes takes one message after the other. Then each rank makes
@@ -32,12 +32,12 @@ class PipeTGLOutline:
 
     Args:
         groups: Pipelines, each with a copy of node state.
-        reorder: Take the rows first that the next batch waits for, and write them, before all others are updated.
-        direct: Hand the rows that the next batch writes, too, straight to its rank.
+        targets_first: Take the rows first that the next batch waits for, and write them, before all others are updated.
+        pass_on: Hand the rows that the next batch writes, too, straight to its rank.
         sampling: ``"background"``: a turn ahead by a worker; ``"ahead"``: a turn ahead, between the stages of training,
             as the paper has it; ``"at_once"``: when the batch is to be trained.
         gather_ahead: Look up features in the background.
-        travelling: ``"gradients"`` go to all ranks of the pipeline, each of which makes all updates; ``"weights"`` go
+        sends: ``"gradients"`` go to all ranks of the pipeline, each of which makes all updates; ``"weights"`` go
             on to the next rank after each update, with the optimizer's moments as ``"weights_and_moments"``.
         targets: Share of a batch's rows that the batch before changes.
         repeated: Share of the rows which a batch writes that the next one writes, too.
@@ -49,11 +49,11 @@ class PipeTGLOutline:
     """
 
     groups: int = 1
-    reorder: bool = True
-    direct: bool = True
+    targets_first: bool = True
+    pass_on: bool = True
     sampling: str = BACKGROUND
     gather_ahead: bool = True
-    travelling: str = GRADIENTS
+    sends: str = GRADIENTS
     targets: float = 0.5
     repeated: float = 0.5
     staleness: int | None = None
@@ -61,12 +61,12 @@ class PipeTGLOutline:
     def __post_init__(self) -> None:
         check_int("groups", self.groups, minimum=1, cure="give the number of pipelines, 1 for one over all ranks")
         check_choice("sampling", self.sampling, (BACKGROUND, AHEAD, AT_ONCE))
-        check_choice("travelling", self.travelling, (GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS))
+        check_choice("sends", self.sends, (GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS))
         check_fraction("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
         check_fraction("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
         if self.staleness is not None:
             check_int("staleness", self.staleness, minimum=0, cure="leave it out for that of the pipeline")
-            if self.travelling != GRADIENTS:
+            if self.sends != GRADIENTS:
                 cure = "leave it out, or let gradients travel"
                 raise InvalidArgumentError(refusal("staleness", "left out with weights", self.staleness, cure))
 
@@ -84,7 +84,7 @@ class PipeTGLOutline:
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages of a turn up to where the backward pass begins."""
         passes = (Stage("embed", trains=True), Stage("score", trains=True))
-        return (*self._ahead(), Stage("other"), *self._rows(), *passes)
+        return (*self.made_ahead(), Stage("other"), *self._rows(), *passes)
 
     def with_updates(self, name: str, stages: Sequence[Stage], ranks: int) -> Outline:
         """Return the outline whose stages up to the backward pass are given.
@@ -102,15 +102,15 @@ class PipeTGLOutline:
         if late >= length:
             requirement = f"at most {length - 1} in a pipeline of {length}"
             raise InvalidArgumentError(refusal("staleness", requirement, late, "take more ranks, or leave it out"))
-        of_gradients = self.travelling == GRADIENTS
+        of_gradients = self.sends == GRADIENTS
         before, behind = self._updates(length, late) if of_gradients else ([], self._updates_in_turn())
         begins = [stage.name for stage in stages].index("other") + 1
         backward = Stage("backward", trains=True)
         whole = (*stages[:begins], *before, *stages[begins:], backward, *behind)
         return Outline(name, whole, late, self.groups, writes="write", shared=False, hands_weights=not of_gradients)
 
-    def _ahead(self) -> list[Stage]:
-        """Return how a batch is made."""
+    def made_ahead(self) -> list[Stage]:
+        """Return the stages in which a batch is made."""
         begins = (After("other", turns=1),)
         sample = Stage("sample", WORKER, begins) if self.sampling == BACKGROUND else Stage("sample")
         sampled = After("sample", turns=1 if self.sampling == AHEAD else 0)
@@ -122,12 +122,12 @@ class PipeTGLOutline:
         """Return how the rows of a batch are read, updated and written."""
         made, last = (After("gather"),), After("write", batches=1)
         handed = After("hand", batches=1)
-        hand = [Stage("hand", LINKS, (After("targets_update"),), travel=NEXT)] if self.direct else []
-        kept = 1 - self.repeated if self.direct else 1.0
+        hand = [Stage("hand", LINKS, (After("targets_update"),), travel=NEXT)] if self.pass_on else []
+        kept = 1 - self.repeated if self.pass_on else 1.0
         write = Stage("write", after=(After("targets_update"),), share=kept)
         newest = Reads("write", batches=1)
-        if not self.reorder:
-            waits = (*made, last, handed) if self.direct else (*made, last)
+        if not self.targets_first:
+            waits = (*made, last, handed) if self.pass_on else (*made, last)
             return [
                 Stage("targets", after=waits, of="fetch", reads=(newest,)),
                 Stage("targets_update", of="update", trains=True),
@@ -143,7 +143,7 @@ class PipeTGLOutline:
         )
         update = Stage("targets_update", of="update", share=self.targets, trains=True)
         support = Stage("support", of="update", share=1 - self.targets, trains=True)
-        if not self.direct:
+        if not self.pass_on:
             targets = Stage("targets", after=(last,), of="fetch", share=self.targets, reads=(newest,))
             return [others, targets, update, write, support]
         taken, left = self.targets * self.repeated, self.targets * (1 - self.repeated)
@@ -182,4 +182,4 @@ def whole_turns() -> tuple[Stage, ...]:
     """Return the stages of `InOrder` where ranks take turns: batch t + 1 waits for all of batch t's up to its write."""
     fetch = Stage("fetch", after=(After("gather"), After("write", batches=1)), reads=(Reads("write", batches=1),))
     passes = (Stage("update", trains=True), Stage("embed", trains=True), Stage("score", trains=True))
-    return (*PipeTGLOutline()._ahead(), Stage("other"), fetch, *passes, Stage("write"))
+    return (*PipeTGLOutline().made_ahead(), Stage("other"), fetch, *passes, Stage("write"))

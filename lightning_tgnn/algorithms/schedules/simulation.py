@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_tgnn.algorithms.schedules.simulator_loops import path_to
 from lightning_tgnn.types.outline import COMPUTE, Outline
 from lightning_tgnn.types.timeline import Timeline
 
@@ -117,6 +116,8 @@ class Simulation:
 
         They are of the actions that held up each other until the last one; latencies are left out.
         """
+        from lightning_tgnn.algorithms.schedules.simulator_loops import path_to  # numba, which takes a second
+
         path = path_to(int(self.ends.argmax()), self.held_up)
         size = len(self.outline.stages) * self.turns * self.ranks
         moments = self.ends - self.begins

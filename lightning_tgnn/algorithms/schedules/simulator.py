@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.simulation import Simulation
-from lightning_tgnn.algorithms.schedules.simulator_loops import earliest
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import MEETINGS, RESOURCES, After, Outline, Stage
@@ -87,6 +86,8 @@ def simulate(outline: Outline, layout: RankLayout, costs: Costs, turns: int) -> 
     Raises:
         InvalidArgumentError: The ranks do not fit the outline, its stages wait in a circle, or a cost is none.
     """
+    from lightning_tgnn.algorithms.schedules.simulator_loops import earliest  # numba, which takes a second
+
     check_int("turns", turns, minimum=1, cure="give the turns of every rank, for example 50")
     length = outline.length(layout.ranks)
     costs.check(outline)

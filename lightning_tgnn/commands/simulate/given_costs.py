@@ -29,7 +29,7 @@ from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
 
 _PARTS = ("seconds", "bytes", "batch_size")
 _FORM = "write {seconds: {fetch: 0.002, embed: 0.02, ...}, bytes: {rows: 500000, ...}, batch_size: 600}"
-_PLANS = ("depcache", "depcomm", "sven:ahead=0.5", "pipetgl", "pipetgl:travelling=weights")
+_PLANS = ("depcache", "depcomm", "sven:ahead=0.5", "pipetgl", "pipetgl:sends=weights")
 _ADAM = 3  # weights, and two moments of each
 
 
@@ -59,7 +59,7 @@ class GivenCosts:
         if plan.name == "pipetgl":
             pipeline = PipeTGLOutline(**{name: plan.options[name] for name in plan.options if name != "staleness"})
             known.setdefault("hand", pipeline.repeated * known.get("updates", 0.0))
-            times = _ADAM if pipeline.travelling == WEIGHTS_AND_MOMENTS else 1
+            times = _ADAM if pipeline.sends == WEIGHTS_AND_MOMENTS else 1
             known.setdefault("weights", times * known.get("gradients", 0.0))
         share = {stage.cost: (ranks - 1) / ranks for stage in outline.stages if stage.travel == ALL_TO_ALL}
         sent = {name: known[name] * share.get(name, 1.0) for name in outline.costs(travelling=True) if name in known}

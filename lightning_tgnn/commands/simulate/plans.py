@@ -97,7 +97,7 @@ class SimulatedPlan:
     def _pipeline(self) -> PipeTGLOutline:
         given = {name: value for name, value in self.options.items() if value != SMALLEST or name != "staleness"}
         pipeline = PipeTGLOutline(**given)
-        for name in ("reorder", "direct", "gather_ahead"):
+        for name in ("targets_first", "pass_on", "gather_ahead"):
             value = getattr(pipeline, name)
             if not isinstance(value, bool):
                 raise InvalidArgumentError(refusal(f"{name} of pipetgl", "true or false", value, "give one of them"))

@@ -24,23 +24,33 @@ class MeasuredStaleness:
         run: What has begun.
         largest: M - 1 for pipelines of M ranks.
         outline_at: Returns the outline of a staleness.
-        sent: Bytes of a gradient.
 
     Attributes:
         chosen: Updates that the weights of a batch may lack; None until enough turns have been measured.
     """
 
-    def __init__(self, run: Run, largest: int, outline_at: Callable[[int], Outline], sent: int) -> None:
-        self._run, self._largest, self._outline_at, self._sent = run, largest, outline_at, sent
+    def __init__(self, run: Run, largest: int, outline_at: Callable[[int], Outline]) -> None:
+        self._run, self._largest, self._outline_at = run, largest, outline_at
         self.chosen: int | None = None
+        self._sent = 0
         self._begun = 0  # turns of this fit
         self._waited = 0.0
         self._recorder: StageRecorder | None = None
         self._stages: Stages | None = None  # of the task that is trained
 
+    def begin_fit(self, chosen: int | None, sent: int) -> None:
+        """Forget an earlier fit.
+
+        Args:
+            chosen: What the fit that this one continues has found.
+            sent: Bytes of a gradient.
+        """
+        self.stop()
+        self.chosen, self._sent, self._begun, self._waited = chosen, sent, 0, 0.0
+
     def begin_turn(self, trainer: pl.Trainer) -> None:
         """Begin to measure a turn, or choose; on all ranks at the same turn."""
-        if self.chosen is not None:
+        if self.chosen is not None or not self._largest:
             return
         before, self._waited = self._waited, getattr(trainer.train_dataloader, "waited", 0.0)
         if self._begun == WARM_UP + MEASURED:

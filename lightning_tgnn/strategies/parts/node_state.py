@@ -18,6 +18,7 @@ from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import (
     MessageExchange,
     NodeStateTask,
+    PipelineStore,
     RankLayout,
     Run,
     ScheduledLoader,
@@ -265,9 +266,10 @@ class NodeState:
 
     def take_back(self) -> None:
         """Leave the store behind the task: it holds what was trained. Nothing of it is on its way any more."""
-        store = self._store
-        if isinstance(store, PipelinedShards) and self._run is not None and not self._run.trainer.interrupted:
-            _ = store.position
+        if self._run is None or self._run.trainer.interrupted:
+            return  # not all ranks may be there
+        if isinstance(self._store, PipelineStore):
+            _ = self._store.position  # else the next run, by the same process groups, would receive it
 
     def state_dict(self) -> dict[str, Any]:
         """Return the further copies of node state; the task saves the first."""

@@ -115,9 +115,12 @@ class TargetsFirst(OrderPart):
         return TargetsFirstOrder(task.state_store)
 
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
-        """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream."""
+        """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream.
+
+        Rows of `HostShards` are taken to be at hand when they are read: they are asked for a turn ahead.
+        """
         assert isinstance(store, HostMemory | HostShards)
-        return PipeTGLOutline(direct=store.pass_on).stages()
+        return PipeTGLOutline(pass_on=store.pass_on).stages()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from lightning_tgnn.strategies.parts.sent_weights import SentWeights
 from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights
 from lightning_tgnn.types import MessageExchange, RankLayout, Run, UpdatesPart
 from lightning_tgnn.types.layout import COPIES
-from lightning_tgnn.types.layout import GRADIENTS as OF_ALL
+from lightning_tgnn.types.layout import GRADIENTS as OF_GRADIENTS
 from lightning_tgnn.types.outline import Outline, Stage
 
 SMALLEST = "smallest"
@@ -77,8 +77,8 @@ class RingUpdates(UpdatesPart):
     def outline(self, name: str, stages: Sequence[Stage], layout: RankLayout) -> Outline:
         """Return what turns consist of: the order has said how rows are read and written."""
         staleness = self.staleness if isinstance(self.staleness, int) else None
-        pipelines = PipeTGLOutline(groups=len(layout.copies), travelling=self.sends, staleness=staleness)
-        return pipelines.with_updates(name, stages, layout.ranks)
+        pipeline = PipeTGLOutline(groups=len(layout.copies), sends=self.sends, staleness=staleness)
+        return pipeline.with_updates(name, stages, layout.ranks)
 
     def open(self, run: Run, *, may_be_unused: bool = False) -> OrderedUpdates:
         """Return the updates of this rank.
@@ -108,23 +108,23 @@ class OrderedUpdates:
 
     def __init__(self, part: RingUpdates, run: Run) -> None:
         self._part, self._run = part, run
-        self._messages: MessageExchange = run.messages(OF_ALL, of_copy=True)
+        self._messages: MessageExchange = run.messages(OF_GRADIENTS, of_copy=True)
         self._copies: MessageExchange = run.messages(COPIES)
         largest = self._messages.ranks - 1
         if isinstance(part.staleness, int) and part.staleness > largest:
             cure = "take more ranks, or leave it out"
-            requirement = f"at most {largest} on {largest + 1} ranks"
+            requirement = f"at most {largest} in a pipeline of {largest + 1}"
             raise InvalidArgumentError(refusal("staleness", requirement, part.staleness, cure))
         self._trained: TrainedWeights | None = None
         self._sent: SentGradients | SentWeights | None = None  # what travels; None before there is an optimizer
-        self._measured: MeasuredStaleness | None = None
+        self._measured = MeasuredStaleness(run, largest, self._outline_at)
         self._saved: Mapping[str, Any] = {}
         self._has_events = self._has_begun = False
 
     @property
     def delay(self) -> int:
         """Updates that the weights of a batch lack."""
-        given = self._part.staleness if self._measured is None else self._measured.chosen
+        given = self._measured.chosen if self._part.staleness == SMALLEST else self._part.staleness
         return given if isinstance(given, int) else self._messages.ranks - 1
 
     @property
@@ -175,18 +175,14 @@ class OrderedUpdates:
 
     @property
     def _takes_turns(self) -> bool:
-        return self._messages.ranks > 1
+        return self._messages.ranks * self._copies.ranks > 1
 
     def attach(self, task: pl.LightningModule, model: DistributedDataParallel, pending: Mapping[str, Any]) -> None:
         """Follow a model from here on; its optimizer comes with `check_optimizers`."""
         self._trained, self._sent, self._has_begun = TrainedWeights(task), None, False
         self._saved = self._to_go_on_with(pending)
-        if self._measured is not None:
-            self._measured.stop()  # of a fit that has failed
-        if self._part.staleness == SMALLEST and self._takes_turns:
-            sent = sum(parameter.numel() * parameter.element_size() for parameter in self._trained.parameters)
-            self._measured = MeasuredStaleness(self._run, self._messages.ranks - 1, self._outline_at, sent)
-            self._measured.chosen = self._saved.get("staleness")
+        sent = sum(parameter.numel() * parameter.element_size() for parameter in self._trained.parameters)
+        self._measured.begin_fit(self._saved.get("staleness"), sent)
         model.require_backward_grad_sync = False  # gradients are sent as a whole, in `step`
 
     def _outline_at(self, staleness: int) -> Outline:
@@ -212,15 +208,14 @@ class OrderedUpdates:
         self.hide()
         self._go_on()
         assert self._trained is not None
-        if self._measured is not None:
+        if self._part.staleness == SMALLEST and self._takes_turns:
             self._measured.begin_turn(self._trained.trainer)
         self._has_events |= events > 0 or (not self._has_begun and self._trained.has_accumulated)
         self._has_begun = True
 
     def before_backward(self) -> None:
         """Take note of the time: gradients are sent when all are there."""
-        if self._measured is not None:
-            self._measured.enter("backward")
+        self._measured.enter("backward")
 
     def start(self) -> None:
         """Do nothing."""
@@ -228,28 +223,25 @@ class OrderedUpdates:
     def step(self, closure: Callable[[], _Result], update: Callable[[Callable[[], _Result]], _Result]) -> _Result:
         """Run the passes of a step at the weights held, then make all updates up to this rank's own."""
         if self._sent is None:
-            if self._copies.ranks == 1:
-                return update(closure)
-            assert self._trained is not None
-            outcome = closure()
-            self._trained.place(self._packed())
-            return update(lambda: outcome)
+            return update(closure)
         self._sent.before_passes(self.delay)
         outcome = closure()
-        if self._measured is not None:
-            self._measured.leave()
-            self._measured.enter("step")
-        own = self._packed()
+        self._measured.leave()
+        self._measured.enter("step")
+        own = self._of_all_copies(self._packed())
         self._sent.update(own, lambda: update(lambda: outcome))
-        if self._measured is not None:
-            self._measured.end_turn()
+        self._measured.end_turn()
         return outcome
 
     def _packed(self) -> Tensor:
-        """Return the mean of the copies' gradients, by their events, and for each parameter whether it has one."""
+        """Return this rank's gradients, and for each parameter whether it has one."""
         assert self._trained is not None
         has_events, self._has_events = self._has_events, False
-        return self._copies.mean(self._trained.packed(has_events=has_events), _MEAN)
+        return self._trained.packed(has_events=has_events)
+
+    def _of_all_copies(self, packed: Tensor) -> Tensor:
+        """Return the mean over the copies of node state, each by its share of the events."""
+        return self._copies.mean(packed, _MEAN)
 
     def show(self) -> None:
         """Have the weights after the latest batch on all ranks until `hide`."""
@@ -278,8 +270,7 @@ class OrderedUpdates:
         if self._sent is not None:
             self._sent.finish()
         self._messages.flush()
-        if self._measured is not None:
-            self._measured.stop()
+        self._measured.stop()
 
     def pending_gradients(self) -> dict[str, Tensor]:
         """Return nothing: the weights that `show` makes have all of them."""
@@ -290,7 +281,7 @@ class OrderedUpdates:
         if self._saved:
             return dict(self._saved)
         held = {} if self._sent is None else self._sent.state_dict()
-        if self._measured is not None and self._measured.chosen is not None:
+        if self._measured.chosen is not None:
             held["staleness"] = self._measured.chosen
         return {"sends": self._part.sends, "ranks": self._messages.ranks, **held} if held else {}
 

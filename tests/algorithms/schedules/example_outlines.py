@@ -22,10 +22,10 @@ DATA_PARALLEL = [
     *(sharing("sven", pipelined(n, ahead=ahead), delay) for n in (1, 3) for ahead in (0.0, 0.4) for delay in (0, 1)),
     *(sharing("sharded, in order", in_order(rows="all_to_all", updates="all_to_all"), delay) for delay in (0, 1)),
 ]
-FLAGS = ("reorder", "direct", "gather_ahead")
+FLAGS = ("targets_first", "pass_on", "gather_ahead")
 PIPELINES = [
-    PipeTGLOutline(travelling=travelling, groups=groups, sampling=sampling, **dict(zip(FLAGS, values, strict=True)))
-    for travelling in ("gradients", "weights")
+    PipeTGLOutline(sends=sends, groups=groups, sampling=sampling, **dict(zip(FLAGS, values, strict=True)))
+    for sends in ("gradients", "weights")
     for groups in (1, 2)
     for sampling in ("background", "ahead", "at_once")
     for values in product((False, True), repeat=len(FLAGS))

@@ -20,7 +20,7 @@ from tests.algorithms.schedules.slow_simulator import slowly
 AT_ONCE = Links(Link(0, 1e30), Link(0, 1e30))
 FAST = Links(Link(0, 1e9), Link(0, 1e9))
 WITHIN, BETWEEN = Link(2.0, 8.0), Link(5.0, 4.0)
-THEOREM = {"travelling": "weights", "sampling": "ahead", "direct": False}
+THEOREM = {"sends": "weights", "sampling": "ahead", "pass_on": False}
 TABLE_2 = {
     "wikipedia": (13.4, 19.4, 11.4, 9.5, 37.1, 9.2),
     "mooc": (13.1, 16.3, 10, 11.3, 39.4, 9.9),
@@ -153,9 +153,9 @@ def test_what_the_theorem_leaves_out_where_gradients_travel():
     """Every rank makes all updates: M of them a turn, which the theorem takes for one."""
     shares = in_the_words_of_the_paper(*TABLE_2["wikipedia"])
     turns = {}
-    for travelling in ("weights", "gradients"):
-        outline = PipeTGLOutline(**{**THEOREM, "travelling": travelling}).of(4)
-        turns[travelling] = simulate(outline, RankLayout.of(4), shares, 12).period
+    for sends in ("weights", "gradients"):
+        outline = PipeTGLOutline(**{**THEOREM, "sends": sends}).of(4)
+        turns[sends] = simulate(outline, RankLayout.of(4), shares, 12).period
     assert turns["weights"] == pytest.approx(80.6)
     assert turns["gradients"] == pytest.approx(80.6 + 3 * 9.2)
 
@@ -163,9 +163,9 @@ def test_what_the_theorem_leaves_out_where_gradients_travel():
 def test_reordering_and_direct_transfer_shorten_the_chain():
     seconds = {"fetch": 8.0, "update": 4.0, "write": 2.0, "backward": 6.0}
     period = {}
-    for reorder, direct in ((False, False), (True, False), (True, True)):
-        outline = PipeTGLOutline(reorder=reorder, direct=direct, targets=0.5, repeated=0.5).of(8)
-        period[reorder, direct] = simulate(outline, RankLayout.of(8), Costs(seconds, {}, AT_ONCE), 12).period
+    for targets_first, pass_on in ((False, False), (True, False), (True, True)):
+        outline = PipeTGLOutline(targets_first=targets_first, pass_on=pass_on, targets=0.5, repeated=0.5).of(8)
+        period[targets_first, pass_on] = simulate(outline, RankLayout.of(8), Costs(seconds, {}, AT_ONCE), 12).period
     assert period[False, False] == pytest.approx(8 * (8 + 4 + 2))
     assert period[True, False] == pytest.approx(8 * (4 + 2 + 2))
     # The rows that wait for the batch before the last are now the longest chain: 4 + 2 + 2 + 2 + 1 every two batches.
@@ -186,7 +186,7 @@ def test_a_staleness_is_as_small_as_it_can_be():
     """By hand: gradients are there 10 after their rows, and a rank can begin with the next ones every 2."""
     seconds = {"targets": 2.0, "backward": 8.0}
     costs, layout = Costs(seconds, {}, AT_ONCE), RankLayout.of(8)
-    outlines = [PipeTGLOutline(targets=0.0, direct=False, staleness=k).of(8) for k in range(8)]
+    outlines = [PipeTGLOutline(targets=0.0, pass_on=False, staleness=k).of(8) for k in range(8)]
     periods = [simulate(outline, layout, costs, 24).period / 8 for outline in outlines]
     assert periods == pytest.approx([10 / (k + 1) if k < 4 else 2.0 for k in range(8)])
     assert smallest_staleness(outlines.__getitem__, layout, costs, largest=7) == 4
@@ -198,7 +198,7 @@ def test_a_staleness_is_as_small_as_it_can_be():
 
 def test_what_a_rank_has_waited_for_is_named():
     seconds = {"targets": 5.0, "backward": 5.0}
-    found = simulate(PipeTGLOutline(direct=False).of(4), RankLayout.of(4), Costs(seconds, {}, AT_ONCE), 10)
+    found = simulate(PipeTGLOutline(pass_on=False).of(4), RankLayout.of(4), Costs(seconds, {}, AT_ONCE), 10)
     assert list(found.waiting(found.steady)) == ["write"]
     assert found.bubble == pytest.approx(0.5)
     assert found.critical_path() == pytest.approx({"targets": 200.0, "backward": 5.0})

@@ -55,9 +55,9 @@ def moved(outline, name, behind):
 
 
 PIPE = PipeTGLOutline()
-THROUGH_THE_STORE = PipeTGLOutline(direct=False)
-AT_ONCE = PipeTGLOutline(direct=False, reorder=False)
-IN_TURN = PipeTGLOutline(travelling="weights")
+THROUGH_THE_STORE = PipeTGLOutline(pass_on=False)
+AT_ONCE = PipeTGLOutline(pass_on=False, targets_first=False)
+IN_TURN = PipeTGLOutline(sends="weights")
 TWO = PipeTGLOutline(groups=2)
 SVEN = next(outline for outline in DATA_PARALLEL if outline.name == "sven" and outline.staleness)
 AHEAD = next(outline for outline in DATA_PARALLEL if any(stage.name == "ahead" for stage in outline.stages))
@@ -226,8 +226,8 @@ def test_what_cannot_be_an_outline_is_refused():
     with pytest.raises(InvalidArgumentError, match="staleness must be at most 1 in a pipeline of 2, got 2; take more"):
         PipeTGLOutline(staleness=2).of(2)
     with pytest.raises(InvalidArgumentError, match="staleness must be left out with weights, got 1; leave it out"):
-        PipeTGLOutline(staleness=1, travelling="weights")
-    with pytest.raises(InvalidArgumentError, match="travelling must be one of 'gradients', 'weights', 'weights"):
-        PipeTGLOutline(travelling="gradient")
+        PipeTGLOutline(staleness=1, sends="weights")
+    with pytest.raises(InvalidArgumentError, match="sends must be one of 'gradients', 'weights', 'weights"):
+        PipeTGLOutline(sends="gradient")
     with pytest.raises(InvalidArgumentError, match="micro_batches must be an integer of at least 1, got 0"):
         pipelined(0)
