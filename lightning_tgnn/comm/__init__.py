@@ -5,7 +5,8 @@ from lightning_tgnn.comm.exchange import Exchange, PendingRows
 from lightning_tgnn.comm.failure import Attendance, PeerFailureError, PeerInterruptError, handle_failure, peer_failure
 from lightning_tgnn.comm.groups import ProcessGroups
 from lightning_tgnn.comm.messages import Message, Messages
-from lightning_tgnn.comm.shared_memory import shared_tensors
+from lightning_tgnn.comm.service import Service
+from lightning_tgnn.comm.shared_memory import SharedBuffer, mapped, shared_tensors, views
 from lightning_tgnn.comm.traffic import Flow, Traffic
 
 __all__ = [
@@ -20,8 +21,12 @@ __all__ = [
     "PeerInterruptError",
     "PendingRows",
     "ProcessGroups",
+    "Service",
+    "SharedBuffer",
     "Traffic",
     "handle_failure",
+    "mapped",
     "peer_failure",
     "shared_tensors",
+    "views",
 ]

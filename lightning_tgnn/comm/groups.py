@@ -64,16 +64,16 @@ class ProcessGroups:
         if dist.is_available() and dist.is_initialized() and dist.group.WORLD is not None:
             _made.pop(dist.group.WORLD, None)
 
-    def _make(self, family: str, *kind: str) -> dist.ProcessGroup | None:
-        """Make the groups of a family, of a further kind: a way and its backend; return that of this rank."""
+    def _make(self, family: str, way: str = "", backend: str | None = None) -> dist.ProcessGroup | None:
+        """Make the groups of a family, for a way of its own; return that of this rank."""
         if self.layout.ranks == 1:
             return None
         world, own = dist.group.WORLD, None
         assert world is not None
         made = _made.setdefault(world, {})
         for ranks in self.layout.families[family]:
-            key = family, ranks, self._timeout, *kind
+            key = family, ranks, self._timeout, way, backend
             if key not in made:
-                made[key] = dist.new_group(list(ranks), timeout=self._timeout, backend=kind[1] if kind else None)
+                made[key] = dist.new_group(list(ranks), timeout=self._timeout, backend=backend)
             own = made[key] if self._rank in ranks else own
         return own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -17,12 +17,63 @@ from lightning_tgnn.comm.failure import peer_failure
 _ALIGNMENT = 64
 _FOLDER = Path("/dev/shm")  # in memory; elsewhere a temporary file is mapped
 
+_CURE = "free some (in a container, start it with more), or take a store that is cut over the ranks"
+
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and type of tensors by name."""
 
 
+class SharedBuffer:
+    """Memory of this process that another one sees; it grows.
+
+    Args:
+        show: Tells the other process the path and the size of a file, and returns once it has called `mapped`.
+    """
+
+    def __init__(self, show: Callable[[str, int], None]) -> None:
+        self._show = show
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def views(self, shapes: Shapes) -> dict[str, Tensor]:
+        """Return tensors in this memory, with whatever it holds.
+
+        Raises:
+            DataError: There is not so much shared memory.
+        """
+        size = _places(shapes)[1]
+        if size > len(self._memory):
+            path, problem = _made(2 * size)
+            if problem:
+                raise DataError(refusal("a batch's rows", "small enough for shared memory", problem, _CURE))
+            try:
+                self._memory = mapped(path, 2 * size)
+                self._show(path, 2 * size)
+            finally:
+                os.unlink(path)
+        return views(self._memory, shapes)
+
+
+def mapped(path: str, size: int) -> Tensor:
+    """Return uint8 [size], the content of a file, which other processes see change."""
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+
+
+def views(memory: Tensor, shapes: Shapes) -> dict[str, Tensor]:
+    """Return tensors of these shapes that lie in memory, uint8 [bytes]."""
+    starts, _ = _places(shapes)
+    return {
+        name: memory[starts[name] : starts[name] + _bytes(shape, dtype)].view(dtype).view(shape)
+        for name, (shape, dtype) in shapes.items()
+    }
+
+
 def shared_tensors(
-    shapes: Shapes, ranks: tuple[int, ...], rank: int, group: dist.ProcessGroup | None
+    shapes: Shapes,
+    ranks: tuple[int, ...],
+    rank: int,
+    group: dist.ProcessGroup | None,
+    *,
+    show: Callable[[str, int], None] | None = None,
 ) -> dict[str, Tensor]:
     """Return tensors of zeros in memory that the ranks of a group share; all of them have to call it.
 
@@ -33,33 +84,35 @@ def shared_tensors(
         ranks: Of the group, by their numbers in the run.
         rank: This rank.
         group: The process group; None for one rank.
+        show: Called on every rank with the path and the size of the file while it has a name, to have a further
+            process map it.
 
     Raises:
         DataError: There is not so much shared memory.
     """
-    if len(ranks) == 1:
+    if len(ranks) == 1 and show is None:
         return {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
-    starts, size = _places(shapes)
+    size = _places(shapes)[1]
     told: list[tuple[str, str]] = [("", "")]
     if rank == ranks[0]:
         told = [_made(size)]
     try:
-        with peer_failure("opening of shared memory"):
-            dist.broadcast_object_list(told, src=ranks[0], group=group)
+        if len(ranks) > 1:
+            with peer_failure("opening of shared memory"):
+                dist.broadcast_object_list(told, src=ranks[0], group=group)
         path, problem = told[0]
         if problem:
-            cure = "free some (in a container, start it with more), or take a store that is cut over the ranks"
-            raise DataError(refusal("node state", "small enough for shared memory", problem, cure))
-        memory = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
-        with peer_failure("opening of shared memory"):
-            dist.barrier(group=group)
+            raise DataError(refusal("node state", "small enough for shared memory", problem, _CURE))
+        memory = mapped(path, size)
+        if show is not None:
+            show(path, size)
+        if len(ranks) > 1:
+            with peer_failure("opening of shared memory"):
+                dist.barrier(group=group)
     finally:
         if rank == ranks[0] and told[0][0]:
             os.unlink(told[0][0])
-    return {
-        name: memory[starts[name] : starts[name] + _bytes(shape, dtype)].view(dtype).view(shape)
-        for name, (shape, dtype) in shapes.items()
-    }
+    return views(memory, shapes)
 
 
 def _made(size: int) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from threading import Lock
+from typing import Any
 
 
 @dataclass
@@ -63,6 +64,12 @@ class Traffic:
         self.flows: defaultdict[str, Flow] = defaultdict(Flow)
         self._taken: dict[str, Flow] = {}
         self._lock = Lock()  # threads of a rank count side by side
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}  # which no process can send
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
 
     def add(self, operation: str, *, sent: int, received: int, sent_to: Sequence[int] | None = None) -> None:
         """Count an exchange; ``sent_to`` are the bytes for each rank, 0 for the own."""

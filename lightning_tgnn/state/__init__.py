@@ -4,6 +4,7 @@ from lightning_tgnn.state.nodes.local import LocalStateStore
 from lightning_tgnn.state.nodes.pipelined import PipelinedStateStore
 from lightning_tgnn.state.nodes.pipelined_shards import PipelinedShards
 from lightning_tgnn.state.nodes.replicated import ReplicatedStateStore
+from lightning_tgnn.state.nodes.served import ServedStateStore
 from lightning_tgnn.state.nodes.sharded import ShardedStateStore
 from lightning_tgnn.state.replicas.sum import CachedReplicaSum
 
@@ -13,5 +14,6 @@ __all__ = [
     "PipelinedShards",
     "PipelinedStateStore",
     "ReplicatedStateStore",
+    "ServedStateStore",
     "ShardedStateStore",
 ]

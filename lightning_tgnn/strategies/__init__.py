@@ -3,6 +3,7 @@
 from lightning_tgnn.strategies.cdfgnn import CDFGNNStrategy
 from lightning_tgnn.strategies.depcache import DepCacheStrategy
 from lightning_tgnn.strategies.depcomm import DepCommStrategy
+from lightning_tgnn.strategies.disttgl import DistTGLStrategy
 from lightning_tgnn.strategies.names import register
 from lightning_tgnn.strategies.pipetgl import PipeTGLStrategy
 from lightning_tgnn.strategies.planned import PlannedStrategy
@@ -12,12 +13,14 @@ register("sven", SvenStrategy, description="Sharded node state, exchanged withou
 register("depcomm", DepCommStrategy, description="Sharded node state, updated by its owners")
 register("depcache", DepCacheStrategy, description="The whole node state on every rank")
 register("pipetgl", PipeTGLStrategy, description="A pipeline over batches, with exact node memory")
+register("disttgl", DistTGLStrategy, description="Mini-batch, epoch and memory parallelism")
 register("cdfgnn", CDFGNNStrategy, description="Full-batch training on a cached vertex-cut")
 
 __all__ = [
     "CDFGNNStrategy",
     "DepCacheStrategy",
     "DepCommStrategy",
+    "DistTGLStrategy",
     "PipeTGLStrategy",
     "PlannedStrategy",
     "SvenStrategy",

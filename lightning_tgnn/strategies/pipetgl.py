@@ -12,9 +12,10 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.schedules import RoundRobin
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.strategies.parts import HostMemory, HostShards, InOrder, RingUpdates, TargetsFirst
-from lightning_tgnn.strategies.parts.node_state import check_one_machine
-from lightning_tgnn.strategies.runner import PlanRunner, check_groups
+from lightning_tgnn.strategies.parts.stores import check_one_machine
+from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
+from lightning_tgnn.types.layout import check_groups
 
 HOST, SHARDED = "host", "sharded"
 
@@ -29,7 +30,7 @@ class PipeTGLStrategy(PlanRunner):
     a copy of node memory of its own. An update is the mean of their gradients; see `RoundRobin`.
 
     Args:
-        groups: Pipelines; the ranks of each have to be on one machine.
+        groups: Pipelines; with ``store="host"`` the ranks of each have to be on one machine.
         targets_first: Write what the next batch waits for before all else of a step (PipeTGL, section 4.1).
         pass_on: Send rows that the next batch writes as well straight to its rank (PipeTGL, section 4.2).
         store: Where node state lies: ``"host"``, memory that the ranks of a machine share; or ``"sharded"``, cut over

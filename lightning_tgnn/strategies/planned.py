@@ -11,8 +11,9 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts import MeanGradients
-from lightning_tgnn.strategies.runner import PlanRunner, check_groups
+from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import OrderPart, Plan, RankLayout, Schedule, StorePart, UpdatesPart
+from lightning_tgnn.types.layout import check_groups
 
 
 class PlannedStrategy(PlanRunner):

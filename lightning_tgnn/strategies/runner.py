@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
 from lightning_tgnn.strategies.parts.orders import PipelinedOrder
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
@@ -29,7 +29,7 @@ from lightning_tgnn.types import (
     WeightUpdates,
     has_stages,
 )
-from lightning_tgnn.types.layout import STATE, families_of
+from lightning_tgnn.types.layout import STATE, check_families, families_of
 
 _CHECKPOINT_KEY = "lightning_tgnn.strategy"
 _Result = TypeVar("_Result")
@@ -148,7 +148,7 @@ class PlanRunner(SupervisedStrategy):
         """Return the run that begins, with its parts open."""
         before, plan = self.planned, self.plan(task, trainer)
         if self._groups is None or self._groups.layout != plan.layout:
-            _check_groups(plan.layout)
+            check_families(plan.layout)
             before, self._groups = None, ProcessGroups(plan.layout, self.global_rank, self._timeout)
             ranks = plan.layout.group_of(STATE, self.global_rank)
             place = ranks.index(self.global_rank)
@@ -287,21 +287,6 @@ class PlanRunner(SupervisedStrategy):
             self._state.take_back()
         task = self.lightning_module
         if self._groups is not None and task is not None and task.trainer.interrupted:
-            self._groups.forget()
+            self._groups.forget()  # and all that has sent by them: the next run begins anew
+            self._groups = self.planned = self._state = self._updates = None
         super().teardown()
-
-
-def check_groups(groups: int) -> int:
-    """Refuse a number of groups that there cannot be.
-
-    Raises:
-        InvalidArgumentError: It is such a one.
-    """
-    return check_int("groups", groups, minimum=1, cure="give the number of copies of node state, 1 for one")
-
-
-def _check_groups(layout: RankLayout) -> None:
-    if layout.families != families_of(layout.ranks, len(layout.copies)):
-        cure = "take PlanRunner.layout, and change its hosts only"
-        requirement = "those of consecutive ranks that share a copy of node state"
-        raise InvalidArgumentError(refusal("families of the layout", requirement, dict(layout.families), cure))

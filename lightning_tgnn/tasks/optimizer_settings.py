@@ -19,7 +19,7 @@ _FIXED = {
     "members": "parameters of the optimizers' groups",
 }
 _DECIDES_LENGTH = "keep max_epochs, max_steps, batch_size, devices and accumulate_grad_batches as they were"
-_RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
+_RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _RATES_OF_SCHEDULES = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs")
 _PLAIN = (bool, int, float, str, tuple, type(None))
 

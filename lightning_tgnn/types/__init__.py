@@ -36,6 +36,7 @@ from lightning_tgnn.types.node_state import (
     StateSpec,
     StateStore,
     StateUpdate,
+    TurnTakingStore,
     UpdatedRows,
 )
 from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
@@ -138,6 +139,7 @@ __all__ = [
     "TensorFields",
     "TracksAccuracy",
     "Turn",
+    "TurnTakingStore",
     "UpdatedRows",
     "UpdatesPart",
     "WeightUpdates",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 
 Groups = tuple[tuple[int, ...], ...]
 """Disjoint groups of ranks."""
@@ -107,3 +107,24 @@ def families_of(ranks: int, copies: int = 1) -> dict[str, Groups]:
     sharing = tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
     across = tuple(zip(*sharing, strict=True)) if copies > 1 else ()
     return {STATE: sharing, GRADIENTS: everybody(ranks), COPIES: across}
+
+
+def check_groups(groups: int) -> int:
+    """Refuse a number of groups that there cannot be.
+
+    Raises:
+        InvalidArgumentError: It is such a one.
+    """
+    return check_int("groups", groups, minimum=1, cure="give the number of copies of node state, 1 for one")
+
+
+def check_families(layout: RankLayout) -> None:
+    """Refuse groups that are not those of `families_of`.
+
+    Raises:
+        InvalidArgumentError: They are others.
+    """
+    if layout.families != families_of(layout.ranks, len(layout.copies)):
+        cure = "take PlanRunner.layout, and change its hosts only"
+        requirement = "those of consecutive ranks that share a copy of node state"
+        raise InvalidArgumentError(refusal("families of the layout", requirement, dict(layout.families), cure))

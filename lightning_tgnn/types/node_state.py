@@ -167,6 +167,22 @@ class StateStore(Protocol):
 
 
 @runtime_checkable
+class TurnTakingStore(Protocol):
+    """A store whose ranks take turns, which do not end with a step.
+
+    Not a `StateStore` in name: to ask whether an object is one looks at its ``position``, for which ranks meet.
+    """
+
+    def turn_state(self) -> dict[str, Any]:
+        """Return where this rank is, as tensors and plain values; on all ranks."""
+        ...
+
+    def load_turn_state(self, state: dict[str, Any]) -> None:
+        """Go on from `turn_state`; on all ranks."""
+        ...
+
+
+@runtime_checkable
 class PieceHandle(FetchHandle, Protocol):
     """A piece of a fetch, under way."""
 

@@ -96,6 +96,10 @@ class Schedule(PlannedPart, ABC):
         """Return how many global batches all ranks play in a turn."""
         return 1
 
+    def lanes(self, layout: RankLayout) -> int:
+        """Return in how many groups the ranks of a copy of node state read and write it one after the other."""
+        return 1
+
     @abstractmethod
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank, made when they are asked for: a run goes on with any of them by its index."""

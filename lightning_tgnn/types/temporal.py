@@ -80,7 +80,11 @@ class SharedBatch(TensorFields):
             the labels of the batch over this, averaged over the ranks, is the mean over those of the global batch.
         changed: int64 [C], distinct nodes whose rows the global batch changes, on whatever rank; [0] where the whole
             global batch is this batch.
-        upcoming: int64 [U'], ``nodes`` of this rank's next batch, for stores that fetch ahead; [0] where not known.
+        reads: Whether this batch reads node state; else it takes what an earlier pass over its events has read.
+        writes: Whether it writes node state.
+        later: int64 [L], distinct nodes that later passes over the same events read, too, and are not in this batch.
+        upcoming: int64 [U'], what this rank's next batch reads: its ``nodes`` and ``later``, for stores that fetch
+            ahead; [0] where not known.
         around: The batches of other ranks before and after this one; None where there is none before.
         upcoming_around: Those around this rank's next batch; None where there is none, or no other rank has any.
     """
@@ -91,6 +95,9 @@ class SharedBatch(TensorFields):
     share: float = 1.0
     labelled: float = 1.0
     changed: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    reads: bool = True
+    writes: bool = True
+    later: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     upcoming: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     around: Surroundings | None = None
     upcoming_around: Surroundings | None = None

@@ -8,7 +8,13 @@ import torch.distributed as dist
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
-from lightning_tgnn.state import LocalStateStore, PipelinedShards, ReplicatedStateStore, ShardedStateStore
+from lightning_tgnn.state import (
+    LocalStateStore,
+    PipelinedShards,
+    ReplicatedStateStore,
+    ServedStateStore,
+    ShardedStateStore,
+)
 from lightning_tgnn.types import RankLayout
 from tests.contracts.node_state import EDGE_FEATURES, NODES, SETTINGS, Draw, sequence
 
@@ -21,6 +27,10 @@ def sharded(owner=SCATTERED, **options):
     return lambda spec, exchange: ShardedStateStore(spec, owner % exchange.ranks, exchange, **options)
 
 
+def served(spec, exchange):
+    return ServedStateStore(spec, tuple(range(exchange.ranks)), exchange.rank, exchange._group)
+
+
 # A new store is added here in a line: how it is made, and on how many ranks.
 STORES = {
     "local": (lambda spec, exchange: LocalStateStore(spec), (1,)),
@@ -31,6 +41,7 @@ STORES = {
         (1,),
     ),
     "replicated": (lambda spec, exchange: ReplicatedStateStore(spec, exchange), (1, 2, 3)),
+    "served": (served, (1, 3)),
     "sharded": (sharded(), (1, 2, 3)),
     "sharded, rows not kept": (sharded(row_cache_mb=0), (2,)),
     "sharded, some rows kept": (sharded(row_cache_mb=SOME_ROWS), (3,)),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
+from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin, WholeGraph
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import Pass, PlannedPart, RankLayout, Turn
 from lightning_tgnn.types.layout import families_of
@@ -261,3 +261,108 @@ def test_schedules_of_one_copy_refuse_several(schedule):
 def test_copies_that_do_not_divide_the_ranks_are_refused():
     with pytest.raises(InvalidArgumentError, match="groups must be a divisor of the 4 ranks, got 3; let groups divide"):
         families_of(4, 3)
+
+
+def epochs_and_copies(plan, over):
+    """Return what each lane of each copy plays, turn by turn: (batch, number of the pass), or None; and the resets."""
+    size = over.batch_size * plan.minibatch
+    batches = [list(range(over.num_events))[start : start + size] for start in range(0, over.num_events, size)]
+    lanes, resets = {}, {}
+    for copy in range(plan.memory):
+        begin = copy * len(batches) // plan.memory
+        while copy and (len(batches) - begin) % plan.epoch:  # whole rounds up to the end of the stream
+            begin += 1
+        waiting = list(range(len(batches)))[begin:] + list(range(begin))
+        playing, turns, emptied = [None] * plan.epoch, [[] for _ in range(plan.epoch)], []
+        for turn in range(len(batches) + plan.epoch - 1):
+            entering = waiting.pop(0) if waiting else None
+            emptied.append(entering == 0 or (turn == 0 and over.epoch == 0))
+            if entering is not None:
+                playing[turn % plan.epoch] = [entering, -1]
+            for lane, of_lane in enumerate(turns):
+                if playing[lane] is not None:
+                    playing[lane][1] += 1
+                    if playing[lane][1] == plan.epoch:
+                        playing[lane] = None
+                of_lane.append(None if playing[lane] is None else tuple(playing[lane]))
+        lanes |= {(copy, lane): of_lane for lane, of_lane in enumerate(turns)}
+        resets[copy] = emptied
+    return batches, lanes, resets
+
+
+@st.composite
+def runs_of_epochs(draw):
+    i, j, k = (draw(st.integers(1, 3)) for _ in range(3))
+    sets = draw(st.none() | st.integers(j, 5))
+    layout = RankLayout.of(i * j * k, families=families_of(i * j * k, k))
+    over = Pass(draw(st.integers(layout.ranks, 60)), draw(st.integers(1, 9)), draw(st.integers(0, 3)))
+    return EpochsAndCopies(i, j, k, sets), layout, over
+
+
+@seed(15)
+@settings(max_examples=80, deadline=None)
+@given(run=runs_of_epochs())
+def test_lanes_play_each_batch_in_consecutive_passes_and_one_begins_a_turn(run):
+    plan, layout, over = run
+    plan.check(layout, over.num_events)
+    batches, lanes, resets = epochs_and_copies(plan, over)
+    table = all_turns(plan, layout, over)
+    assert len({len(turns) for turns in table}) == 1
+    trained, draws = defaultdict(list), defaultdict(list)
+    for number in range(len(table[0])):
+        shares = 0.0
+        for (copy, lane), turns in lanes.items():
+            ranks = layout.copies[copy][lane * plan.minibatch : (lane + 1) * plan.minibatch]
+            own = [table[rank][number] for rank in ranks]
+            played = turns[number]
+            assert [event for turn in own for event in turn.events] == ([] if played is None else batches[played[0]])
+            for turn in own:
+                assert turn.resets == resets[copy][number]
+                begins = number % plan.epoch == lane and number < -(-len(batches) // plan.epoch) * plan.epoch
+                assert turn.reads == turn.writes == begins
+                assert turn.reads == (played[1] == 0) if played is not None else not turn.events
+                assert (turn.copy, turn.ranks) == (copy, plan.minibatch)
+                shares += turn.share
+            if played is not None:
+                trained[copy] += [played[0]]
+                draws[copy, played[0]] += [own[0].draw]
+                assert len({turn.draw for turn in own}) == 1
+        assert shares == pytest.approx(layout.ranks)  # they make the mean over all events of the update
+    assert len({sum(turn.reads for turn in turns) for turns in table}) == 1
+    for copy in range(plan.memory):
+        assert sorted(trained[copy]) == sorted(list(range(len(batches))) * plan.epoch)
+    for of_batch in draws.values():
+        assert len(set(of_batch)) == plan.epoch  # each pass with other negatives
+        assert plan.negative_sets is None or set(of_batch) <= set(range(plan.negative_sets))
+
+
+@seed(16)
+@settings(max_examples=40, deadline=None)
+@given(run=runs_of_epochs())
+def test_the_lanes_of_the_first_copy_evaluate_every_event_once_in_turn(run):
+    plan, layout, over = run
+    table = all_turns(plan, layout, replace(over, epoch=None))
+    played = [turn for turns in zip(*table, strict=True) for turn in turns]
+    assert [event for turn in played for event in turn.events] == list(range(over.num_events))
+    assert not any(turn.resets or turn.draw is not None for turn in played)
+    assert all(turn.reads and turn.writes for turn in played)
+    assert {rank for rank, turns in enumerate(table) for turn in turns if turn.events} <= set(layout.copies[0])
+
+
+def test_epochs_and_copies_alone_are_data_parallel():
+    layout, over = RankLayout.of(3, families=families_of(3)), Pass(50, 4, 2)
+    assert all_turns(EpochsAndCopies(minibatch=3), layout, over) == all_turns(DataParallel(), layout, over)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((2, 1, 1), "minibatch, epoch, memory must be factors of the 4 ranks, got '2 x 1 x 1'; let their product be"),
+        ((4, 1, 1), "memory must be the 2 copies of node state that the ranks share, got 1; let groups be the same"),
+        ((0, 1, 1), "minibatch must be an integer of at least 1, got 0"),
+        ((1, 3, 1, 2), "negative_sets must be an integer of at least 3, got 2; give one for each pass at least"),
+    ],
+)
+def test_epochs_and_copies_that_do_not_fit_are_refused(arguments, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        EpochsAndCopies(*arguments).check(RankLayout.of(4, families=families_of(4, 2)), 100)

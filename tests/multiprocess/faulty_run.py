@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_tgnn import (
     CDFGNNStrategy,
+    DistTGLStrategy,
     FullGraphDataModule,
     LinkPrediction,
     NodeClassification,
@@ -22,6 +23,7 @@ from lightning_tgnn import (
 from lightning_tgnn.__main__ import main as command
 from lightning_tgnn.comm import Exchange, Messages, failure
 from lightning_tgnn.data import generate_graph
+from lightning_tgnn.state import ServedStateStore
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from tests.multiprocess.training import QuietLinks, build
 
@@ -62,10 +64,23 @@ def break_at(where, how):
     elif where.startswith(("send ", "receive ", "mean ")):
         method, operation = ("mean", where) if where.startswith("mean ") else where.split(" ", 1)
         setattr(Messages, method, counted(getattr(Messages, method), lambda *arguments: arguments[-1] == operation))
+    elif where.startswith("served "):
+        method = where.removeprefix("served ")
+        setattr(ServedStateStore, method, counted(getattr(ServedStateStore, method)))
+    elif where == "memory process":
+        ServedStateStore.fetch = counted(ServedStateStore.fetch, partial(serving, left))
     elif where == "loss":
         LinkPrediction.loss = counted(LinkPrediction.loss)
     else:
         Exchange.start = counted(Exchange.start, lambda *arguments: arguments[-1] == where)
+
+
+def serving(left, store, nodes):
+    """Kill the memory process, in place of the victim, when the time has come."""
+    left[0] -= 1
+    if not left[0]:
+        os.kill(store._service.pid, signal.SIGKILL)
+    return False
 
 
 def trainer(folder, strategy, callbacks, **options):
@@ -93,6 +108,15 @@ def pipetgl(folder, **options):
     return runner.global_step
 
 
+def disttgl(folder):
+    data, task = build("tgn", 8, task_class=QuietLinks)
+    keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
+    strategy = DistTGLStrategy(epoch=RANKS, timeout=timedelta(seconds=20))
+    runner, resume = trainer(folder, strategy, [keep], max_epochs=4)
+    runner.fit(task, datamodule=data, ckpt_path=resume)
+    return runner.global_step
+
+
 def shards(folder):
     return pipetgl(folder, store="sharded")
 
@@ -115,6 +139,7 @@ def main(run, where, how, folder):
         "pipetgl": pipetgl,
         "copies": partial(pipetgl, groups=RANKS),
         "shards": shards,
+        "disttgl": disttgl,
         "cdfgnn": cdfgnn,
     }
     cli.TGNNCommand = lambda words: print("finished", runs[run](folder))

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.optim.lr_scheduler import OneCycleLR
 
-from lightning_tgnn import DepCacheStrategy, DepCommStrategy, PipeTGLStrategy, SvenStrategy
+from lightning_tgnn import DepCacheStrategy, DepCommStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.checks import CheckpointError
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import QuietLinks, as_torchrun, build, fit
@@ -24,6 +24,7 @@ STRATEGIES = {
     "pipetgl, weights": lambda: PipeTGLStrategy(sends="weights"),
     "pipetgl, one cycle": lambda: PipeTGLStrategy(store="sharded"),
     "pipetgl, two copies": lambda: PipeTGLStrategy(groups=2),
+    "disttgl": lambda: DistTGLStrategy(epoch=2, memory=2),
 }
 # With fewer ranks another store takes over.
 MOVED = STRATEGIES | {"pipetgl": lambda: PipeTGLStrategy(store="sharded", partition="interval")}
@@ -33,7 +34,7 @@ STEP = 6  # in the middle of the second epoch
 
 
 def step_of(name):
-    return 2 * STEP if name.endswith("two copies") else STEP
+    return {"pipetgl, two copies": 2 * STEP, "disttgl": 3 * STEP}.get(name, STEP)
 
 
 def equal(ours, theirs):
@@ -46,9 +47,13 @@ def options(name):
     return {"task_class": QuietLinks, "events": EVENTS, "dropout": 0.3, "lr_scheduler": schedule}
 
 
+def has_own_batches(name):
+    return name.startswith(("pipetgl", "disttgl"))
+
+
 def batch_size(ranks, name):
     """Ranks share a global batch, or take turns with whole ones."""
-    return OWN_BATCH if name.startswith("pipetgl") else GLOBAL_BATCH // ranks
+    return OWN_BATCH if has_own_batches(name) else GLOBAL_BATCH // ranks
 
 
 def prepare(ranks, name, model="tgn"):
@@ -95,6 +100,8 @@ def fewer(rank, ranks, folder):
             continue
         if name.endswith("two copies") and ranks == 1:
             strategy = PipeTGLStrategy  # goes on with the first copy alone
+        if name == "disttgl":
+            strategy = partial(DistTGLStrategy, memory=ranks)
         saved = torch.load(path, weights_only=True)["lightning_tgnn"]["state"]
         data, task = prepare(ranks, name)
         trainer = pl.Trainer(
@@ -107,9 +114,10 @@ def fewer(rank, ranks, folder):
         resumed = fit(*prepare(ranks, name), strategy(), ranks, epochs=3, ckpt_path=path)
         # 13 batches of an epoch: 8 have been played in 2 turns of its 4, or 10 in 5 turns of 7 by each of two copies.
         turns = {2: 3 + 7, 1: 5 + 13}[ranks] if takes_turns else 12 - STEP
-        assert len(resumed["losses"]) == (3 + 13 if name.endswith("two copies") else turns), name
+        turns = {"pipetgl, two copies": 3 + 13, "disttgl": 9 + 13}.get(name, turns)  # the last in turn 4 of 14
+        assert len(resumed["losses"]) == turns, name
         data, task = build("tgn", 4, **options(name))
-        saved, given = (6, 4) if takes_turns else (24, 4 * ranks)
+        saved, given = (6, 4) if has_own_batches(name) else (24, 4 * ranks)
         with pytest.raises(CheckpointError, match=rf"batch_size.* must be {saved} .* of this epoch, got {given};"):
             fit(data, task, strategy(), ranks, epochs=3, ckpt_path=path)
     return True

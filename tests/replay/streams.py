@@ -31,6 +31,13 @@ class Table:
                 mails[slot], mail_time[slot], mail_event[slot] = mail, time, event
         return StateRows(memory, memory_time, mails, mail_time, mail_event, mail_count)
 
+    def copy(self):
+        """Return a table that later writes to this one leave alone."""
+        other = Table(self.spec)
+        other.memory, other.position = dict(self.memory), self.position
+        other.mails = defaultdict(list, {node: list(mails) for node, mails in self.mails.items()})
+        return other
+
     def write(self, written):
         """Take in what ranks have written in one turn: the latest event's memory of a node, and one mail to a node."""
         memory, mails = defaultdict(list), defaultdict(list)
@@ -43,7 +50,7 @@ class Table:
             sent = zip(change.mail_nodes.tolist(), change.mails, change.mail_time, change.mail_event, strict=True)
             for node, mail, time, event in sent:
                 mails[node].append((int(event), (mail, time, event)))
-            self.position = change.position
+            self.position = change.position if len(change.nodes) else self.position
         for node, candidates in memory.items():
             self.memory[node] = latest_of(candidates)
         for node, candidates in mails.items():
@@ -70,6 +77,7 @@ class Streams:
     def __init__(self, plan, task, data):
         self.plan, self.task, self.data = plan, task, data
         self.copies = defaultdict(lambda: Table(task.state_spec))
+        self.read = defaultdict(lambda: Table(task.state_spec))  # of each rank, at its last turn that has read
         self.training = self.followed(data.train_dataloader())
 
     def followed(self, loader):
@@ -115,7 +123,7 @@ class Streams:
         for ranks in together.values():
             written = defaultdict(list)
             for rank in ranks:
-                self.task.stage_order = self.order(turns[rank], written)
+                self.task.stage_order = self.order(turns[rank], rank, written)
                 batch = loaders[rank].batch(turns[rank])
                 batch = replace(batch, shared=replace(batch.shared, share=self.share(turns, rank)))
                 outcomes[rank] = step(rank, batch)
@@ -133,9 +141,11 @@ class Streams:
         events = sum(len(turn.events) for turn in together)
         return len(turns[rank].events) * len(together) / events if events else 0.0
 
-    def order(self, turn, written):
+    def order(self, turn, rank, written):
         """Return the order of a turn's stages, which reads the turn's copy of node state and notes what is written."""
-        table = self.copies[turn.copy] if turn.reads else Table(self.task.state_spec)
+        if turn.reads:
+            self.read[rank] = self.copies[turn.copy].copy()
+        table = self.read[rank]
 
         def in_order(task, batch):
             updated = task.apply_mail(table.rows(batch.nodes))

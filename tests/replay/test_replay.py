@@ -12,6 +12,7 @@ from lightning_tgnn import (
     CDFGNNStrategy,
     DepCacheStrategy,
     DepCommStrategy,
+    DistTGLStrategy,
     DynamicNodeClassification,
     EdgeClassification,
     NodeClassification,
@@ -20,7 +21,7 @@ from lightning_tgnn import (
     SvenStrategy,
 )
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS
-from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
+from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin, WholeGraph
 from lightning_tgnn.strategies.parts import (
     HostMemory,
     HostShards,
@@ -108,6 +109,8 @@ class Case:
         validate_every: Epochs from one validation to the next.
         batch: Events of a batch, where ranks have batches of their own; None where they share global batches.
         groups: Copies of node state.
+        shares: Ranks that share a global batch, where ranks have batches of their own.
+        passes: Passes over each global batch; None where there is one.
         training: How gradients are clipped and accumulated, and after how many turns a validation looks.
     """
 
@@ -121,6 +124,8 @@ class Case:
     validate_every: int = EPOCHS
     batch: int | None = None
     groups: int = 1
+    shares: int = 1
+    passes: int | None = None
     training: dict = field(default_factory=dict)
 
     @property
@@ -130,12 +135,16 @@ class Case:
     def steps(self, ranks):
         if self.batch is None:
             return STEPS if self.replays else 4
-        batches = -(-TRAINED // self.batch)
+        batches = -(-TRAINED // (self.batch * self.shares))
+        if self.passes is not None:
+            return self.epochs * (batches + self.passes - 1)
         return self.epochs * -(-batches // (ranks // self.groups))
 
     @property
     def epochs(self):
-        return EPOCHS if self.batch is None else 3  # 27 updates
+        if self.batch is None:
+            return EPOCHS
+        return 3 if self.passes is None else 2  # 27 updates, or some 20
 
     def build(self, ranks):
         if self.is_graph:
@@ -186,6 +195,10 @@ def planned(schedule, store, order, updates):
 
 def pipetgl(**options):
     return lambda hosts: PipeTGLStrategy(**options)
+
+
+def disttgl(minibatch, epoch, memory, **options):
+    return lambda hosts: DistTGLStrategy(minibatch=minibatch, epoch=epoch, memory=memory, **options)
 
 
 def cdfgnn(**options):
@@ -261,6 +274,19 @@ CASES += [
     Case("pipetgl, two copies, one by one", "tgn", pipetgl(groups=2, staleness=0), **OF_TWO | {"ranks": (4,)}),
     Case("pipetgl, three copies", "tgn", pipetgl(groups=3), batch=11, ranks=(3,), groups=3),
 ]
+IJK = [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 1), (1, 3, 1)]
+
+
+def passes(factors, model, **settings):
+    i, j, k = factors
+    settings |= {"ranks": (i * j * k,), "groups": k, "batch": 11, "shares": i, "passes": j}
+    return Case(f"disttgl {i} x {j} x {k}", model, disttgl(i, j, k), **settings)
+
+
+# Each case starts a process for each copy, which takes seconds: not every model with all factors.
+CASES += [passes(factors, "tgn") for factors in IJK]
+CASES += [passes(factors, "jodie") for factors in ((1, 2, 1), (2, 1, 2))]
+CASES += [passes(factors, "apan") for factors in ((2, 1, 1), (1, 2, 2), (2, 2, 1))]
 MEAN = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": MeanGradients(1)}
 CASES += [Case("mean over turns", "apan", lambda hosts: PlannedStrategy(**MEAN), **TURN)]
 CASES += [Case("mean over turns, two copies", "tgn", lambda hosts: PlannedStrategy(**MEAN, groups=2), **OF_TWO)]
@@ -362,7 +388,7 @@ def is_exact(plan):
     """Whether the plan is one of ordinary training."""
     store = plan.store
     approximates = isinstance(store, VertexCut) and (store.bits is not None or (store.cache and store.threshold != 0))
-    if isinstance(plan.schedule, RoundRobin) and plan.layout.ranks > 1:
+    if isinstance(plan.schedule, RoundRobin | EpochsAndCopies) and plan.layout.ranks > 1:
         return False
     return isinstance(plan.updates, RingUpdates) or not (plan.updates.delay or approximates)
 

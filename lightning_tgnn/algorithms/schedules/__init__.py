@@ -1,7 +1,8 @@
 """Which rank works on which events when: the turns of every schedule."""
 
 from lightning_tgnn.algorithms.schedules.data_parallel import DataParallel
+from lightning_tgnn.algorithms.schedules.epochs_and_copies import EpochsAndCopies
 from lightning_tgnn.algorithms.schedules.round_robin import RoundRobin
 from lightning_tgnn.algorithms.schedules.whole_graph import WholeGraph
 
-__all__ = ["DataParallel", "RoundRobin", "WholeGraph"]
+__all__ = ["DataParallel", "EpochsAndCopies", "RoundRobin", "WholeGraph"]

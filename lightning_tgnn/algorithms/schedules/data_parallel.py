@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import ClassVar
 
+from lightning_tgnn.algorithms.schedules.turns import Turns
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.schedule import Pass, Schedule, Turn
@@ -45,7 +46,7 @@ class DataParallel(Schedule):
 
 
 @dataclass(frozen=True)
-class _Turns(Sequence[Turn]):
+class _Turns(Turns):
     """The turns of a rank."""
 
     ranks: int
@@ -55,22 +56,19 @@ class _Turns(Sequence[Turn]):
     def __len__(self) -> int:
         return -(-(self.over.num_events - self.over.first) // (self.over.batch_size * self.ranks))
 
-    @overload
-    def __getitem__(self, index: int) -> Turn: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Turn]: ...
-
-    def __getitem__(self, index: int | slice) -> Turn | Sequence[Turn]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        number, size = range(len(self))[index], self.over.batch_size * self.ranks
-        of = range(self.over.first, self.over.num_events)[number * size : (number + 1) * size]
-        base, more = divmod(len(of), self.ranks)
-        start = self.rank * base + min(self.rank, more)
-        own = of[start : start + base + int(self.rank < more)]
+    def at(self, index: int) -> Turn:
+        size = self.over.batch_size * self.ranks
+        of = range(self.over.first, self.over.num_events)[index * size : (index + 1) * size]
+        own = part_of(of, self.rank, self.ranks)
         training = self.over.epoch is not None
         return Turn(own, of, self.over.epoch, self.ranks, resets=training and of.start == 0)
+
+
+def part_of(of: range, rank: int, ranks: int) -> range:
+    """Return a rank's consecutive events of a global batch, cut as evenly as can be."""
+    base, more = divmod(len(of), ranks)
+    start = rank * base + min(rank, more)
+    return of[start : start + base + int(rank < more)]
 
 
 def check_one_copy(schedule: Schedule, layout: RankLayout) -> None:

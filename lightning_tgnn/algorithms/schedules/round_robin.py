@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, overload
+from typing import ClassVar
 
 from lightning_tgnn.algorithms.schedules.data_parallel import check_ranks
+from lightning_tgnn.algorithms.schedules.turns import Turns
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 
@@ -50,6 +51,10 @@ class RoundRobin(Schedule):
         """Return how many global batches the ranks of a copy play in a turn: one each."""
         return len(layout.copies[0])
 
+    def lanes(self, layout: RankLayout) -> int:
+        """Return in how many groups the ranks of a copy read and write it: each by itself."""
+        return len(layout.copies[0])
+
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank."""
         copy, place = layout.copy_of(rank)
@@ -57,7 +62,7 @@ class RoundRobin(Schedule):
 
 
 @dataclass(frozen=True)
-class _Turns(Sequence[Turn]):
+class _Turns(Turns):
     """The turns of a rank: M ranks play a copy of node state, this one in a place among them."""
 
     copies: int
@@ -77,17 +82,8 @@ class _Turns(Sequence[Turn]):
     def __len__(self) -> int:
         return max(-(-(self._batches - self._first) // self.ranks), 0)
 
-    @overload
-    def __getitem__(self, index: int) -> Turn: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Turn]: ...
-
-    def __getitem__(self, index: int | slice) -> Turn | Sequence[Turn]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        turn = range(len(self))[index]
-        return self._evaluating(turn) if self.over.epoch is None else self._training(turn, self.over.epoch)
+    def at(self, index: int) -> Turn:
+        return self._evaluating(index) if self.over.epoch is None else self._training(index, self.over.epoch)
 
     def _evaluating(self, turn: int) -> Turn:
         batch = self._batch(0, turn)

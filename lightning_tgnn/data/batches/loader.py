@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import chain
 from time import perf_counter
 from typing import Any, TypeVar
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.algorithms.schedules.turns import in_passes
 from lightning_tgnn.checks import InvalidArgumentError, check_global_batch_size, refusal
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
@@ -20,6 +23,7 @@ from lightning_tgnn.data.batches.sampling import EventSampler, Sample
 from lightning_tgnn.types import EventBatch, Pass, RankLayout, SampledRoots, Schedule, Turn
 
 _In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
 class EventLoader:
@@ -85,7 +89,7 @@ class EventLoader:
         return f"EventLoader({len(self.events):,} events, {len(self)} batches of {self.global_batch_size}{place})"
 
     def __len__(self) -> int:
-        return len(self.turns(None))
+        return len(self.turns(self._epoch if self._training else None))
 
     @property
     def global_batch_size(self) -> int:
@@ -99,6 +103,8 @@ class EventLoader:
             InvalidArgumentError: The ranks or the number of events do not fit.
         """
         schedule.check(layout, len(self.events))
+        if self._presampled is not None:
+            self._presampled.check(schedule, layout)
         own = copy(self)
         own.schedule, own.layout, own.rank = schedule, layout, rank
         own.history = tuple(earlier.follow(schedule, layout, rank) for earlier in self.history)
@@ -119,15 +125,16 @@ class EventLoader:
         if resume is not None and resume["epoch"] == self._epoch:
             sharing = self.global_batch_size // self.batch_size
             check_global_batch_size(resume["batch_size"], self.batch_size, sharing)
-            self._position, self._first = self._place(resume["batches"])
+            self._position, self._first = self._place(resume)
         epoch = self._epoch if self._training else None
         if self._presampled is not None:
             begin = perf_counter()
             self._presampled.draw(epoch, self.global_batch_size)
             self.waited += perf_counter() - begin
         turns = self._turns(self.events, epoch, self._first * self.global_batch_size)
-        numbers = range(self._position, len(turns))
-        batches = self._prefetched(lambda number: self.batch(turns[number]), numbers)
+        passes = in_passes(turns, self._position)
+        made = self._ahead(lambda together: self._passes(turns, together), passes)
+        batches: Iterator[EventBatch] = chain.from_iterable(made)
         batches = batches if self.layout.ranks == 1 else _with_upcoming(batches)
         while True:
             begin = perf_counter()
@@ -162,17 +169,29 @@ class EventLoader:
             "position": self._position,
             "batches": batches,
             "batch_size": self.global_batch_size,
+            "first": self._first,
+            "players": self._players,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict` in the next iteration."""
         batches = state.get("batches", state["position"])  # earlier files count no others
         self._resume = {"epoch": state["epoch"], "batches": batches, "batch_size": state["batch_size"]}
+        if state.get("players") == self._players:
+            self._resume |= {"first": state["first"], "position": state["position"]}
         self._epoch = state["epoch"]
-        self._position, self._first = self._place(batches)
+        self._position, self._first = self._place(self._resume)
 
-    def _place(self, batches: int) -> tuple[int, int]:
+    @property
+    def _players(self) -> int:
+        """Who plays what, as a number: a position in turns means nothing to others."""
+        return crc32(f"{self.schedule} on {self.layout.copies}".encode())
+
+    def _place(self, resume: dict[str, int]) -> tuple[int, int]:
         """Return turns that have been played and global batches before them, of all that have been played."""
+        if "position" in resume:
+            return resume["position"], resume["first"]
+        batches = resume["batches"]
         turns, others = divmod(batches, self.schedule.batches_per_turn(self.layout))
         if batches * self.global_batch_size >= len(self.events):
             return len(self), 0  # the epoch is over
@@ -186,8 +205,7 @@ class EventLoader:
 
     def catch_up(self, position: int) -> Iterator[EventBatch]:
         """Yield batches, without negatives, of the events from ``position`` up to where this loader begins."""
-        for earlier in self.history:
-            yield from earlier.replay(position)
+        return chain.from_iterable(earlier.replay(position) for earlier in self.history)
 
     def replay(self, position: int) -> Iterator[EventBatch]:
         """Yield this loader's events from ``position`` on in batches that only change node state."""
@@ -199,12 +217,10 @@ class EventLoader:
             own, together = _at(remaining, turn.events), _at(remaining, turn.of)
             return organizer.organize(own, self._written_of(own, turn, together), self._whole(turn, together))
 
-        return self._prefetched(make, self._turns(remaining, None) if len(remaining) else ())
+        return self._ahead(make, self._turns(remaining, None) if len(remaining) else ())
 
-    def _prefetched(self, make: Callable[[_In], EventBatch], inputs: Iterable[_In]) -> Iterator[EventBatch]:
-        ahead, workers = self.prefetch_batches, self.num_workers
-        pins = self._pins_memory and ahead and workers  # where nobody works ahead, training would wait for it
-        return prefetched(_pinning(make) if pins else make, inputs, ahead=ahead, workers=workers)
+    def _ahead(self, make: Callable[[_In], _Out], inputs: Iterable[_In]) -> Iterator[_Out]:
+        return prefetched(make, inputs, ahead=self.prefetch_batches, workers=self.num_workers)
 
     def batch(self, turn: Turn) -> EventBatch:
         """Return the batch of a turn.
@@ -221,18 +237,25 @@ class EventLoader:
         )
         return self._organizer.organize(own, sample, self._whole(turn, together))
 
+    def _passes(self, turns: Sequence[Turn], numbers: Sequence[int]) -> list[EventBatch]:
+        """Return the batches of a turn that reads and of those that take what it has read."""
+        batches = [self.batch(turns[number]) for number in numbers]
+        if len(batches) > 1:
+            nodes = torch.cat([batch.nodes for batch in batches[1:]]).unique()
+            later = nodes[~torch.isin(nodes, batches[0].nodes)]
+            batches[0] = replace(batches[0], shared=replace(batches[0].shared, later=later))
+        works_ahead = self.prefetch_batches and self.num_workers  # else training would wait for it
+        return [batch.pin_memory() for batch in batches] if self._pins_memory and works_ahead else batches
+
     def _check(self, turn: Turn) -> None:
         copy, _ = self.layout.copy_of(self.rank)
-        if turn.copy != copy or not turn.reads or not turn.writes:
+        in_passes = "passes" in self.schedule.needs
+        if turn.copy != copy or not (in_passes or (turn.reads and turn.writes)):
             cure = "give turns that do, or a store of your own behind a loader of your own"
             requirement = f"turns that read and write the rank's own copy of node state, {copy}"
             raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
-        if self._presampled is None:
-            return
-        is_regular = turn.of.start % self.global_batch_size == 0 and len(turn.of) <= self.global_batch_size
-        if turn.draw != (self._epoch if self._training else None) or not is_regular:
-            requirement = "turns that draw by epoch, on global batches of one size, where an epoch is drawn ahead"
-            raise InvalidArgumentError(refusal("schedule", requirement, turn, "set presample='off'"))
+        if self._presampled is not None:
+            self._presampled.check_turn(turn, self._epoch if self._training else None, self.global_batch_size)
 
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
@@ -263,17 +286,14 @@ def _written(sampled_roots: SampledRoots) -> SampledRoots:
     return "events" if sampled_roots == "events" else "none"
 
 
-def _pinning(make: Callable[[_In], EventBatch]) -> Callable[[_In], EventBatch]:
-    return lambda given: make(given).pin_memory()
-
-
 def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
     """Tell each batch the nodes of the next, and what is around it."""
     batch = next(batches, None)
     while batch is not None:
         following = next(batches, None)
         if following is not None:
-            around = following.shared.around
-            batch = replace(batch, shared=replace(batch.shared, upcoming=following.nodes, upcoming_around=around))
+            shared = following.shared
+            upcoming = torch.cat([following.nodes, shared.later]) if shared.reads else following.nodes[:0]
+            batch = replace(batch, shared=replace(batch.shared, upcoming=upcoming, upcoming_around=shared.around))
         yield batch
         batch = following

@@ -98,6 +98,8 @@ class BatchOrganizer:
             resets=turn.resets,
             share=turn.share,
             labelled=max(int((self._labels(together) >= 0).sum()), 1) / ranks,
+            reads=turn.reads,
+            writes=turn.writes,
             changed=self._mailed(whole.events, whole.sample),
             around=self._around(own, whole),
         )

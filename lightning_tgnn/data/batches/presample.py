@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.data.batches.sampling import EventSampler, Sample
 from lightning_tgnn.files.npy_file import allocate_npy
 from lightning_tgnn.files.scratch_folder import ScratchFolder
 from lightning_tgnn.files.whole import writing_to
+from lightning_tgnn.types import RankLayout, Schedule, Turn
 
 _EVENTS_PER_CHUNK = 65_536
 _PLACES_PER_CHUNK = 1 << 24
@@ -41,6 +43,30 @@ class PresampledEpochs:
         self._kind: tuple[int | None, int] | None = None
         self._files: Sample | None = None
         self._drawn: Sample | None = None
+
+    @staticmethod
+    def check(schedule: Schedule, layout: RankLayout) -> None:
+        """Refuse several sets of negatives an epoch.
+
+        Raises:
+            InvalidArgumentError: A schedule draws several, for copies of node state or for passes over a batch.
+        """
+        if len(layout.copies) > 1 or "passes" in schedule.needs:
+            cure = "set presample='off', or take one copy of node state and one pass over a batch"
+            requirement = "'off' where an epoch has several sets of negatives"
+            raise InvalidArgumentError(refusal("presample", requirement, "epoch", cure))
+
+    @staticmethod
+    def check_turn(turn: Turn, epoch: int | None, batch_size: int) -> None:
+        """Refuse turns that `draw` does not draw for.
+
+        Raises:
+            InvalidArgumentError: It is one.
+        """
+        is_regular = turn.of.start % batch_size == 0 and len(turn.of) <= batch_size
+        if turn.draw != epoch or not is_regular:
+            requirement = "turns that draw by epoch, on global batches of one size, where an epoch is drawn ahead"
+            raise InvalidArgumentError(refusal("schedule", requirement, turn, "set presample='off'"))
 
     def draw(self, epoch: int | None, batch_size: int) -> None:
         """Draw the epoch, unless it is there.

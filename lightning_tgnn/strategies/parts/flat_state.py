@@ -160,13 +160,21 @@ def check_steps(optimizer: Optimizer) -> Optimizer:
         requirement = "one that steps without a closure, where ranks take turns: gradients come from other ranks"
         name = type(optimizer).__name__
         raise InvalidArgumentError(refusal("optimizer", requirement, name, "take torch.optim.Adam, or strategy='sven'"))
-    tried = deepcopy(optimizer)
-    vars(tried).update({name: value for name, value in vars(optimizer).items() if name not in vars(tried)})
+    known: dict[int, object] = {}
+    tried = deepcopy(optimizer, known)
+    left_out = {name: value for name, value in vars(optimizer).items() if name not in vars(tried)}
+    vars(tried).update({name: _copied(value, known) for name, value in left_out.items()})
     before = options_of(tried)
     for group in tried.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
-    type(tried).step(tried)  # of the class: a schedule counts the steps of the optimizer itself
+    try:
+        type(tried).step(tried)  # of the class: a schedule counts the steps of the optimizer itself
+    except Exception as error:
+        requirement = "one that steps with gradients of zero, where ranks take turns"
+        received = f"{type(optimizer).__name__}, which says {error}"
+        cure = "take torch.optim.Adam, or strategy='sven'"
+        raise InvalidArgumentError(refusal("optimizer", requirement, received, cure)) from error
     for old, new in zip(before, options_of(tried), strict=True):
         for name, value in new.items():
             if name not in old or not _same(old[name], value):
@@ -175,6 +183,14 @@ def check_steps(optimizer: Optimizer) -> Optimizer:
                 cure = "take torch.optim.Adam, or strategy='sven'"
                 raise InvalidArgumentError(refusal("optimizer", requirement, received, cure))
     return tried
+
+
+def _copied(value: object, known: dict[int, object]) -> object:
+    """Return a copy, or the same where there can be none: a hook, or a function of the optimizer's own."""
+    try:
+        return deepcopy(value, known)
+    except Exception:
+        return value
 
 
 def _same(ours: object, theirs: object) -> bool:

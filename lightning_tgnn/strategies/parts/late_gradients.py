@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
@@ -101,8 +100,7 @@ class SentGradients:
             self._update(gradient, update)
 
     def _receive(self, place: int) -> RowHandle:
-        own = self._trained.packed(has_events=False)
-        return self._messages.receive(torch.empty_like(own), place, _OPERATION)
+        return self._messages.receive(self._trained.room(), place, _OPERATION)
 
     def _update(self, gradient: LateGradient, update: Callable[[], object]) -> None:
         """Make an update with the options of its own turn."""

@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.schedules.outlines import in_order, pipelined, up
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline, whole_turns
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.state import ShardedStateStore
-from lightning_tgnn.strategies.parts.node_state import HostMemory, HostShards
+from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards
 from lightning_tgnn.types import (
     EventBatch,
     NodeStateTask,

@@ -130,7 +130,7 @@ class OrderedUpdates:
     @property
     def waited(self) -> float:
         """Seconds for which this rank has stood waiting for messages of others."""
-        return self._messages.waited
+        return self._messages.waited + self._copies.waited
 
     def check(self, trainer: pl.Trainer) -> None:
         """Refuse what gradients that come late cannot go with.

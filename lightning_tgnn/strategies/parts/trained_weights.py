@@ -52,6 +52,11 @@ class TrainedWeights:
         in_window = (loop.batch_progress.current.ready - 1) % self.trainer.accumulate_grad_batches > 0
         return in_window and any(parameter.grad is not None for parameter in self.parameters)
 
+    def room(self) -> Tensor:
+        """Return memory for what `packed` returns, with whatever it holds."""
+        size = sum(parameter.numel() for parameter in self.parameters) + len(self.parameters)
+        return self.parameters[0].new_empty(size)
+
     def packed(self, *, has_events: bool) -> Tensor:
         """Return the gradients in one row, and behind them for each parameter whether it has one.
 

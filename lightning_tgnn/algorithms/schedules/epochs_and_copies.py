@@ -1,0 +1,193 @@
+"""Mini-batch, epoch and memory parallelism at once (DistTGL, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lightning_tgnn.algorithms.schedules.data_parallel import check_ranks, part_of
+from lightning_tgnn.algorithms.schedules.turns import Turns
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.schedule import Pass, Schedule, Turn
+
+
+@dataclass(frozen=True)
+class EpochsAndCopies(Schedule):
+    """i ranks share each global batch, j global batches are trained at once, on each of k copies of node state.
+
+    On a copy one global batch begins each turn. It is trained in j consecutive turns by the same i ranks, each time
+    with other negatives. The first of these passes reads node state, for all of them, and writes it; later passes leave
+    it alone. So the gradients of a turn are those of j epochs of consecutive batches (DistTGL, section 3.2.2).
+
+    Copy c begins its epochs at c of k equal segments of the stream, goes round, and is emptied at the start of the
+    stream; at its very first turn it is empty (section 3.2.3). Segments end with a whole round of the ranks. Those of
+    the first copy evaluate, every i of them a batch in turn.
+
+    An epoch plays every event j k times. Its first and last j - 1 turns leave ranks without events.
+
+    Args:
+        minibatch: i.
+        epoch: j.
+        memory: k, the copies of the layout.
+        negative_sets: How many sets of negatives there are, of which each pass takes another one at random; None for
+            new ones in every pass.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+
+    >>> layout = RankLayout.of(2, families={"state": ((0, 1),)})
+    >>> for rank in range(2):
+    ...     turns = EpochsAndCopies(epoch=2).turns(layout, rank, Pass(num_events=6, batch_size=2, epoch=0))
+    ...     print([(turn.events, turn.draw, turn.writes) for turn in turns])
+    [(range(0, 2), 0, True), (range(0, 2), 1, False), (range(4, 6), 0, True), (range(4, 6), 1, False)]
+    [(range(6, 6), 1, False), (range(2, 4), 0, True), (range(2, 4), 1, False), (range(6, 6), 0, True)]
+    """
+
+    minibatch: int = 1
+    epoch: int = 1
+    memory: int = 1
+    negative_sets: int | None = None
+
+    needs: ClassVar[frozenset[str]] = frozenset({"rows", "passes"})
+    offers: ClassVar[frozenset[str]] = frozenset({"events", "lanes"})
+
+    def __post_init__(self) -> None:
+        for name in ("minibatch", "epoch", "memory"):
+            check_int(name, getattr(self, name), minimum=1, cure="let the product of the three be the number of ranks")
+        if self.negative_sets is not None:
+            cure = "give one for each pass at least, or leave it out for new ones"
+            check_int("negative_sets", self.negative_sets, minimum=self.epoch, cure=cure)
+
+    def check(self, layout: RankLayout, num_events: int) -> None:
+        """Refuse other numbers of ranks or copies, and more ranks than events.
+
+        Raises:
+            InvalidArgumentError: There are such.
+        """
+        check_ranks(layout, num_events)
+        self.check_ranks(layout.ranks)
+        if len(layout.copies) != self.memory:
+            requirement = f"the {len(layout.copies)} copies of node state that the ranks share"
+            raise InvalidArgumentError(refusal("memory", requirement, self.memory, "let groups be the same"))
+
+    def check_ranks(self, ranks: int) -> None:
+        """Refuse other numbers of ranks.
+
+        Raises:
+            InvalidArgumentError: It is another.
+        """
+        i, j, k = self.minibatch, self.epoch, self.memory
+        if i * j * k != ranks:
+            cure = "let their product be devices times num_nodes"
+            requirement = f"factors of the {ranks} ranks"
+            raise InvalidArgumentError(refusal("minibatch, epoch, memory", requirement, f"{i} x {j} x {k}", cure))
+
+    def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
+        """Return the events of a global batch: those of i ranks."""
+        return batch_size * self.minibatch
+
+    def lanes(self, layout: RankLayout) -> int:
+        """Return in how many groups the ranks of a copy read and write it: j."""
+        return self.epoch
+
+    def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
+        """Return the turns of a rank."""
+        copy, place = layout.copy_of(rank)
+        return _Turns(self, copy, *divmod(place, self.minibatch), over)
+
+
+@dataclass(frozen=True)
+class _Turns(Turns):
+    """The turns of a rank: of ``part`` among those that share the batches of ``lane``, one of j on a copy."""
+
+    plan: EpochsAndCopies
+    copy: int
+    lane: int
+    part: int
+    over: Pass
+
+    @property
+    def _size(self) -> int:
+        return self.over.batch_size * self.plan.minibatch
+
+    @property
+    def _batches(self) -> int:
+        return -(-self.over.num_events // self._size)
+
+    @property
+    def _first(self) -> int:
+        """Global batches that other numbers of ranks have played."""
+        return self.over.first // self._size
+
+    def __len__(self) -> int:
+        begun, lanes = self._batches - self._first, self.plan.epoch
+        if begun <= 0:
+            return 0
+        return -(-begun // lanes) if self.over.epoch is None else begun + lanes - 1
+
+    def at(self, index: int) -> Turn:
+        if self.over.epoch is None:
+            evaluated = self._first + index * self.plan.epoch + self.lane
+            return self._turn(None if self.copy or evaluated >= self._batches else evaluated)
+        epoch, own = self.over.epoch, (self.copy, self.lane)
+        batch, number = self._played(*own, index)
+        rounds = -(-(self._batches - self._first) // self.plan.epoch)
+        lanes = [(copy, lane) for copy in range(self.plan.memory) for lane in range(self.plan.epoch)]
+        begins = epoch == index == self._first == 0 if self.copy else index == self._first == 0
+        return self._turn(
+            batch,
+            draw=self._draw(epoch, batch or 0, number),
+            is_first=number == 0 and index < rounds * self.plan.epoch,  # every lane begins as often
+            resets=begins or self._begun(self.copy, index) == 0,
+            beside=tuple(self._events(self._played(*other, index)[0]) for other in lanes if other != own),
+        )
+
+    def _begun(self, copy: int, index: int) -> int | None:
+        """Return the global batch that begins on a copy in a turn; None behind the last."""
+        batches, lanes = self._batches, self.plan.epoch
+        if index >= batches - self._first:
+            return None
+        # Whole rounds of the lanes lie before the start of the stream, where all lanes meet.
+        before = batches - (copy * batches // self.plan.memory + self._first) % batches
+        return (batches - (before // lanes * lanes if copy else before) + index) % batches
+
+    def _played(self, copy: int, lane: int, index: int) -> tuple[int | None, int]:
+        """Return the global batch that a lane plays, None for none, and the number of the pass over it."""
+        number = (index - lane) % self.plan.epoch
+        return (None, number) if index < number else (self._begun(copy, index - number), number)
+
+    def _draw(self, epoch: int, batch: int, number: int) -> int:
+        """Return the set of negatives of a pass over a batch."""
+        sets, turn_of_copy = self.plan.negative_sets, epoch * self.plan.memory + self.copy
+        if sets is None:
+            return turn_of_copy * self.plan.epoch + number
+        return (_mixed(turn_of_copy, batch) + number) % sets
+
+    def _turn(
+        self,
+        batch: int | None,
+        *,
+        draw: int | None = None,
+        is_first: bool = True,
+        resets: bool = False,
+        beside: tuple[range, ...] = (),
+    ) -> Turn:
+        of = self._events(self._batches - 1 if batch is None else batch)
+        own = of[len(of) :] if batch is None else part_of(of, self.part, self.plan.minibatch)
+        return Turn(own, of, draw, self.plan.minibatch, self.copy, is_first, is_first, resets, beside=beside)
+
+    def _events(self, batch: int | None) -> range:
+        if batch is None:
+            return range(self.over.num_events)[:0]
+        return range(self.over.num_events)[batch * self._size : (batch + 1) * self._size]
+
+
+def _mixed(first: int, second: int) -> int:
+    """Return a number that looks random, of two (the finalizer of SplitMix64)."""
+    mask = (1 << 64) - 1
+    value = (first * 0x9E3779B97F4A7C15 + second * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019) & mask
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+    return value ^ (value >> 31)

@@ -1,0 +1,258 @@
+"""Node state that a process of its own holds for the ranks of a machine (DistTGL, section 3.3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.comm import Service, SharedBuffer, shared_tensors
+from lightning_tgnn.state.nodes import memory_process as process
+from lightning_tgnn.state.nodes.local import LocalStateStore, table_shapes
+from lightning_tgnn.types import CommitHandle, StateRows, StateSpec, StateUpdate
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+
+class ServedStateStore:
+    """Memory and mailbox of every node, in a process that reads and writes them in the order of the batches.
+
+    The ranks are in lanes of equal size, which take turns: in its turn each rank of a lane fetches and commits once,
+    and the lane's updates become one. Nobody holds a lock, and nobody spins.
+
+    All ranks have to call everything but `fetch`, `ask_ahead` and `commit` at the same time.
+
+    Args:
+        spec: Number of nodes and widths.
+        ranks: That share the state, lane by lane, by their numbers in the run.
+        rank: This rank.
+        group: The process group of the ranks; None for one.
+        lanes: How many there are.
+        device: Where this rank computes.
+    """
+
+    def __init__(
+        self,
+        spec: StateSpec,
+        ranks: tuple[int, ...],
+        rank: int,
+        group: dist.ProcessGroup | None,
+        *,
+        lanes: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.spec, self.ranks, self.device = spec, len(ranks), torch.device(device)
+        self._place = ranks.index(rank)
+        self._service = Service(process.serve, (spec, lanes), "memory process", ranks, rank, group)
+        self._here: Counter[str] = Counter()  # answers that nobody has waited for yet
+        shapes, show = process.shared_shapes(spec), self._shows(process.TABLES)
+        tables = shared_tensors(shapes, ranks, rank, group, show=show if self._place == 0 else None)
+        self._shared_position = tables.pop("position")
+        self._local = LocalStateStore(spec, rows=StateRows(**tables))
+        self._rows = SharedBuffer(self._shows(process.ROWS))
+        self._update = SharedBuffer(self._shows(process.UPDATE))
+        self._is_writing = False
+        self._ahead: Tensor | None = None
+        self._kept: tuple[Tensor, StateRows] | None = None
+
+    def _shows(self, name: str) -> Callable[[str, int], None]:
+        def show(path: str, size: int) -> None:
+            self._service.send((process.MAP, name, path, size))
+            self._until(process.MAP)
+
+        return show
+
+    def _until(self, kind: str) -> tuple[Any, ...]:
+        """Return the next answer of a kind."""
+        answer: tuple[Any, ...] = ()
+        while not self._here[kind]:
+            answer = self._service.receive()
+            self._here[answer[0]] += 1
+        self._here[kind] -= 1
+        return answer
+
+    def fetch(self, nodes: Tensor) -> _Read:
+        """Start to read the rows of the distinct ``nodes``, once the lane before has written."""
+        if self._ahead is None or not torch.equal(self._ahead, nodes):
+            if self._ahead is not None:
+                self._until(process.ROWS)  # of others than are wanted now
+            self.ask_ahead(nodes)
+        self._ahead = None
+        return _Read(self, nodes)
+
+    def ask_ahead(self, nodes: Tensor) -> None:
+        """Start to read the rows that the next `fetch` will ask for."""
+        shapes = process.row_shapes(self.spec, len(nodes))
+        self._rows.views(shapes)["nodes"].copy_(nodes)
+        self._ahead = nodes
+        self._service.send((process.READ, len(nodes)))
+
+    def rows(self, count: int) -> StateRows:
+        """Return as many rows, once they are here."""
+        self._until(process.ROWS)
+        self._is_writing = False  # rows come once what has been written before can be read
+        shared = self._rows.views(process.row_shapes(self.spec, count))
+        # Copied: the next batch's rows come to the same place while this one is still at work.
+        return StateRows(**{field.name: shared[field.name].clone() for field in fields(StateRows)}).to(self.device)
+
+    def fetch_for_passes(self, nodes: Tensor, later: Tensor) -> StateRows:
+        """Return the rows of a batch, and keep them and those that later passes over it read, too, for `kept`.
+
+        Args:
+            nodes: int64 [U], distinct.
+            later: int64 [L], distinct, and others.
+        """
+        whole = torch.cat([nodes, later])
+        rows = self.fetch(whole).wait()
+        self._kept = whole, rows
+        return rows.split(len(nodes))[0]
+
+    def kept(self, nodes: Tensor, later: Tensor) -> StateRows:
+        """Return the rows of nodes as the batch's first pass has read them; for ``later`` there is nothing to do."""
+        held, rows = self._kept or (nodes[:0], empty_rows(self.spec, self.device))
+        ascending, order = held.sort()
+        places = order[torch.searchsorted(ascending, nodes)]
+        return StateRows(**{name: table[places] for name, table in vars(rows).items()})
+
+    def commit(self, update: StateUpdate) -> CommitHandle:
+        """Start to write ``update`` and let the next lane go on."""
+        self.settle()
+        update = update.to("cpu")
+        count, mailed = len(update.nodes), len(update.mail_nodes)
+        for name, table in self._update.views(process.update_shapes(self.spec, count, mailed)).items():
+            table.copy_(getattr(update, name))
+        self._service.send((process.WRITE, count, mailed, update.position))
+        self._is_writing = True
+        return _Write(self)
+
+    def settle(self) -> None:
+        """Return once what has been written can be read."""
+        if self._is_writing:
+            self._service.send((process.SETTLE,))
+            self._until(process.WRITTEN)
+            self._is_writing = False
+
+    def _meet(self, begin: int | str | None = None) -> tuple[int, int]:
+        """Have all ranks come here, with all that they have written; return whose turn it was, and the position."""
+        self._service.send((process.MEET, begin))
+        _, lane, position = self._until(process.MET)
+        self._ahead, self._is_writing = None, False
+        self._here.clear()
+        return lane, position
+
+    @property
+    def position(self) -> int:
+        """Events of the stream that the state has taken in."""
+        return self._meet()[1]
+
+    def reset(self) -> None:
+        """Return to the state before the first event; the first lane goes on."""
+        self._meet(process.RESET)
+
+    def _own(self) -> dict[str, Tensor]:
+        """Return the tables' rows that are this rank's share where all copy at once."""
+        each = -(-self.spec.num_nodes // self.ranks)
+        own = slice(self._place * each, (self._place + 1) * each)
+        return {name: table[own] for name, table in vars(self._local.rows).items()}
+
+    def held(self) -> StateRows:
+        """Return a copy of this rank's share of the rows, for statistics; on all ranks."""
+        self._meet()
+        copy = StateRows(**{name: table.clone() for name, table in self._own().items()})
+        self._meet()
+        return copy
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of this rank's share of the rows; the first lane goes on."""
+        lane, position = self._meet(0)
+        snapshot: dict[str, Any] = {"lane": lane, "position": position, "kept": self._kept}
+        snapshot |= {name: table.clone() for name, table in self._own().items()}
+        self._meet()
+        return snapshot
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Put a snapshot back; the lane goes on whose turn it was."""
+        self._meet()
+        for name, table in self._own().items():
+            table.copy_(snapshot[name])
+        self._shared_position.fill_(snapshot["position"])
+        self._kept = snapshot["kept"]
+        self._meet(snapshot["lane"])
+
+    def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return tensors and plain values that hold the whole state, or that of a snapshot, on the first rank.
+
+        The form is that of `LocalStateStore`, so that any number of ranks can load it.
+        """
+        now = None if snapshot is None else self.snapshot()
+        if snapshot is not None:
+            self.restore(snapshot)
+        self._local.position = self._meet()[1]
+        state = self._local.state_dict(self._local.snapshot() if self._place == 0 else None)
+        self._meet()
+        if now is not None:
+            self.restore(now)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: It is of another graph or another model.
+        """
+        self._meet()
+        if self._place == 0:
+            self._local.load_state_dict(state)
+        self._shared_position.fill_(state["position"])
+        self._meet(0)
+
+    def turn_state(self) -> dict[str, Any]:
+        """Return whose turn it is, and what this rank keeps for further passes; on all ranks."""
+        lane, _ = self._meet()
+        nodes, rows = self._kept or (torch.empty(0, dtype=torch.int64), empty_rows(self.spec))
+        return {"lane": lane, "nodes": nodes.cpu(), "rows": vars(rows.to("cpu"))}
+
+    def load_turn_state(self, state: dict[str, Any]) -> None:
+        """Go on from `turn_state`; on all ranks."""
+        self._kept = state["nodes"].to(self.device), StateRows(**state["rows"]).to(self.device)
+        self._meet(state["lane"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._service.close()
+
+
+def empty_rows(spec: StateSpec, device: torch.device | str = "cpu") -> StateRows:
+    """Return no rows."""
+    shapes = table_shapes(replace(spec, num_nodes=0))
+    return StateRows(
+        **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
+    )
+
+
+class _Read:
+    """A fetch under way."""
+
+    def __init__(self, store: ServedStateStore, nodes: Tensor) -> None:
+        self._store, self._nodes = store, nodes
+        self._rows: StateRows | None = None
+
+    def wait(self) -> StateRows:
+        if self._rows is None:
+            self._rows = self._store.rows(len(self._nodes))
+        return self._rows
+
+
+class _Write:
+    """A commit under way."""
+
+    def __init__(self, store: ServedStateStore) -> None:
+        self._store = store
+
+    def wait(self) -> None:
+        self._store.settle()

@@ -1,0 +1,202 @@
+"""Stores of node state: cut over the ranks by node, whole on every rank, shared by a machine's, or served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, refusal
+from lightning_tgnn.comm import shared_tensors
+from lightning_tgnn.state import (
+    PipelinedShards,
+    PipelinedStateStore,
+    ReplicatedStateStore,
+    ServedStateStore,
+    ShardedStateStore,
+)
+from lightning_tgnn.state.nodes.pipelined import pipelined_shapes
+from lightning_tgnn.strategies.parts.node_state import NodeState
+from lightning_tgnn.strategies.parts.partition import choose_partition
+from lightning_tgnn.types import NodeStateTask, Run, StorePart, StreamData, datamodule_of
+from lightning_tgnn.types.layout import STATE
+from lightning_tgnn.types.outline import ALL_GATHER, ALL_TO_ALL
+
+
+@dataclass(frozen=True, eq=False)
+class Sharded(StorePart):
+    """Node state cut over the ranks by a partition of the nodes; rows travel in pieces, asked for ahead.
+
+    Args:
+        partition: ``"reflexbicut"``, ``"range"``, ``"interval"``, ``"metis"``, a file that ``lightning-tgnn partition``
+            wrote, or int64 [N], the rank of every node.
+        row_cache_mb: Megabytes of fetched rows that a rank keeps; 0 for none.
+        omit_own_half: Do not send of a mail what lies in its row.
+        features_by_event: Do not send a mail's edge features but the number of its event.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    partition: str | Path | Tensor = "reflexbicut"
+    row_cache_mb: float = 256
+    omit_own_half: bool = True
+    features_by_event: bool = True
+
+    needs: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows", "pieces", "owners"})
+    travels: ClassVar[Mapping[str, str]] = {"rows": ALL_TO_ALL, "updates": ALL_TO_ALL}
+
+    def __post_init__(self) -> None:
+        check_not_negative("row_cache_mb", self.row_cache_mb, cure="256 is usual, 0 keeps no rows")
+
+    def open(self, run: Run) -> NodeState:
+        """Return the state of this rank."""
+        return NodeState(self)
+
+    def store(self, run: Run, task: NodeStateTask[object]) -> ShardedStateStore:
+        """Return the store of this rank."""
+        num_nodes = task.state_spec.num_nodes
+        owner = choose_partition(self.partition, num_nodes, run.ranks, run.trainer, run.broadcast)
+        return ShardedStateStore(
+            task.state_spec,
+            owner,
+            run.exchange,
+            run.device,
+            row_cache_mb=self.row_cache_mb,
+            omit_own_half=self.omit_own_half,
+            edge_features=_features(run) if self.features_by_event else None,
+        )
+
+
+@dataclass(frozen=True)
+class Replicated(StorePart):
+    """The whole node state on every rank; reading is local, every update goes to all."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows"})
+    travels: ClassVar[Mapping[str, str]] = {"updates": ALL_GATHER}
+
+    def open(self, run: Run) -> NodeState:
+        """Return the state of this rank."""
+        return NodeState(self)
+
+    def store(self, run: Run, task: NodeStateTask[object]) -> ReplicatedStateStore:
+        """Return the store of this rank."""
+        return ReplicatedStateStore(task.state_spec, run.exchange, run.device)
+
+
+@dataclass(frozen=True)
+class HostMemory(StorePart):
+    """Node state in memory that the ranks of a machine share; they read and write it in the order of their batches.
+
+    Args:
+        pass_on: Send rows that the next batch writes as well straight to its rank, in place of the shared memory
+            (PipeTGL, section 4.2).
+    """
+
+    pass_on: bool = True
+
+    needs: ClassVar[frozenset[str]] = frozenset({"events", "pipeline"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
+
+    def open(self, run: Run) -> NodeState:
+        """Return the state of this rank.
+
+        Raises:
+            InvalidArgumentError: The ranks are on several machines.
+        """
+        layout = run.layout
+        ranks = layout.group_of(STATE, run.rank)
+        check_one_machine(len({layout.hosts[rank] for rank in ranks}))
+        return NodeState(self)
+
+    def store(self, run: Run, task: NodeStateTask) -> PipelinedStateStore:
+        """Return the store of this rank."""
+        ranks = run.layout.group_of(STATE, run.rank)
+        tables = shared_tensors(pipelined_shapes(task.state_spec), ranks, run.rank, run.group_of(STATE))
+        return PipelinedStateStore(task.state_spec, run.messages(STATE), tables, run.device, passes_on=self.pass_on)
+
+
+@dataclass(frozen=True)
+class Served(StorePart):
+    """Node state in a process of its own on the ranks' machine, which reads and writes in the order of the batches."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"events"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows", "kept rows"})
+
+    def open(self, run: Run) -> NodeState:
+        """Return the state of this rank.
+
+        Raises:
+            InvalidArgumentError: The ranks of a copy are on several machines.
+        """
+        ranks = run.layout.group_of(STATE, run.rank)
+        check_one_machine(len({run.layout.hosts[rank] for rank in ranks}))
+        return NodeState(self)
+
+    def store(self, run: Run, task: NodeStateTask) -> ServedStateStore:
+        """Return the store of this rank."""
+        ranks, group = run.layout.group_of(STATE, run.rank), run.group_of(STATE)
+        lanes = run.schedule.lanes(run.layout)
+        return ServedStateStore(task.state_spec, ranks, run.rank, group, lanes=lanes, device=run.device)
+
+
+@dataclass(frozen=True, eq=False)
+class HostShards(StorePart):
+    """Node state cut over the memory of the ranks' hosts; owners serve its rows in the order of the batches.
+
+    One machine need not hold it, and ranks may be on several.
+
+    Args:
+        partition: As of `Sharded`.
+        pass_on: Send rows that the next batch writes as well straight to its rank, in place of their owner (PipeTGL,
+            section 4.2).
+        omit_own_half: Do not send of a mail what lies in its row.
+        features_by_event: Do not send a mail's edge features but the number of its event.
+    """
+
+    partition: str | Path | Tensor = "reflexbicut"
+    pass_on: bool = True
+    omit_own_half: bool = True
+    features_by_event: bool = True
+
+    needs: ClassVar[frozenset[str]] = frozenset({"events", "pipeline"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
+
+    def open(self, run: Run) -> NodeState:
+        """Return the state of this rank."""
+        return NodeState(self)
+
+    def store(self, run: Run, task: NodeStateTask[object]) -> PipelinedShards:
+        """Return the store of this rank."""
+        spec, ranks = task.state_spec, len(run.layout.group_of(STATE, run.rank))
+        return PipelinedShards(
+            spec,
+            choose_partition(self.partition, spec.num_nodes, ranks, run.trainer, run.broadcast),
+            lambda way: run.host_messages(STATE, way),
+            passes_on=self.pass_on,
+            omit_own_half=self.omit_own_half,
+            edge_features=_features(run) if self.features_by_event else None,
+        )
+
+
+def _features(run: Run) -> Tensor | None:
+    """Return the edge features of the stream, float32 [E, d_edge]; None where it is not known."""
+    data = datamodule_of(run.trainer)
+    return data.store.edge_features if isinstance(data, StreamData) else None
+
+
+def check_one_machine(count: int) -> None:
+    """Refuse ranks on several machines.
+
+    Raises:
+        InvalidArgumentError: There are so many machines.
+    """
+    if count > 1:
+        cure = "let groups be the number of machines or a multiple of it, or take store='sharded'"
+        requirement = "so many that the ranks of each are on one machine, whose memory they share"
+        raise InvalidArgumentError(refusal("groups", requirement, f"ranks of a group on {count} machines", cure))

@@ -1,0 +1,72 @@
+"""What happens to a served node state when a trainer dies or its process does: all end, nothing stays, it resumes."""
+
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pytest
+
+from lightning_tgnn import DistTGLStrategy
+from lightning_tgnn.checks import InvalidArgumentError
+from tests.multiprocess.test_faults import break_one, finish, start
+from tests.multiprocess.test_pipeline_faults import shared_files
+
+
+def memory_processes():
+    """Return the numbers of the processes that serve node state."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has ended
+        if any(b"lightning_tgnn.comm.service" in word for word in words):
+            found.add(path.parent.name)
+    return found
+
+
+@pytest.mark.timeout(280)
+def test_all_end_nothing_stays_and_the_last_checkpoint_resumes(tmp_path):
+    files, processes = shared_files(), memory_processes()
+    # While a trainer asks for rows, while it waits for them, and while it writes.
+    for where in ("served ask_ahead", "served rows", "served commit"):
+        folder = tmp_path / where.replace(" ", "-")
+        break_one("disttgl", where, "kill", folder)
+        assert shared_files() <= files
+        assert memory_processes() <= processes
+    folder = tmp_path / "process"
+    codes, outputs = finish(start("disttgl", "memory process", "", folder), timeout=60)
+    assert codes == (1, 1, 1), outputs
+    for output in outputs:
+        assert "memory process: " in output, output[-3000:]
+        assert "has ended" in output, output[-3000:]
+        assert "Traceback" not in output, output[-3000:]
+    assert memory_processes() <= processes
+    codes, outputs = finish(start("disttgl", "nowhere", "", folder), timeout=60)
+    assert codes == (0, 0, 0), outputs
+    assert all("finished 76" in output for output in outputs), outputs  # 17 batches, and 2 turns until the last is over
+    assert memory_processes() <= processes
+
+
+@pytest.mark.parametrize(
+    ("factors", "machines", "message"),
+    [
+        (
+            {"epoch": 3},
+            1,
+            "minibatch, epoch, memory must be factors of the 2 ranks, got '1 x 3 x 1'; let their product",
+        ),
+        ({"memory": 3}, 1, "minibatch, epoch, memory must be factors of the 2 ranks, got '1 x 1 x 3'; let their prod"),
+        ({"epoch": 2}, 2, "memory must be a multiple of the 2 machines: a copy of node memory lies on one, got 1"),
+    ],
+)
+def test_factors_that_do_not_fit_are_refused_before_a_rank_is_started(factors, machines, message):
+    strategy = DistTGLStrategy(**factors)
+    with pytest.raises(InvalidArgumentError, match=message):
+        pl.Trainer(strategy=strategy, accelerator="cpu", devices=2 // machines, num_nodes=machines, logger=False)
+
+
+def test_factors_below_one_are_refused():
+    with pytest.raises(
+        InvalidArgumentError, match="minibatch must be an integer of at least 1, got 0; let the product"
+    ):
+        DistTGLStrategy(minibatch=0)
