@@ -267,7 +267,7 @@ def test_another_task_keeps_its_own_defaults(capsys):
         (["--ckpt_path=nowhere.ckpt"], r"lightning-tgnn: Checkpoint file not found: nowhere\.ckpt"),
         (
             ["--trainer.strategy=svn"],
-            r"one of cdfgnn, depcache, depcomm, pipetgl, sven .*, got 'svn'; did you mean 'sven'\?",
+            r"one of cdfgnn, depcache, depcomm, disttgl, pipetgl, sven .*, got 'svn'; did you mean 'sven'\?",
         ),
         (["--trainer.accelerator=mps"], r"lightning-tgnn: .*MPSAccelerator"),
     ],
@@ -339,7 +339,7 @@ def test_mistakes_in_other_commands_are_one_clear_line(arguments, message, capsy
 
 def test_a_trainer_in_python_lists_our_strategies():
     with pytest.raises(
-        ValueError, match=r"cdfgnn, depcache, depcomm, pipetgl, sven .*, got 'svn'; did you mean 'sven'\?"
+        ValueError, match=r"cdfgnn, depcache, depcomm, disttgl, pipetgl, sven .*, got 'svn'; did you mean 'sven'\?"
     ):
         Trainer(strategy="svn", accelerator="cpu")
     assert StrategyRegistry.available_strategies() == list(StrategyRegistry)
