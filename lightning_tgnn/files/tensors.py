@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 _ARCHIVE = b"PK\x03\x04"
+_IS_FOLDER = 0x10  # of a record's attributes, as DOS has them
 
 
 def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped: bool = False) -> Any:
@@ -82,6 +83,8 @@ def _sizes_in_archive(file: IO[bytes]) -> list[int] | None:
             raise ValueError("an archive with a name twice")
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
             raise ValueError("a packed archive, which torch.save does not write")
+        if any(member.is_dir() or member.external_attr & _IS_FOLDER for member in members):
+            raise ValueError("an archive with a folder: torch would not read that record, nor its checksum")
         damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"the checksum of {damaged} is wrong")
