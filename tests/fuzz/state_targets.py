@@ -82,10 +82,12 @@ class Models(Target):
         assert predictor.num_events >= 0
 
 
-def _is_enormous(held):
+def _is_enormous(held, around=()):
     if isinstance(held, torch.Tensor):
         return held.is_floating_point() and held.numel() > 0 and float(held.abs().max()) > _ENORMOUS
-    return isinstance(held, dict) and any(map(_is_enormous, held.values()))
+    if not isinstance(held, dict) or any(held is outer for outer in around):  # a damaged one may hold itself
+        return False
+    return any(_is_enormous(value, (*around, held)) for value in held.values())
 
 
 def _answers(predictor):
