@@ -108,6 +108,16 @@ def _who_failed(error: BaseException) -> PeerFailureError:
     """Hold a roll call, and return what to raise: whoever neither answers nor has left word is gone."""
     if _verdicts:  # another rank has held one
         return _failure(_verdicts[-1])
+    found: list[PeerFailureError] = []
+    # In a thread: where this rank's link is cut, nothing that is asked of the store ever returns.
+    calling = threading.Thread(target=lambda: found.append(_call_roll(error)), name="calling the roll", daemon=True)
+    calling.start()
+    calling.join(3 * _ROLL_CALL_SECONDS)
+    said = f"the store of rank 0, through which ranks find each other, does not answer ({error})"
+    return found[0] if found else PeerFailureError(f"{said}; resume from the last checkpoint")
+
+
+def _call_roll(error: BaseException) -> PeerFailureError:
     store, rank, ranks = _store(), dist.get_rank(), dist.get_world_size()
     assert store is not None
     cure = "resume from the last checkpoint"
