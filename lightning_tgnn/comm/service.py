@@ -127,7 +127,8 @@ def _start(serve: Serve, settings: tuple[Any, ...]) -> subprocess.Popen[bytes]:
 def main() -> None:
     """Be the process."""
     module, name, address, key, count, arguments = pickle.load(sys.stdin.buffer)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    are_connected = threading.Event()
+    threading.Thread(target=_end_with_parent, args=(are_connected,), daemon=True).start()
     serve = getattr(importlib.import_module(module), name)
     with Listener(address, authkey=key, backlog=count) as listener:
         os.write(1, b".")
@@ -136,6 +137,7 @@ def main() -> None:
         while len(connections) < count:
             connection = listener.accept()
             connections[connection.recv()] = connection
+    are_connected.set()
     in_order = [connections[place] for place in sorted(connections)]
     for connection in in_order:
         with suppress(OSError):  # it has ended
@@ -143,8 +145,9 @@ def main() -> None:
     serve(in_order, *arguments)
 
 
-def _end_with_parent() -> None:
-    """End when the rank that has started this process does, however far it has come."""
+def _end_with_parent(are_connected: threading.Event) -> None:
+    """End when the rank that has started this process does before all are connected; later their connections tell."""
     while os.read(0, 1):
         pass
-    os._exit(0)
+    if not are_connected.is_set():
+        os._exit(0)

@@ -20,6 +20,7 @@ from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
 from lightning_tgnn.types import (
     ChecksGradients,
+    KeptRows,
     OpenState,
     OrderedTask,
     Plan,
@@ -60,6 +61,7 @@ class PlanRunner(SupervisedStrategy):
         self.exchange = Exchange()
         self.planned: Plan | None = None
         self._saved: dict[str, Any] = {}
+        self._kept_rows = KeptRows()
         self._groups: ProcessGroups | None = None
         self._state: OpenState | None = None
         self._updates: WeightUpdates | None = None
@@ -165,6 +167,7 @@ class PlanRunner(SupervisedStrategy):
             broadcast=self.broadcast,
             messages=self._messages,
             host_messages=self._host_messages,
+            kept_rows=self._kept_rows,
             send_gradients=self._send_gradients,
             stages=lambda: plan.order.stages(plan.store),
         )

@@ -62,6 +62,7 @@ from lightning_tgnn.types.schedule import (
     Turn,
 )
 from lightning_tgnn.types.stages import (
+    KeptRows,
     NodeStateTask,
     OrderedTask,
     StageListener,
@@ -91,6 +92,7 @@ __all__ = [
     "FixedSettings",
     "GraphInfo",
     "HoldingStore",
+    "KeptRows",
     "KnownData",
     "MeasuredTask",
     "MessageExchange",

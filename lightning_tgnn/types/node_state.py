@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from lightning_tgnn.types.temporal import Surroundings
@@ -101,6 +102,14 @@ class StateUpdate(TensorFields):
     mail_event: Tensor
     position: int
     changed: Tensor
+
+    @classmethod
+    def nothing(cls, spec: StateSpec, position: int, changed: Tensor | None = None) -> StateUpdate:
+        """Return the update of a rank that writes nothing in a turn in which others may."""
+        nodes, times = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
+        memory, mails = torch.empty(0, spec.memory_dim), torch.empty(0, spec.mail_dim)
+        changed = nodes if changed is None else changed
+        return cls(nodes, memory, times, nodes, mails, times, nodes, position=position, changed=changed)
 
 
 @runtime_checkable

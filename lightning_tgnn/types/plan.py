@@ -148,7 +148,6 @@ _OFFERED_BY = {
     "events": "a schedule of events, such as DataParallel",
     "graph": "the schedule WholeGraph",
     "rows": "a store of node state, such as Sharded or Replicated",
-    "kept rows": "the store Served, or the order InOrder",
     "passes": "the order ReadOnce, or the schedule DataParallel",
     "rows ahead": "the store HostMemory or HostShards, or the order InOrder",
     "pipeline": "the schedule RoundRobin, or another store and other updates",

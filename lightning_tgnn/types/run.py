@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -13,6 +13,7 @@ from lightning_tgnn.types.exchange import MessageExchange, RowExchange
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import Stage
 from lightning_tgnn.types.schedule import Schedule
+from lightning_tgnn.types.stages import KeptRows
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -63,6 +64,7 @@ class Run:
         host_messages: Returns a further way of a name to the same ranks, for tensors on the CPU; all ranks have to ask.
         stages: Returns the stages of a turn up to where the backward pass begins; see `OrderPart.stages`.
         send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
+        kept_rows: What the rank's first pass over a batch has read for later ones.
     """
 
     layout: RankLayout
@@ -78,6 +80,7 @@ class Run:
     host_messages: Callable[[str, str], MessageExchange]
     send_gradients: Callable[[], None]
     stages: Callable[[], Sequence[Stage]] = tuple
+    kept_rows: KeptRows = field(default_factory=KeptRows)
 
     @property
     def ranks(self) -> int:

@@ -43,6 +43,7 @@ class Turn:
         before: The global batch that is played right before this one on the same copy, where another rank plays it;
             None where every rank plays what comes before.
         after: The one that is played right after it, likewise.
+        written: The global batch that is read and written on the copy in this turn, where it may not be ``of``.
         beside: The events that are played on each other copy of node state for the same update of the weights.
     """
 
@@ -56,6 +57,7 @@ class Turn:
     resets: bool = False
     before: range | None = None
     after: range | None = None
+    written: range | None = None
     beside: tuple[range, ...] = ()
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor
 from typing_extensions import get_protocol_members
 
@@ -88,6 +89,38 @@ class Stage:
 
 
 _UNHEARD = Stage([], "", 0)
+
+
+class KeptRows:
+    """Rows that a rank's first pass over a batch has read, for itself and for later passes."""
+
+    def __init__(self) -> None:
+        self._held: tuple[Tensor, StateRows] | None = None
+
+    def keep(self, nodes: Tensor, rows: StateRows) -> None:
+        """Keep the rows of distinct ``nodes`` (int64 [U]) in place of those before."""
+        self._held = nodes, rows
+
+    def of(self, nodes: Tensor) -> StateRows:
+        """Return the rows of ``nodes`` (int64 [U']), all of which are kept."""
+        assert self._held is not None, "no pass has read rows"
+        held, rows = self._held
+        ascending, order = held.sort()
+        places = torch.searchsorted(ascending, nodes).clamp(max=len(held) - 1)
+        assert torch.equal(ascending[places], nodes), "another batch's rows are kept"
+        return StateRows(**{name: table[order[places]] for name, table in vars(rows).items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is kept, as tensors."""
+        if self._held is None:
+            return {}
+        nodes, rows = self._held
+        return {"nodes": nodes.cpu(), **vars(rows.to("cpu"))}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
+        """Take over what `state_dict` returned, onto a device."""
+        rows = {name: table.to(device) for name, table in state.items()}
+        self._held = (rows.pop("nodes"), StateRows(**rows)) if rows else None
 
 
 _Answer = TypeVar("_Answer")

@@ -72,19 +72,19 @@ class SharedBatch(TensorFields):
 
     Attributes:
         first: The first event of the global batch, on whatever rank it is.
-        position: Events of the stream that have happened once the global batch has, on all ranks.
+        position: Events of the stream that have happened once what is written in this turn has, on all ranks.
         resets: Node state has to be empty before this batch.
         share: This rank's share of the global batch's events, times the ranks: 1 where all have as many. A mean over
             the batch times this, averaged over the ranks, is the mean over the global batch.
         labelled: Labels of the global batch that are not negative (1 if there is none), over the ranks: the sum over
             the labels of the batch over this, averaged over the ranks, is the mean over those of the global batch.
-        changed: int64 [C], distinct nodes whose rows the global batch changes, on whatever rank; [0] where the whole
-            global batch is this batch.
+        changed: int64 [C], distinct nodes whose rows change in this turn, on whatever rank; [0] where this batch alone
+            is written.
         reads: Whether this batch reads node state; else it takes what an earlier pass over its events has read.
         writes: Whether it writes node state.
         later: int64 [L], distinct nodes that later passes over the same events read, too, and are not in this batch.
         upcoming: int64 [U'], what this rank's next batch reads: its ``nodes`` and ``later``, for stores that fetch
-            ahead; [0] where not known.
+            ahead; None where it reads nothing, there is none, or it is not known.
         around: The batches of other ranks before and after this one; None where there is none before.
         upcoming_around: Those around this rank's next batch; None where there is none, or no other rank has any.
     """
@@ -98,7 +98,7 @@ class SharedBatch(TensorFields):
     reads: bool = True
     writes: bool = True
     later: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    upcoming: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    upcoming: Tensor | None = None
     around: Surroundings | None = None
     upcoming_around: Surroundings | None = None
 

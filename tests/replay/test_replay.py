@@ -277,16 +277,19 @@ CASES += [
 IJK = [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 1), (1, 3, 1)]
 
 
-def passes(factors, model, **settings):
+def passes(factors, model, **options):
     i, j, k = factors
-    settings |= {"ranks": (i * j * k,), "groups": k, "batch": 11, "shares": i, "passes": j}
-    return Case(f"disttgl {i} x {j} x {k}", model, disttgl(i, j, k), **settings)
+    settings = {"ranks": (i * j * k,), "groups": k, "batch": 11, "shares": i, "passes": j}
+    name = " ".join(str(word) for word in ("disttgl", i, "x", j, "x", k, *options.values()))
+    return Case(name, model, disttgl(i, j, k, **options), **settings)
 
 
 # Each case starts a process for each copy, which takes seconds: not every model with all factors.
 CASES += [passes(factors, "tgn") for factors in IJK]
 CASES += [passes(factors, "jodie") for factors in ((1, 2, 1), (2, 1, 2))]
 CASES += [passes(factors, "apan") for factors in ((2, 1, 1), (1, 2, 2), (2, 2, 1))]
+CASES += [passes(factors, "tgn", store="sharded") for factors in IJK]
+CASES += [passes(factors, "apan", store="sharded", partition="interval") for factors in ((2, 2, 1), (1, 2, 2))]
 MEAN = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": MeanGradients(1)}
 CASES += [Case("mean over turns", "apan", lambda hosts: PlannedStrategy(**MEAN), **TURN)]
 CASES += [Case("mean over turns, two copies", "tgn", lambda hosts: PlannedStrategy(**MEAN, groups=2), **OF_TWO)]

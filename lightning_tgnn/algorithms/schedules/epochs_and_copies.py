@@ -22,8 +22,8 @@ class EpochsAndCopies(Schedule):
     it alone. So the gradients of a turn are those of j epochs of consecutive batches (DistTGL, section 3.2.2).
 
     Copy c begins its epochs at c of k equal segments of the stream, goes round, and is emptied at the start of the
-    stream; at its very first turn it is empty (section 3.2.3). Segments end with a whole round of the ranks. Those of
-    the first copy evaluate, every i of them a batch in turn.
+    stream; at its very first turn it is empty (section 3.2.3). The i j ranks of the first copy evaluate, and share
+    each global batch.
 
     An epoch plays every event j k times. Its first and last j - 1 turns leave ranks without events.
 
@@ -42,7 +42,7 @@ class EpochsAndCopies(Schedule):
     ...     turns = EpochsAndCopies(epoch=2).turns(layout, rank, Pass(num_events=6, batch_size=2, epoch=0))
     ...     print([(turn.events, turn.draw, turn.writes) for turn in turns])
     [(range(0, 2), 0, True), (range(0, 2), 1, False), (range(4, 6), 0, True), (range(4, 6), 1, False)]
-    [(range(6, 6), 1, False), (range(2, 4), 0, True), (range(2, 4), 1, False), (range(6, 6), 0, True)]
+    [(range(2, 2), 1, False), (range(2, 4), 0, True), (range(2, 4), 1, False), (range(6, 6), 0, False)]
     """
 
     minibatch: int = 1
@@ -50,8 +50,12 @@ class EpochsAndCopies(Schedule):
     memory: int = 1
     negative_sets: int | None = None
 
-    needs: ClassVar[frozenset[str]] = frozenset({"rows", "passes"})
-    offers: ClassVar[frozenset[str]] = frozenset({"events", "lanes"})
+    offers: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """What another part of the plan has to offer: an order in passes, where there are several."""
+        return frozenset({"rows", "passes"} if self.epoch > 1 else {"rows"})
 
     def __post_init__(self) -> None:
         for name in ("minibatch", "epoch", "memory"):
@@ -88,24 +92,18 @@ class EpochsAndCopies(Schedule):
         """Return the events of a global batch: those of i ranks."""
         return batch_size * self.minibatch
 
-    def lanes(self, layout: RankLayout) -> int:
-        """Return in how many groups the ranks of a copy read and write it: j."""
-        return self.epoch
-
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank."""
-        copy, place = layout.copy_of(rank)
-        return _Turns(self, copy, *divmod(place, self.minibatch), over)
+        return _Turns(self, *layout.copy_of(rank), over)
 
 
 @dataclass(frozen=True)
 class _Turns(Turns):
-    """The turns of a rank: of ``part`` among those that share the batches of ``lane``, one of j on a copy."""
+    """The turns of the rank in a place among those of a copy: i ranks after i ranks share the batches of a lane."""
 
     plan: EpochsAndCopies
     copy: int
-    lane: int
-    part: int
+    place: int
     over: Pass
 
     @property
@@ -122,36 +120,47 @@ class _Turns(Turns):
         return self.over.first // self._size
 
     def __len__(self) -> int:
-        begun, lanes = self._batches - self._first, self.plan.epoch
+        begun = self._batches - self._first
         if begun <= 0:
             return 0
-        return -(-begun // lanes) if self.over.epoch is None else begun + lanes - 1
+        return begun if self.over.epoch is None else begun + self.plan.epoch - 1
 
     def at(self, index: int) -> Turn:
-        if self.over.epoch is None:
-            evaluated = self._first + index * self.plan.epoch + self.lane
-            return self._turn(None if self.copy or evaluated >= self._batches else evaluated)
-        epoch, own = self.over.epoch, (self.copy, self.lane)
-        batch, number = self._played(*own, index)
-        rounds = -(-(self._batches - self._first) // self.plan.epoch)
-        lanes = [(copy, lane) for copy in range(self.plan.memory) for lane in range(self.plan.epoch)]
-        begins = epoch == index == self._first == 0 if self.copy else index == self._first == 0
-        return self._turn(
-            batch,
+        return self._evaluated(index) if self.over.epoch is None else self._trained(self.over.epoch, index)
+
+    def _evaluated(self, index: int) -> Turn:
+        of, ranks = self._events(self._first + index), self.plan.minibatch * self.plan.epoch
+        own = of[len(of) :] if self.copy else part_of(of, self.place, ranks)
+        return Turn(own, of, ranks=ranks, copy=self.copy)
+
+    def _trained(self, epoch: int, index: int) -> Turn:
+        i, j = self.plan.minibatch, self.plan.epoch
+        lane, part = divmod(self.place, i)
+        played = {
+            (copy, number): self._played(copy, number, index) for copy in range(self.plan.memory) for number in range(j)
+        }
+        batch, number = played.pop((self.copy, lane))
+        begins = self._begun(self.copy, index)
+        latest = self._events(self._begun(self.copy, min(index, self._batches - self._first - 1)))
+        of = latest[len(latest) :] if batch is None else self._events(batch)
+        return Turn(
+            part_of(of, part, i),
+            of or latest,
             draw=self._draw(epoch, batch or 0, number),
-            is_first=number == 0 and index < rounds * self.plan.epoch,  # every lane begins as often
-            resets=begins or self._begun(self.copy, index) == 0,
-            beside=tuple(self._events(self._played(*other, index)[0]) for other in lanes if other != own),
+            ranks=i,
+            copy=self.copy,
+            reads=begins is not None and number == 0,
+            writes=begins is not None and number == 0,
+            resets=begins == 0 or epoch == index == self._first == 0,
+            written=latest if j > 1 else None,
+            beside=tuple(self._events(other) for other, _ in played.values()),
         )
 
     def _begun(self, copy: int, index: int) -> int | None:
         """Return the global batch that begins on a copy in a turn; None behind the last."""
-        batches, lanes = self._batches, self.plan.epoch
-        if index >= batches - self._first:
+        if index >= self._batches - self._first:
             return None
-        # Whole rounds of the lanes lie before the start of the stream, where all lanes meet.
-        before = batches - (copy * batches // self.plan.memory + self._first) % batches
-        return (batches - (before // lanes * lanes if copy else before) + index) % batches
+        return (copy * self._batches // self.plan.memory + self._first + index) % self._batches
 
     def _played(self, copy: int, lane: int, index: int) -> tuple[int | None, int]:
         """Return the global batch that a lane plays, None for none, and the number of the pass over it."""
@@ -165,20 +174,8 @@ class _Turns(Turns):
             return turn_of_copy * self.plan.epoch + number
         return (_mixed(turn_of_copy, batch) + number) % sets
 
-    def _turn(
-        self,
-        batch: int | None,
-        *,
-        draw: int | None = None,
-        is_first: bool = True,
-        resets: bool = False,
-        beside: tuple[range, ...] = (),
-    ) -> Turn:
-        of = self._events(self._batches - 1 if batch is None else batch)
-        own = of[len(of) :] if batch is None else part_of(of, self.part, self.plan.minibatch)
-        return Turn(own, of, draw, self.plan.minibatch, self.copy, is_first, is_first, resets, beside=beside)
-
     def _events(self, batch: int | None) -> range:
+        """Return the events of a global batch; none of none."""
         if batch is None:
             return range(self.over.num_events)[:0]
         return range(self.over.num_events)[batch * self._size : (batch + 1) * self._size]

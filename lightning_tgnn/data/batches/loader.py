@@ -68,8 +68,7 @@ class EventLoader:
     ) -> None:
         self.events = events
         self.batch_size = batch_size
-        self.prefetch_batches = prefetch_batches
-        self.num_workers = num_workers
+        self.prefetch_batches, self.num_workers = prefetch_batches, num_workers
         self._pins_memory = pins_memory
         self.history = history
         self._sampler = sampler
@@ -78,8 +77,7 @@ class EventLoader:
         self._presampled = presampled
         self.schedule: Schedule = DataParallel()
         self.layout, self.rank = RankLayout.of(1), 0
-        self._epoch = 0
-        self._position = 0
+        self._epoch, self._position = 0, 0
         self._first = 0  # global batches of this epoch that other numbers of ranks have played
         self._resume: dict[str, int] | None = None
         self.waited = 0.0
@@ -213,7 +211,7 @@ class EventLoader:
         organizer = replace(self._organizer, sampled_roots=_written(self._organizer.sampled_roots))
 
         def make(turn: Turn) -> EventBatch:
-            turn = replace(turn, before=None, after=None, beside=())
+            turn = replace(turn, before=None, after=None, written=None, beside=())
             own, together = _at(remaining, turn.events), _at(remaining, turn.of)
             return organizer.organize(own, self._written_of(own, turn, together), self._whole(turn, together))
 
@@ -259,12 +257,13 @@ class EventLoader:
 
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
-        sample = None if turn.ranks == 1 else self._written_of(events, turn, events)
+        written = _at(self.events, turn.written or turn.of)
         before = None if turn.before is None else _at(self.events, turn.before)
         return Whole(
             turn,
             events,
-            sample,
+            written,
+            None if turn.ranks == 1 and not turn.written else self._written_of(written, turn, written),
             before=None if before is None else (before, self._written_of(before, turn, before)),
             after=None if turn.after is None else _at(self.events, turn.after),
             beside=torch.cat([_at(self.events, other) for other in turn.beside]) if turn.beside else None,
@@ -293,7 +292,7 @@ def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
         following = next(batches, None)
         if following is not None:
             shared = following.shared
-            upcoming = torch.cat([following.nodes, shared.later]) if shared.reads else following.nodes[:0]
+            upcoming = torch.cat([following.nodes, shared.later]) if shared.reads else None
             batch = replace(batch, shared=replace(batch.shared, upcoming=upcoming, upcoming_around=shared.around))
         yield batch
         batch = following

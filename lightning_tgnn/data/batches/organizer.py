@@ -20,7 +20,8 @@ class Whole:
     Attributes:
         turn: What the schedule says.
         events: int64 [G], its events.
-        sample: What was drawn for them: who is mailed; None where this rank has all of them.
+        written: int64 [G'], the events that are written in the turn.
+        sample: What was drawn for these: who is mailed; None where this rank has all of them.
         before: The events of the global batch before, where another rank plays it, and what was drawn for them.
         after: The events of the global batch after, where another rank plays it.
         beside: Events of other copies of node state that have part in the same update; None for none.
@@ -28,6 +29,7 @@ class Whole:
 
     turn: Turn
     events: Tensor
+    written: Tensor
     sample: Sample | None = None
     before: tuple[Tensor, Sample] | None = None
     after: Tensor | None = None
@@ -94,13 +96,13 @@ class BatchOrganizer:
         ranks = turn.ranks * (1 + len(turn.beside))
         return SharedBatch(
             first=int(events[0]),
-            position=int(events[-1]) + 1,
+            position=int(whole.written[-1]) + 1,
             resets=turn.resets,
             share=turn.share,
             labelled=max(int((self._labels(together) >= 0).sum()), 1) / ranks,
             reads=turn.reads,
             writes=turn.writes,
-            changed=self._mailed(whole.events, whole.sample),
+            changed=self._mailed(whole.written, whole.sample),
             around=self._around(own, whole),
         )
 

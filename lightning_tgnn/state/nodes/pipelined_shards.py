@@ -210,12 +210,14 @@ class PipelinedShards:
         if not self._turns:
             return
         if self._step is not None:  # nothing was written in this turn
-            self._write(self._step, _nothing(self.spec), self.own_nodes[:0], has_next=True)
+            self._write(self._step, StateUpdate.nothing(self.spec, LEFT), self.own_nodes[:0], has_next=True)
         step, self._ahead = self._ahead, None
         if step is None:
             step = self.fetch(self.own_nodes[:0])
         self._has_told = False
-        self._write(step, _nothing(self.spec), self.own_nodes[:0], has_next=self.place < self.ranks - 1)
+        self._write(
+            step, StateUpdate.nothing(self.spec, LEFT), self.own_nodes[:0], has_next=self.place < self.ranks - 1
+        )
         self.server.end()
         for sent in (self._requests, self._commits, self._passed):
             sent.flush()
@@ -272,13 +274,6 @@ class PipelinedShards:
         """
         check_same_spec(state, self.spec)
         self.restore({"position": state["position"], **{name: state[name][self.own_nodes] for name in _TABLES}})
-
-
-def _nothing(spec: StateSpec) -> StateUpdate:
-    """Return the update of a batch that is not played."""
-    nodes, times = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
-    memory, mails = torch.empty(0, spec.memory_dim), torch.empty(0, spec.mail_dim)
-    return StateUpdate(nodes, memory, times, nodes, mails, times, nodes, position=LEFT, changed=nodes)
 
 
 class _Sent:

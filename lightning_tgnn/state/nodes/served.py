@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lightning_tgnn.comm import Service, SharedBuffer, shared_tensors
 from lightning_tgnn.state.nodes import memory_process as process
-from lightning_tgnn.state.nodes.local import LocalStateStore, table_shapes
-from lightning_tgnn.types import CommitHandle, StateRows, StateSpec, StateUpdate
+from lightning_tgnn.state.nodes.local import LocalStateStore
+from lightning_tgnn.types import CommitHandle, FetchHandle, StateRows, StateSpec, StateUpdate
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -58,7 +58,6 @@ class ServedStateStore:
         self._update = SharedBuffer(self._shows(process.UPDATE))
         self._is_writing = False
         self._ahead: Tensor | None = None
-        self._kept: tuple[Tensor, StateRows] | None = None
 
     def _shows(self, name: str) -> Callable[[str, int], None]:
         def show(path: str, size: int) -> None:
@@ -76,8 +75,10 @@ class ServedStateStore:
         self._here[kind] -= 1
         return answer
 
-    def fetch(self, nodes: Tensor) -> _Read:
-        """Start to read the rows of the distinct ``nodes``, once the lane before has written."""
+    def fetch(self, nodes: Tensor) -> FetchHandle:
+        """Start to read the rows of the distinct ``nodes``, once the lane before has written; none need no wait."""
+        if not len(nodes) and self._ahead is None:
+            return self._local.fetch(nodes)
         if self._ahead is None or not torch.equal(self._ahead, nodes):
             if self._ahead is not None:
                 self._until(process.ROWS)  # of others than are wanted now
@@ -99,25 +100,6 @@ class ServedStateStore:
         shared = self._rows.views(process.row_shapes(self.spec, count))
         # Copied: the next batch's rows come to the same place while this one is still at work.
         return StateRows(**{field.name: shared[field.name].clone() for field in fields(StateRows)}).to(self.device)
-
-    def fetch_for_passes(self, nodes: Tensor, later: Tensor) -> StateRows:
-        """Return the rows of a batch, and keep them and those that later passes over it read, too, for `kept`.
-
-        Args:
-            nodes: int64 [U], distinct.
-            later: int64 [L], distinct, and others.
-        """
-        whole = torch.cat([nodes, later])
-        rows = self.fetch(whole).wait()
-        self._kept = whole, rows
-        return rows.split(len(nodes))[0]
-
-    def kept(self, nodes: Tensor, later: Tensor) -> StateRows:
-        """Return the rows of nodes as the batch's first pass has read them; for ``later`` there is nothing to do."""
-        held, rows = self._kept or (nodes[:0], empty_rows(self.spec, self.device))
-        ascending, order = held.sort()
-        places = order[torch.searchsorted(ascending, nodes)]
-        return StateRows(**{name: table[places] for name, table in vars(rows).items()})
 
     def commit(self, update: StateUpdate) -> CommitHandle:
         """Start to write ``update`` and let the next lane go on."""
@@ -170,7 +152,7 @@ class ServedStateStore:
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of this rank's share of the rows; the first lane goes on."""
         lane, position = self._meet(0)
-        snapshot: dict[str, Any] = {"lane": lane, "position": position, "kept": self._kept}
+        snapshot: dict[str, Any] = {"lane": lane, "position": position}
         snapshot |= {name: table.clone() for name, table in self._own().items()}
         self._meet()
         return snapshot
@@ -181,7 +163,6 @@ class ServedStateStore:
         for name, table in self._own().items():
             table.copy_(snapshot[name])
         self._shared_position.fill_(snapshot["position"])
-        self._kept = snapshot["kept"]
         self._meet(snapshot["lane"])
 
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -212,27 +193,16 @@ class ServedStateStore:
         self._meet(0)
 
     def turn_state(self) -> dict[str, Any]:
-        """Return whose turn it is, and what this rank keeps for further passes; on all ranks."""
-        lane, _ = self._meet()
-        nodes, rows = self._kept or (torch.empty(0, dtype=torch.int64), empty_rows(self.spec))
-        return {"lane": lane, "nodes": nodes.cpu(), "rows": vars(rows.to("cpu"))}
+        """Return whose turn it is; on all ranks."""
+        return {"lane": self._meet()[0]}
 
     def load_turn_state(self, state: dict[str, Any]) -> None:
         """Go on from `turn_state`; on all ranks."""
-        self._kept = state["nodes"].to(self.device), StateRows(**state["rows"]).to(self.device)
         self._meet(state["lane"])
 
     def close(self) -> None:
         """End the process."""
         self._service.close()
-
-
-def empty_rows(spec: StateSpec, device: torch.device | str = "cpu") -> StateRows:
-    """Return no rows."""
-    shapes = table_shapes(replace(spec, num_nodes=0))
-    return StateRows(
-        **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
-    )
 
 
 class _Read:

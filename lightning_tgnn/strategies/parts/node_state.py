@@ -21,7 +21,7 @@ from lightning_tgnn.types import (
 )
 from lightning_tgnn.types.layout import COPIES, GRADIENTS
 
-_TURNS = "turns"
+_TURNS, _KEPT = "turns", "kept rows"
 
 
 class _Stores(Protocol):
@@ -90,6 +90,8 @@ class NodeState:
             store.reset()
         if goes_on and isinstance(store, TurnTakingStore):
             store.load_turn_state(saved[_TURNS][run.rank])
+        if goes_on and _KEPT in saved:
+            run.kept_rows.load_state_dict(saved[_KEPT][run.rank], run.device)
 
     def loader(self, loader: object) -> object:
         """Return a loader that follows the plan's schedule.
@@ -133,6 +135,8 @@ class NodeState:
         saved: dict[str, Any] = {}
         if isinstance(store, TurnTakingStore):
             saved[_TURNS] = run.messages(GRADIENTS).gather(store.turn_state())
+        if "passes" in run.schedule.needs:
+            saved[_KEPT] = run.messages(GRADIENTS).gather(run.kept_rows.state_dict())
         if len(run.layout.copies) > 1:
             copy, place = run.layout.copy_of(run.rank)
             state = store.state_dict() if copy else None  # the task has that of the first

@@ -176,9 +176,10 @@ class PipelinedOrder:
         with stages("fetch"):
             updated = _joined(pieces)
         training = torch.is_grad_enabled()
-        if training and self.fetch_ahead:
+        upcoming = batch.shared.upcoming
+        if training and self.fetch_ahead and upcoming is not None:
             with stages("fetch"):
-                self.store.ask_ahead(batch.shared.upcoming, batch.shared.changed, self.micro_batches)
+                self.store.ask_ahead(upcoming, batch.shared.changed, self.micro_batches)
         with stages("write"):
             task.commit(task.make_mails(updated, batch))  # the next fetch waits for it
         if training and self.on_arrival is not None:
@@ -242,7 +243,7 @@ class TargetsFirstOrder:
         stages = task.stages
         with stages("fetch"):
             handle = self.store.read_ahead(batch.nodes, batch.shared.around)
-            if batch.shared.upcoming_around is not None:
+            if batch.shared.upcoming is not None and batch.shared.upcoming_around is not None:
                 self.store.announce(batch.shared.upcoming, batch.shared.upcoming_around)
             rows = handle.wait()
         targets, others = rows.split(batch.num_written)

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 import torch
 
 from lightning_tgnn.state import ServedStateStore
-from lightning_tgnn.types import EventBatch, NodeStateTask, OrderPart, Run
+from lightning_tgnn.types import EventBatch, KeptRows, NodeStateTask, OrderPart, Run, StateStore, StateUpdate
 
 _Answer = TypeVar("_Answer")
 
@@ -18,48 +18,58 @@ class ReadOnce(OrderPart):
     """Rows are read for all passes over a batch at once; see `ReadOnceOrder`.
 
     Args:
-        fetch_ahead: Ask for the rows of the next batch as soon as this one is over with node state.
+        fetch_ahead: Ask `Served` for the rows of the next batch as soon as this one is over with node state.
     """
 
     fetch_ahead: bool = True
 
-    needs: ClassVar[frozenset[str]] = frozenset({"rows", "kept rows"})
+    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
     offers: ClassVar[frozenset[str]] = frozenset({"passes"})
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> ReadOnceOrder:
         """Return the order over the task's store."""
         assert task is not None
-        assert isinstance(task.state_store, ServedStateStore)
-        return ReadOnceOrder(task.state_store, fetch_ahead=self.fetch_ahead)
+        return ReadOnceOrder(task.state_store, run.kept_rows, fetch_ahead=self.fetch_ahead)
 
 
 class ReadOnceOrder:
     """The first pass over a batch reads what all need and writes; later passes compute with what it has read.
 
-    Rows are written before embeddings are computed, so that the next batch can go on.
+    Rows are written before embeddings are computed, so that the next batch can go on. A rank that reads and writes
+    nothing in a turn takes part with no nodes: others may, and wait for all who share the state.
 
     Args:
         store: Where the rows are.
-        fetch_ahead: Ask for the rows of the next batch as soon as this one is over with node state.
+        kept: What first passes have read.
+        fetch_ahead: Ask a store that can be asked for the rows of the next batch as soon as this one is over with node
+            state.
     """
 
-    def __init__(self, store: ServedStateStore, *, fetch_ahead: bool = True) -> None:
-        self.store, self.fetch_ahead = store, fetch_ahead
+    def __init__(self, store: StateStore, kept: KeptRows, *, fetch_ahead: bool = True) -> None:
+        self.store, self.kept = store, kept
+        self._asked = store if fetch_ahead and isinstance(store, ServedStateStore) else None
 
     def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
         """Run a step on a batch."""
         stages, shared = task.stages, batch.shared
         with stages("fetch"):
-            reads = self.store.fetch_for_passes if shared.reads else self.store.kept
-            rows = reads(batch.nodes, shared.later)
+            wanted = torch.cat([batch.nodes, shared.later]) if shared.reads else batch.nodes[:0]
+            rows = self.store.fetch(wanted).wait()
+            if not shared.reads and len(batch.nodes):
+                rows = self.kept.of(batch.nodes)
+            elif shared.reads and torch.is_grad_enabled():  # an evaluation in the middle of passes leaves rows alone
+                self.kept.keep(wanted, rows)
+                rows, _ = rows.split(len(batch.nodes))
         with stages("update"):
             updated = task.apply_mail(rows)
-        if shared.writes:
-            with stages("write"):
+        with stages("write"):
+            if shared.writes:
                 task.commit(task.make_mails(updated, batch))
-        if self.fetch_ahead and torch.is_grad_enabled() and len(shared.upcoming):
+            else:
+                self.store.commit(StateUpdate.nothing(task.state_spec, shared.position, shared.changed))
+        if self._asked is not None and torch.is_grad_enabled() and shared.upcoming is not None:
             with stages("fetch"):
-                self.store.ask_ahead(shared.upcoming)
+                self._asked.ask_ahead(shared.upcoming)
         with stages("embed"):
             embeddings = stages.embedded(batch, task.embed(updated, batch))
         with stages("score"):

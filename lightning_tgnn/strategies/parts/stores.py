@@ -59,8 +59,8 @@ class Sharded(StorePart):
 
     def store(self, run: Run, task: NodeStateTask[object]) -> ShardedStateStore:
         """Return the store of this rank."""
-        num_nodes = task.state_spec.num_nodes
-        owner = choose_partition(self.partition, num_nodes, run.ranks, run.trainer, run.broadcast)
+        num_nodes, ranks = task.state_spec.num_nodes, len(run.layout.group_of(STATE, run.rank))
+        owner = choose_partition(self.partition, num_nodes, ranks, run.trainer, run.broadcast)
         return ShardedStateStore(
             task.state_spec,
             owner,
@@ -126,7 +126,7 @@ class Served(StorePart):
     """Node state in a process of its own on the ranks' machine, which reads and writes in the order of the batches."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"events"})
-    offers: ClassVar[frozenset[str]] = frozenset({"rows", "kept rows"})
+    offers: ClassVar[frozenset[str]] = frozenset({"rows"})
 
     def open(self, run: Run) -> NodeState:
         """Return the state of this rank.
