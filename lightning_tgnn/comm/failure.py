@@ -150,7 +150,8 @@ def _call_roll(error: BaseException) -> PeerFailureError:
         names = ", ".join(f"rank {other}" for other in sorted(missing))
         have = "has" if len(missing) == 1 else "have"
         return _told(store, f"{names} {have} gone without a word ({error}); {cure}")
-    return PeerFailureError(f"a connection between ranks broke, though all of them are there ({error}); {cure}")
+    broke = "a connection between ranks broke" if any(sign in str(error) for sign in _SIGNS) else str(error)
+    return _told(store, f"{broke}, though all ranks are there ({error}); {cure}")
 
 
 def _told(store: dist.Store, said: str) -> PeerFailureError:

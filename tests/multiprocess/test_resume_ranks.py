@@ -25,16 +25,21 @@ STRATEGIES = {
     "pipetgl, one cycle": lambda: PipeTGLStrategy(store="sharded"),
     "pipetgl, two copies": lambda: PipeTGLStrategy(groups=2),
     "disttgl": lambda: DistTGLStrategy(epoch=2, memory=2),
+    "disttgl, sharded in passes": lambda: DistTGLStrategy(epoch=2, memory=2, store="sharded"),
+    "disttgl, sharded": lambda: DistTGLStrategy(minibatch=2, memory=2, store="sharded", partition="interval"),
 }
 # With fewer ranks another store takes over.
-MOVED = STRATEGIES | {"pipetgl": lambda: PipeTGLStrategy(store="sharded", partition="interval")}
+MOVED = {name: strategy for name, strategy in STRATEGIES.items() if not name.startswith("disttgl, ")}
+MOVED["pipetgl"] = lambda: PipeTGLStrategy(store="sharded", partition="interval")
 EVENTS = 110  # 77 in training: 4 global batches, or 13 batches of a rank
 GLOBAL_BATCH, OWN_BATCH = 24, 6
 STEP = 6  # in the middle of the second epoch
 
 
 def step_of(name):
-    return {"pipetgl, two copies": 2 * STEP, "disttgl": 3 * STEP}.get(name, STEP)
+    if name.startswith("disttgl"):
+        return 2 * STEP if name == "disttgl, sharded" else 3 * STEP
+    return 2 * STEP if name == "pipetgl, two copies" else STEP
 
 
 def equal(ours, theirs):
@@ -101,7 +106,7 @@ def fewer(rank, ranks, folder):
         if name.endswith("two copies") and ranks == 1:
             strategy = PipeTGLStrategy  # goes on with the first copy alone
         if name == "disttgl":
-            strategy = partial(DistTGLStrategy, memory=ranks)
+            strategy = partial(DistTGLStrategy, memory=ranks, store="sharded")
         saved = torch.load(path, weights_only=True)["lightning_tgnn"]["state"]
         data, task = prepare(ranks, name)
         trainer = pl.Trainer(
