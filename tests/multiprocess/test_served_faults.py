@@ -12,39 +12,39 @@ from tests.multiprocess.test_faults import break_one, finish, start
 from tests.multiprocess.test_pipeline_faults import shared_files
 
 
-def memory_processes():
-    """Return the numbers of the processes that serve node state."""
+def memory_processes(folder):
+    """Return the numbers of the processes that serve node state for runs in a folder."""
     found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            words = path.read_bytes().split(b"\0")
+            words, environment = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
         except OSError:
             continue  # it has ended
-        if any(b"lightning_tgnn.comm.service" in word for word in words):
-            found.add(path.parent.name)
+        if b"lightning_tgnn.comm.service" in words and f"FAULTY_RUN={folder}".encode() in environment:
+            found.add(path.name)
     return found
 
 
 @pytest.mark.timeout(280)
 def test_all_end_nothing_stays_and_the_last_checkpoint_resumes(tmp_path):
-    files, processes = shared_files(), memory_processes()
+    files = shared_files()
     # While a trainer asks for rows, while it waits for them, and while it writes.
     for where in ("served ask_ahead", "served rows", "served commit"):
         folder = tmp_path / where.replace(" ", "-")
         break_one("disttgl", where, "kill", folder)
         assert shared_files() <= files
-        assert memory_processes() <= processes
+        assert not memory_processes(tmp_path)
     folder = tmp_path / "process"
     codes, outputs = finish(start("disttgl", "memory process", "", folder), timeout=60)
     assert codes == (1, 1, 1), outputs
     for output in outputs:
         assert re.search(r"the memory process, process \d+, has ended", output), output[-3000:]
         assert "Traceback" not in output, output[-3000:]
-    assert memory_processes() <= processes
+    assert not memory_processes(tmp_path)
     codes, outputs = finish(start("disttgl", "nowhere", "", folder), timeout=60)
     assert codes == (0, 0, 0), outputs
     assert all("finished 76" in output for output in outputs), outputs  # 17 batches, and 2 turns until the last is over
-    assert memory_processes() <= processes
+    assert not memory_processes(tmp_path)
 
 
 @pytest.mark.parametrize(
