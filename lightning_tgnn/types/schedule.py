@@ -102,6 +102,10 @@ class Schedule(PlannedPart, ABC):
         """Return in how many groups the ranks of a copy of node state read and write it one after the other."""
         return 1
 
+    def draws(self, layout: RankLayout, rank: int, epoch: int) -> Sequence[int]:
+        """Return which sets of negatives the turns of a rank draw in an epoch of training: one, by default."""
+        return (epoch,)
+
     @abstractmethod
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank, made when they are asked for: a run goes on with any of them by its index."""

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from lightning_tgnn import FullGraphDataModule, TemporalDataModule
-from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin
+from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.types import RankLayout
+from lightning_tgnn.types.layout import families_of
 from tests.data.example_streams import random_store
 
 GRAPH = {"num_nodes": 40, "num_edges": 160, "feature_dim": 3, "num_classes": 3}
@@ -21,17 +22,23 @@ def store():
     return random_store(97, num_nodes=12, edge_dim=2)
 
 
-def events(split, rank, ranks, *, global_batch=16, schedule=DataParallel(), **options):  # noqa: B008
+def events(split, rank, ranks, *, global_batch=16, schedule=DataParallel(), layout=None, **options):  # noqa: B008
     size = global_batch // ranks if schedule == DataParallel() else global_batch
     settings = {"num_neighbors": 2, "num_eval_negatives": 3, "batch_size": size, **options}
     data = TemporalDataModule(store(), **settings)
     data.sampled_roots = "all"
     loader = getattr(data, f"{split}_dataloader")()
-    return loader.follow(schedule, RankLayout.of(ranks), rank)
+    return loader.follow(schedule, layout or RankLayout.of(ranks), rank)
 
 
 def in_turn(split, rank, ranks, **options):
     return events(split, rank, ranks, global_batch=5, schedule=RoundRobin(), **options)
+
+
+def in_passes(split, rank, ranks, **options):
+    schedule = EpochsAndCopies(epoch=ranks // (1 + (ranks == 4)), memory=1 + (ranks == 4), negative_sets=5)
+    layout = RankLayout.of(ranks, families=families_of(ranks, schedule.memory))
+    return events(split, rank, ranks, global_batch=7, schedule=schedule, layout=layout, **options)
 
 
 @cache
@@ -61,7 +68,12 @@ AHEAD = tuple(
     for presample in ("off", "epoch")
 )
 # A new loader is added here in a line.
-LOADERS = {"events": Loaders(events, AHEAD), "in turn": Loaders(in_turn, AHEAD[::3]), "graph": Loaders(whole_graph)}
+LOADERS = {
+    "events": Loaders(events, AHEAD),
+    "in turn": Loaders(in_turn, AHEAD[::3]),
+    "in passes": Loaders(in_passes, AHEAD[::3]),
+    "graph": Loaders(whole_graph),
+}
 CASES = [
     (name, ranks, number)
     for name, kind in LOADERS.items()

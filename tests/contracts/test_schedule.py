@@ -150,6 +150,8 @@ def test_state_is_emptied_before_the_first_turn_of_training_only(schedule, run):
         assert not (turns[0].resets and over.epoch is None)
         assert turns[0].resets or schedule not in OF_EVENTS or over.epoch is None
         assert {turn.draw for turn in turns} == {over.epoch}
+    if over.epoch is not None:
+        assert all(list(schedule.draws(layout, rank, over.epoch)) == [over.epoch] for rank in range(layout.ranks))
 
 
 @every_schedule
@@ -220,6 +222,7 @@ def test_every_copy_goes_round_the_stream_from_a_segment_of_its_own(run):
             order = [(begin + number) % rounds for number in range(rounds)]
             assert found == [alone[place][number]["events"] for number in order]
             at_first = over.epoch == 0
+            assert {turn.draw for turn in table[rank]} == set(RoundRobin().draws(layout, rank, over.epoch))
             resets = [number == 0 or (place == 0 and at_first) for place, number in enumerate(order)]
             assert [turn.resets for turn in table[rank]] == resets
             assert {turn.draw for turn in table[rank]} == {
@@ -330,6 +333,8 @@ def test_lanes_play_each_batch_in_consecutive_passes_and_one_begins_a_turn(run):
         assert shares == pytest.approx(layout.ranks)  # they make the mean over all events of the update
     for copy in range(plan.memory):
         assert sorted(trained[copy]) == sorted(list(range(len(batches))) * plan.epoch)
+    for rank, turns in enumerate(table):
+        assert {turn.draw for turn in turns} <= set(plan.draws(layout, rank, over.epoch))
     for of_batch in draws.values():
         assert len(set(of_batch)) == plan.epoch  # each pass with other negatives
         assert plan.negative_sets is None or set(of_batch) <= set(range(plan.negative_sets))

@@ -183,7 +183,7 @@ def test_one_rank_follows_its_schedule_too():
     ("schedule", "options", "message"),
     [
         (TwoCopies(), {}, "schedule must be turns that read and write the rank.s own copy of node state"),
-        (OneDraw(), {"presample": "epoch"}, "schedule must be turns that draw by epoch.*; set presample='off'"),
+        (OneDraw(), {"presample": "epoch"}, "schedule must be turns of the sets that it says.*; set presample='off'"),
     ],
 )
 def test_turns_that_nobody_can_take_are_refused(schedule, options, message):

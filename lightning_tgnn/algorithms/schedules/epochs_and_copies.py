@@ -92,6 +92,13 @@ class EpochsAndCopies(Schedule):
         """Return the events of a global batch: those of i ranks."""
         return batch_size * self.minibatch
 
+    def draws(self, layout: RankLayout, rank: int, epoch: int) -> Sequence[int]:
+        """Return the sets of negatives of an epoch: all that there are, or those of the passes over a batch."""
+        if self.negative_sets is not None:
+            return range(self.negative_sets)
+        first = (epoch * self.memory + layout.copy_of(rank)[0]) * self.epoch
+        return range(first, first + self.epoch)
+
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank."""
         return _Turns(self, *layout.copy_of(rank), over)

@@ -55,6 +55,10 @@ class RoundRobin(Schedule):
         """Return in how many groups the ranks of a copy read and write it: each by itself."""
         return len(layout.copies[0])
 
+    def draws(self, layout: RankLayout, rank: int, epoch: int) -> Sequence[int]:
+        """Return the one set of negatives of a copy."""
+        return (epoch * len(layout.copies) + layout.copy_of(rank)[0],)
+
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank."""
         copy, place = layout.copy_of(rank)

@@ -101,8 +101,6 @@ class EventLoader:
             InvalidArgumentError: The ranks or the number of events do not fit.
         """
         schedule.check(layout, len(self.events))
-        if self._presampled is not None:
-            self._presampled.check(schedule, layout)
         own = copy(self)
         own.schedule, own.layout, own.rank = schedule, layout, rank
         own.history = tuple(earlier.follow(schedule, layout, rank) for earlier in self.history)
@@ -127,7 +125,8 @@ class EventLoader:
         epoch = self._epoch if self._training else None
         if self._presampled is not None:
             begin = perf_counter()
-            self._presampled.draw(epoch, self.global_batch_size)
+            draws = (None,) if epoch is None else self.schedule.draws(self.layout, self.rank, epoch)
+            self._presampled.draw(draws, self.global_batch_size)
             self.waited += perf_counter() - begin
         turns = self._turns(self.events, epoch, self._first * self.global_batch_size)
         passes = in_passes(turns, self._position)
@@ -231,7 +230,7 @@ class EventLoader:
         sample = (
             self._sampler.sample(own, turn.draw, int(together[0]))
             if self._presampled is None
-            else self._presampled.batch(slice(turn.events.start, turn.events.stop))
+            else self._presampled.batch(turn)
         )
         return self._organizer.organize(own, sample, self._whole(turn, together))
 
@@ -252,8 +251,6 @@ class EventLoader:
             cure = "give turns that do, or a store of your own behind a loader of your own"
             requirement = f"turns that read and write the rank's own copy of node state, {copy}"
             raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
-        if self._presampled is not None:
-            self._presampled.check_turn(turn, self._epoch if self._training else None, self.global_batch_size)
 
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.

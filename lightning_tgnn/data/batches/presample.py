@@ -1,8 +1,9 @@
-"""A whole epoch drawn ahead, into memory-mapped files."""
+"""The sets of negatives and neighbours of an epoch, drawn ahead into memory-mapped files."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from lightning_tgnn.data.batches.sampling import EventSampler, Sample
 from lightning_tgnn.files.npy_file import allocate_npy
 from lightning_tgnn.files.scratch_folder import ScratchFolder
 from lightning_tgnn.files.whole import writing_to
-from lightning_tgnn.types import RankLayout, Schedule, Turn
+from lightning_tgnn.types import Turn
 
 _EVENTS_PER_CHUNK = 65_536
 _PLACES_PER_CHUNK = 1 << 24
@@ -21,6 +22,9 @@ _PLACES_PER_CHUNK = 1 << 24
 
 class PresampledEpochs:
     """Draws all of an epoch in large pieces when its first batch is asked for; batches are then slices of the files.
+
+    A set that a later epoch takes again, as one of several at random, is drawn once. The most recent neighbours of an
+    event's ends are the same in all sets, and are there once.
 
     The files live in a temporary folder, which goes with this object. What a killed process has left there is removed.
 
@@ -40,67 +44,71 @@ class PresampledEpochs:
         with writing_to(place):
             place.mkdir(parents=True, exist_ok=True)
             self._folder = ScratchFolder(place, "lightning_tgnn-presample")
-        self._kind: tuple[int | None, int] | None = None
-        self._files: Sample | None = None
-        self._drawn: Sample | None = None
+        self._batch_size = 0
+        self._files: list[Sample] = []  # a place for a set; with as many neighbours as differ between sets
+        self._drawn: dict[int | None, int] = {}  # the place of each set that is there
+        self._ends: Tensor | None = None
+        self._common = min(sampler.roots_per_event, 2) if sampler.neighbor_sampler == "most_recent" else 0
 
-    @staticmethod
-    def check(schedule: Schedule, layout: RankLayout) -> None:
-        """Refuse several sets of negatives an epoch.
-
-        Raises:
-            InvalidArgumentError: A schedule draws several, for copies of node state or for passes over a batch.
-        """
-        if len(layout.copies) > 1 or "passes" in schedule.needs:
-            cure = "set presample='off', or take one copy of node state and one pass over a batch"
-            requirement = "'off' where an epoch has several sets of negatives"
-            raise InvalidArgumentError(refusal("presample", requirement, "epoch", cure))
-
-    @staticmethod
-    def check_turn(turn: Turn, epoch: int | None, batch_size: int) -> None:
-        """Refuse turns that `draw` does not draw for.
-
-        Raises:
-            InvalidArgumentError: It is one.
-        """
-        is_regular = turn.of.start % batch_size == 0 and len(turn.of) <= batch_size
-        if turn.draw != epoch or not is_regular:
-            requirement = "turns that draw by epoch, on global batches of one size, where an epoch is drawn ahead"
-            raise InvalidArgumentError(refusal("schedule", requirement, turn, "set presample='off'"))
-
-    def draw(self, epoch: int | None, batch_size: int) -> None:
-        """Draw the epoch, unless it is there.
+    def draw(self, draws: Sequence[int | None], batch_size: int) -> None:
+        """Draw the sets that are not there.
 
         Args:
-            epoch: Its number; None in evaluation.
+            draws: Their numbers; None for that of evaluation. Others make room.
             batch_size: Events of a global batch.
 
         Raises:
             InvalidArgumentError: The files do not fit.
         """
-        if self._drawn is not None and self._kind == (epoch, batch_size):
-            return
+        if batch_size != self._batch_size:  # which may decide what is past
+            self._drawn, self._batch_size = {}, batch_size
+        wanted = [draw for draw in draws if draw not in self._drawn]
+        kept = {draw: place for draw, place in self._drawn.items() if draw in draws}
+        free = [place for place in range(len(self._files)) if place not in kept.values()]
+        self._drawn = kept
+        for draw in wanted:
+            place = free.pop() if free else self._allocate()
+            self._draw(draw, self._files[place], with_ends=not self._drawn)
+            self._drawn[draw] = place
+
+    def _allocate(self) -> int:
+        sampler, count, number = self._sampler, len(self._events), len(self._files)
+        negatives = self._file(f"negatives-{number}", (count, sampler.num_negatives if sampler.negatives else 0))
+        others = (count, sampler.roots_per_event - self._common, sampler.num_neighbors)
+        self._files.append(Sample(negatives, self._file(f"neighbors-{number}", others)))
+        if self._ends is None:
+            self._ends = self._file("ends", (count, self._common, sampler.num_neighbors))
+        return number
+
+    def _draw(self, draw: int | None, files: Sample, *, with_ends: bool) -> None:
         sampler, count = self._sampler, len(self._events)
-        if self._files is None:
-            negatives = self._file("negatives", (count, sampler.num_negatives if sampler.negatives else 0))
-            neighbors = self._file("neighbors", (count, sampler.roots_per_event, sampler.num_neighbors))
-            self._files = Sample(negatives, neighbors)
+        assert self._ends is not None
         places = sampler.roots_per_event * sampler.num_neighbors
         at_once = min(_EVENTS_PER_CHUNK, max(_PLACES_PER_CHUNK // max(places, 1), 1))
-        self._drawn = None
         for start in range(0, count, at_once):
             piece = slice(start, start + at_once)
             events = self._events[piece]
-            batch = torch.arange(start, start + len(events)) // batch_size
-            sample = sampler.sample(events, epoch, self._events[batch * batch_size])
-            self._files.negatives[piece] = sample.negatives
-            self._files.neighbor_events[piece] = sample.neighbor_events
-        self._kind, self._drawn = (epoch, batch_size), self._files
+            batch = torch.arange(start, start + len(events)) // self._batch_size
+            sample = sampler.sample(events, draw, self._events[batch * self._batch_size])
+            files.negatives[piece] = sample.negatives
+            files.neighbor_events[piece] = sample.neighbor_events[:, self._common :]
+            if with_ends:
+                self._ends[piece] = sample.neighbor_events[:, : self._common]
 
-    def batch(self, piece: slice) -> Sample:
-        """Return a copy of what `draw` drew for a run of the epoch's events: the next epoch overwrites the files."""
-        assert self._drawn is not None, "draw first"
-        return Sample(self._drawn.negatives[piece].clone(), self._drawn.neighbor_events[piece].clone())
+    def batch(self, turn: Turn) -> Sample:
+        """Return a copy of what `draw` drew for the events of a turn: a later epoch overwrites the files.
+
+        Raises:
+            InvalidArgumentError: It has drawn nothing of the kind.
+        """
+        size = self._batch_size
+        if turn.draw not in self._drawn or turn.of.start % size or len(turn.of) > size:
+            requirement = "turns of the sets that it says, on global batches of one size, where an epoch is drawn ahead"
+            raise InvalidArgumentError(refusal("schedule", requirement, turn, "set presample='off'"))
+        assert self._ends is not None
+        piece, files = slice(turn.events.start, turn.events.stop), self._files[self._drawn[turn.draw]]
+        neighbors = torch.cat([self._ends[piece], files.neighbor_events[piece]], dim=1)
+        return Sample(files.negatives[piece].clone(), neighbors)
 
     def _file(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if 0 in shape:
