@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         EdgeBankBaseline,
         EventProgressBar,
         ExchangeMonitor,
+        ParallelismMonitor,
         SystemMonitor,
         TimelineMonitor,
     )
@@ -37,6 +38,7 @@ _HOMES = {
         "EdgeBankBaseline",
         "EventProgressBar",
         "ExchangeMonitor",
+        "ParallelismMonitor",
         "SystemMonitor",
         "TimelineMonitor",
     ),
@@ -72,6 +74,7 @@ __all__ = [
     "FullGraphDataModule",
     "LinkPrediction",
     "NodeClassification",
+    "ParallelismMonitor",
     "PipeTGLStrategy",
     "PlannedStrategy",
     "Predictor",

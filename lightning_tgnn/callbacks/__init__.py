@@ -4,6 +4,7 @@ from lightning_tgnn.callbacks.adaptive_micro_batch import AdaptiveMicroBatch
 from lightning_tgnn.callbacks.cache_threshold import CacheThreshold
 from lightning_tgnn.callbacks.edge_bank import EdgeBankBaseline
 from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
+from lightning_tgnn.callbacks.parallelism_monitor import ParallelismMonitor
 from lightning_tgnn.callbacks.progress_bar import EventProgressBar
 from lightning_tgnn.callbacks.system_monitor import SystemMonitor
 from lightning_tgnn.callbacks.timeline_monitor import TimelineMonitor
@@ -14,6 +15,7 @@ __all__ = [
     "EdgeBankBaseline",
     "EventProgressBar",
     "ExchangeMonitor",
+    "ParallelismMonitor",
     "SystemMonitor",
     "TimelineMonitor",
 ]

@@ -16,6 +16,7 @@ from lightning_tgnn.callbacks.figures.exchange_figures import Counts, exchange_f
 from lightning_tgnn.callbacks.figures.step_traffic import StepTraffic
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
 from lightning_tgnn.checks import check_int
+from lightning_tgnn.comm import Flow
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import CachingStore, EventBatch, NodeStateTask, has_stages
 from lightning_tgnn.types.layout import STATE
@@ -110,10 +111,12 @@ class ExchangeMonitor(Callback):
         window, strategy = self._window, self._strategy
         assert window is not None
         roots, distinct, written, distinct_written, asked, found = self._seen
-        counts = Counts(roots + int(self._neighbors), distinct, written, distinct_written, asked, found, window.flows)
-        # All ranks exchange in the same order, so that they have counted the same operations.
+        # Where ranks take turns, one may have had no part in what others have done.
+        operations = sorted(set().union(*strategy.of_all_ranks(list(window.flows))))
+        flows = {operation: window.flows.get(operation, Flow()) for operation in operations}
+        counts = Counts(roots + int(self._neighbors), distinct, written, distinct_written, asked, found, flows)
         packed = _of_all_ranks(trainer, counts.packed())
-        self.latest = exchange_figures(packed, list(window.flows), window.steps, self._task.state_spec)
+        self.latest = exchange_figures(packed, operations, window.steps, self._task.state_spec)
         self.latest["sven/staleness"] = float(strategy.staleness)
         if (order := strategy.order) is not None:
             self.latest["sven/micro_batches"] = float(order.micro_batches)

@@ -30,7 +30,7 @@ from lightning_tgnn.types import (
     WeightUpdates,
     has_stages,
 )
-from lightning_tgnn.types.layout import STATE, check_families, families_of
+from lightning_tgnn.types.layout import GRADIENTS, STATE, check_families, families_of
 
 _CHECKPOINT_KEY = "lightning_tgnn.strategy"
 _Result = TypeVar("_Result")
@@ -123,6 +123,10 @@ class PlanRunner(SupervisedStrategy):
         """Seconds for which this rank has stood waiting for others: for rows, and for gradients."""
         return self.exchange.traffic.waited + (0.0 if self._updates is None else self._updates.waited)
 
+    def of_all_ranks(self, value: _Result) -> list[_Result]:
+        """Return a value, tensors and plain values, of every rank; all have to call it together."""
+        return self.broadcast(self._messages(GRADIENTS).gather(value))
+
     @override
     def _configure_launcher(self) -> None:
         families_of(self.world_size, self.groups)  # refused before ranks are started
@@ -167,6 +171,7 @@ class PlanRunner(SupervisedStrategy):
             broadcast=self.broadcast,
             messages=self._messages,
             host_messages=self._host_messages,
+            count_wait=self.exchange.traffic.add_wait,
             kept_rows=self._kept_rows,
             send_gradients=self._send_gradients,
             stages=lambda: plan.order.stages(plan.store),

@@ -64,6 +64,7 @@ class Run:
         host_messages: Returns a further way of a name to the same ranks, for tensors on the CPU; all ranks have to ask.
         stages: Returns the stages of a turn up to where the backward pass begins; see `OrderPart.stages`.
         send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
+        count_wait: Counts how long this rank has stood waiting for an operation, and how long that was under way.
         kept_rows: What the rank's first pass over a batch has read for later ones.
     """
 
@@ -80,6 +81,7 @@ class Run:
     host_messages: Callable[[str, str], MessageExchange]
     send_gradients: Callable[[], None]
     stages: Callable[[], Sequence[Stage]] = tuple
+    count_wait: Callable[..., None] | None = None
     kept_rows: KeptRows = field(default_factory=KeptRows)
 
     @property

@@ -14,8 +14,10 @@ from lightning_tgnn import (
     AdaptiveMicroBatch,
     DepCacheStrategy,
     DepCommStrategy,
+    DistTGLStrategy,
     EdgeBankBaseline,
     ExchangeMonitor,
+    ParallelismMonitor,
     SvenStrategy,
 )
 from lightning_tgnn.callbacks import exchange_monitor
@@ -125,6 +127,18 @@ def edge_bank(strategy, ranks):
     return {name: value for name, value in (outcome["val"] | tested).items() if "/edgebank" in name}
 
 
+def in_passes(folder):
+    """Return what the monitor has found at the end of a run in which ranks read in turn."""
+    data, task = build("jodie", 12)
+    monitor = ParallelismMonitor(every_n_steps=4)
+    logger = CSVLogger(folder, "passes", version=0)
+    strategy = DistTGLStrategy(epoch=RANKS)
+    outcome = fit(data, task, strategy, RANKS, callbacks=[ExchangeMonitor(1), monitor], epochs=1, logger=logger)
+    served = task.state_store.served
+    assert outcome["gradients"].isfinite().all()
+    return {"latest": monitor.latest, "served": served, "steps": len(outcome["losses"])}
+
+
 def on_rank(rank, ranks, folder):
     as_torchrun(rank, ranks)
     answers = {
@@ -137,6 +151,7 @@ def on_rank(rank, ranks, folder):
     checkpoint = str(Path(folder) / "tuned.ckpt")
     trainer.save_checkpoint(checkpoint)
     _, answers["resumed"] = tuned(GivenTimes(rank), epochs=EPOCHS + 1, ckpt_path=checkpoint)
+    answers["passes"] = in_passes(folder)
     answers["edge bank"] = {name: edge_bank(make(), ranks) for name, make in MONITORED.items()}
     return answers | {name: monitored(name, folder) for name in MONITORED}
 
@@ -195,6 +210,24 @@ def test_a_resumed_run_keeps_what_was_found(ranks):
 def test_n_is_logged_where_it_changes(ranks, folder):
     logged = [row["sven/micro_batches"] for row in rows(folder, "tuned") if "sven/micro_batches" in row]
     assert logged == [3, 2, 4, 2, 1, 2]
+
+
+def test_parallelism_is_logged_where_ranks_read_in_turn(ranks, folder):
+    logged = [row for row in rows(folder, "passes") if "parallelism/effective" in row]
+    assert len(logged) == -(-ranks[0]["passes"]["steps"] // 4)
+    for row in logged:
+        assert 0 < row["parallelism/effective"] <= RANKS
+        assert 0 < row["memory_process/busy_share"] < 1
+        assert row["memory_process/wait_milliseconds"] > 0
+        assert row["memory_process/rows_read_per_second"] > 0
+        assert row["memory_process/rows_written_per_second"] > 0
+        assert row["memory_process/queue_depth"] > 0
+    (spread,) = {row.get("parallelism/gradient_variance") for row in logged[1:2]}
+    assert spread == pytest.approx(logged[1]["parallelism/gradient_variance_epoch"])  # there is nothing else
+    assert spread > 0
+    assert "parallelism/gradient_variance" not in logged[-1]  # the last turn leaves a rank without events
+    assert ranks[0]["passes"]["latest"] == ranks[1]["passes"]["latest"]
+    assert ranks[0]["passes"]["served"].rows_read > 0
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from multiprocessing.connection import Connection, wait
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,9 +22,32 @@ ROWS, WRITTEN, MET = "rows", "written", "met"
 TABLES, UPDATE = "tables", "update"
 
 
+@dataclass(frozen=True)
+class ServedCounts:
+    """What a memory process has done so far.
+
+    Attributes:
+        rows_read: Rows handed out.
+        rows_written: Memories and mails taken in.
+        waves: Times that it has woken up to serve.
+        queued: Requests of reads and writes that it has found then, over all waves.
+        busy: Seconds of work.
+    """
+
+    rows_read: float = 0.0
+    rows_written: float = 0.0
+    waves: float = 0.0
+    queued: float = 0.0
+    busy: float = 0.0
+
+
+_COUNTS = [field.name for field in fields(ServedCounts)]
+
+
 def shared_shapes(spec: StateSpec) -> Shapes:
-    """Return shape and type of what the ranks and the process share."""
-    return {"position": ((1,), torch.int64), **table_shapes(spec)}
+    """Return shape and type of what the ranks and the process share: also what `ServedCounts` holds, in its order."""
+    counts = (len(fields(ServedCounts)),), torch.float64
+    return {"position": ((1,), torch.int64), "served": counts, **table_shapes(spec)}
 
 
 def row_shapes(spec: StateSpec, count: int) -> Shapes:
@@ -59,7 +83,8 @@ def serve(connections: list[Connection], spec: StateSpec, lanes: int) -> None:
     places = {connection: place for place, connection in enumerate(connections)}
     memory = _Memory(connections, spec, lanes)
     while places and not memory.is_stuck:
-        for ready in wait(places):
+        woken_by, begin = wait(places), perf_counter()
+        for ready in woken_by:
             assert isinstance(ready, Connection)
             try:
                 message = ready.recv()
@@ -67,8 +92,10 @@ def serve(connections: list[Connection], spec: StateSpec, lanes: int) -> None:
                 memory.gone.add(places.pop(ready))
             else:
                 memory.take(places[ready], message)
+        memory.count(waves=1, queued=memory.queued)
         while memory.moves_on():
             pass
+        memory.count(busy=perf_counter() - begin)
 
 
 class _Memory:
@@ -87,12 +114,24 @@ class _Memory:
         self._writes: dict[int, tuple[int, int, int]] = {}
         self._meets: dict[int, Any] = {}
         self._settles: set[int] = set()
+        self._counts: Tensor | None = None  # until the first rank shows where
         self.gone: set[int] = set()
 
     @property
     def _turn(self) -> range:
         """The places of the lane whose turn it is."""
         return range(self._lane * self._of_lane, (self._lane + 1) * self._of_lane)
+
+    @property
+    def queued(self) -> int:
+        """How many reads and writes have been asked for and not been done."""
+        return len(self._reads) + len(self._writes)
+
+    def count(self, **amounts: float) -> None:
+        """Add to what ranks see of `ServedCounts`."""
+        if self._counts is not None:
+            for name, amount in amounts.items():
+                self._counts[_COUNTS.index(name)] += amount
 
     @property
     def is_stuck(self) -> bool:
@@ -121,7 +160,7 @@ class _Memory:
             memory = mapped(path, size)
             if name == TABLES:
                 tables = views(memory, shared_shapes(self._spec))
-                self._position = tables.pop("position")
+                self._position, self._counts = tables.pop("position"), tables.pop("served")
                 self._store = LocalStateStore(self._spec, rows=StateRows(**tables))
             else:
                 self._buffers[place, name] = memory
@@ -150,12 +189,14 @@ class _Memory:
         nodes = shared["nodes"]
         for field in fields(StateRows):
             torch.index_select(getattr(self._store.rows, field.name), 0, nodes, out=shared[field.name])
+        self.count(rows_read=count)
         self._tell(place, ROWS)
 
     def _write(self, ranks: range) -> None:
         updates = []
         for place in ranks:
             written, mailed, position = self._writes.pop(place)
+            self.count(rows_written=written + mailed)
             shared = views(self._buffers[place, UPDATE], update_shapes(self._spec, written, mailed))
             updates.append(StateUpdate(**shared, position=position, changed=shared["nodes"][:0]))
         if any(len(update.nodes) for update in updates):

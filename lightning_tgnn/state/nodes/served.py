@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from lightning_tgnn.comm import Service, SharedBuffer, shared_tensors
+from lightning_tgnn.comm import Service, SharedBuffer, Traffic, shared_tensors
 from lightning_tgnn.state.nodes import memory_process as process
 from lightning_tgnn.state.nodes.local import LocalStateStore
 from lightning_tgnn.types import CommitHandle, FetchHandle, StateRows, StateSpec, StateUpdate
@@ -34,6 +35,7 @@ class ServedStateStore:
         group: The process group of the ranks; None for one.
         lanes: How many there are.
         device: Where this rank computes.
+        count_wait: Counts how long this rank waits, as `Traffic.add_wait`.
     """
 
     def __init__(
@@ -45,14 +47,17 @@ class ServedStateStore:
         *,
         lanes: int = 1,
         device: torch.device | str = "cpu",
+        count_wait: Callable[..., None] | None = None,
     ) -> None:
+        self._count_wait = count_wait or Traffic().add_wait
+        self._asked = 0.0  # when the rows were asked for that are under way
         self.spec, self.ranks, self.device = spec, len(ranks), torch.device(device)
         self._place = ranks.index(rank)
         self._service = Service(process.serve, (spec, lanes), "memory process", ranks, rank, group)
         self._here: Counter[str] = Counter()  # answers that nobody has waited for yet
         shapes, show = process.shared_shapes(spec), self._shows(process.TABLES)
         tables = shared_tensors(shapes, ranks, rank, group, show=show if self._place == 0 else None)
-        self._shared_position = tables.pop("position")
+        self._shared_position, self._counts = tables.pop("position"), tables.pop("served")
         self._local = LocalStateStore(spec, rows=StateRows(**tables))
         self._rows = SharedBuffer(self._shows(process.ROWS))
         self._update = SharedBuffer(self._shows(process.UPDATE))
@@ -75,6 +80,18 @@ class ServedStateStore:
         self._here[kind] -= 1
         return answer
 
+    def _stood_for(self, kind: str, since: float) -> None:
+        """Wait for an answer of a kind, which is under way since some time; that counts."""
+        begin = perf_counter()
+        self._until(kind)
+        now = perf_counter()
+        self._count_wait(f"served {kind}", waited=now - begin, in_flight=now - since)
+
+    @property
+    def served(self) -> process.ServedCounts:
+        """What the process has done so far, for all ranks."""
+        return process.ServedCounts(*self._counts.tolist())
+
     def fetch(self, nodes: Tensor) -> FetchHandle:
         """Start to read the rows of the distinct ``nodes``, once the lane before has written; none need no wait."""
         if not len(nodes) and self._ahead is None:
@@ -90,12 +107,12 @@ class ServedStateStore:
         """Start to read the rows that the next `fetch` will ask for."""
         shapes = process.row_shapes(self.spec, len(nodes))
         self._rows.views(shapes)["nodes"].copy_(nodes)
-        self._ahead = nodes
+        self._ahead, self._asked = nodes, perf_counter()
         self._service.send((process.READ, len(nodes)))
 
     def rows(self, count: int) -> StateRows:
         """Return as many rows, once they are here."""
-        self._until(process.ROWS)
+        self._stood_for(process.ROWS, self._asked)
         self._is_writing = False  # rows come once what has been written before can be read
         shared = self._rows.views(process.row_shapes(self.spec, count))
         # Copied: the next batch's rows come to the same place while this one is still at work.
@@ -116,7 +133,7 @@ class ServedStateStore:
         """Return once what has been written can be read."""
         if self._is_writing:
             self._service.send((process.SETTLE,))
-            self._until(process.WRITTEN)
+            self._stood_for(process.WRITTEN, perf_counter())
             self._is_writing = False
 
     def _meet(self, begin: int | str | None = None) -> tuple[int, int]:

@@ -142,7 +142,9 @@ class Served(StorePart):
         """Return the store of this rank."""
         ranks, group = run.layout.group_of(STATE, run.rank), run.group_of(STATE)
         lanes = run.schedule.lanes(run.layout)
-        return ServedStateStore(task.state_spec, ranks, run.rank, group, lanes=lanes, device=run.device)
+        return ServedStateStore(
+            task.state_spec, ranks, run.rank, group, lanes=lanes, device=run.device, count_wait=run.count_wait
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -208,7 +208,7 @@ def test_presampled_files_go_with_the_loader(tmp_path):
     loader = data.train_dataloader()
     iterator = iter(loader)
     next(iterator)
-    assert len(list(tmp_path.glob("*/*.npy"))) == 2
+    assert len(list(tmp_path.glob("*/*.npy"))) == 3
     iterator.close()
     del iterator, loader
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,161 @@
+"""Logs what parallelism gains and costs: ranks' worth of work, spread of gradients, and the memory process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple
+from time import perf_counter
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+from typing_extensions import override
+
+from lightning_tgnn.callbacks.figures.parallelism_figures import Factors, parallelism_figures, spread_of_gradients
+from lightning_tgnn.checks import check_int
+from lightning_tgnn.state import ServedStateStore
+from lightning_tgnn.strategies.runner import PlanRunner
+
+_COORDINATES = 1 << 16
+
+
+class ParallelismMonitor(Callback):
+    """Logs what several ranks gain over one, and what they do to gradients, in training steps.
+
+    Means over a window, logged by rank 0:
+
+    - ``parallelism/effective``: ranks' worth of work: the sum over the ranks of the share of the time in which they
+      have events and wait for nobody.
+    - ``parallelism/gradient_variance``: mean square distance of the ranks' gradients from their mean, over the square
+      of that mean; of the last step of a window in which all ranks have events. ``…_minibatch``, ``…_epoch`` and
+      ``…_memory`` are its parts: between ranks that share a batch, between such groups of a copy of node state (under
+      PipeTGL the ranks of a pipeline), and between copies. Of models with more than 65,536 weights as many are taken,
+      drawn once.
+    - With ``store="served"``: ``memory_process/rows_read_per_second`` and ``…rows_written_per_second``, of all copies;
+      ``memory_process/queue_depth``, reads and writes that it finds when it wakes up; ``memory_process/busy_share`` of
+      its time; ``memory_process/wait_milliseconds``, for which a rank stands waiting for it in a step.
+
+    Args:
+        every_n_steps: Batches of a window; a shorter one ends each epoch.
+
+    Attributes:
+        latest: The figures of the latest window, on every rank.
+
+    Raises:
+        InvalidArgumentError: The window has no batch.
+    """
+
+    def __init__(self, every_n_steps: int = 50) -> None:
+        check_int("every_n_steps", every_n_steps, minimum=1, cure="give batches per window, for example 50")
+        self.every_n_steps = every_n_steps
+        self.latest: dict[str, float] = {}
+        self._strategy: PlanRunner | None = None
+        self._hooks: list[RemovableHandle] = []
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        strategy = trainer.strategy
+        self._strategy = None
+        if not isinstance(strategy, PlanRunner) or not strategy.shares_node_state:
+            rank_zero_info(f"ParallelismMonitor has nothing to do: {type(strategy).__name__} shares no node state")
+            return
+        self._strategy = strategy
+        store: object = getattr(pl_module, "state_store", None)
+        self._served = store if isinstance(store, ServedStateStore) else None
+        self._factors = Factors.of(strategy)
+        self._parameters = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
+        size = sum(parameter.numel() for parameter in self._parameters)
+        drawn = torch.randperm(size, generator=torch.Generator().manual_seed(0))[:_COORDINATES]
+        self._coordinates = drawn.sort().values.to(strategy.root_device)
+        self._begin_window()
+
+    def _begin_window(self) -> None:
+        assert self._strategy is not None
+        self._steps, self._worked, self._begun = 0, 0.0, perf_counter()
+        self._waited, self._counts = self._strategy.waited, self._counted()
+        self._own: dict[int, Tensor] = {}
+
+    def _counted(self) -> Tensor:
+        """Return what the memory process has done, on the first rank of a copy, and how long this rank has waited."""
+        assert self._strategy is not None
+        flow = self._strategy.exchange.traffic.flows.get("served rows")
+        counts = torch.zeros(6, dtype=torch.float64)
+        counts[5] = 0.0 if flow is None else flow.waited
+        if self._served is not None and self._factors.place == 0:
+            counts[:5] = torch.tensor(astuple(self._served.served), dtype=torch.float64)
+        return counts
+
+    @override
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        if self._strategy is not None:
+            self._step = perf_counter(), self._strategy.waited
+
+    @override
+    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
+        if self._strategy is None or self._steps != self.every_n_steps - 1:
+            return
+        # Told as soon as a gradient is there: what an optimizer sees is the mean over the ranks already.
+        for number, parameter in enumerate(self._parameters):
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._keeping(number)))
+
+    def _keeping(self, number: int) -> Callable[[Tensor], None]:
+        def keep(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            self._own[number] = parameter.grad.detach().flatten().clone()
+
+        return keep
+
+    @override
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
+    ) -> None:
+        strategy = self._strategy
+        if strategy is None:
+            return
+        self._steps += 1
+        has_events = hasattr(batch, "__len__") and len(batch) > 0
+        if has_events:
+            begun, waited = self._step
+            self._worked += perf_counter() - begun - (strategy.waited - waited)
+        if self._steps == self.every_n_steps:
+            self._close_window(trainer, strategy, self._gradient() if has_events else None)
+
+    def _gradient(self) -> Tensor:
+        """Return some coordinates of this rank's own gradient."""
+        whole = [
+            self._own.get(number, torch.zeros_like(parameter).flatten())
+            for number, parameter in enumerate(self._parameters)
+        ]
+        return torch.cat(whole)[self._coordinates].cpu()
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._strategy is not None and self._steps:
+            self._close_window(trainer, self._strategy, None)
+
+    def _close_window(self, trainer: pl.Trainer, strategy: PlanRunner, gradient: Tensor | None) -> None:
+        seconds, counts = perf_counter() - self._begun, self._counted() - self._counts
+        told = strategy.of_all_ranks((seconds, self._worked / seconds, counts, gradient))
+        lengths, shares, of_ranks, gradients = zip(*told, strict=True)
+        seconds = sum(lengths) / len(lengths)
+        counted = torch.stack(of_ranks) if self._served is not None else None
+        self.latest = parallelism_figures(shares, counted, seconds, self._steps, self._factors)
+        present = [own for own in gradients if own is not None]
+        if len(present) == len(gradients):
+            self.latest |= spread_of_gradients(torch.stack(present), self._factors)
+        if trainer.is_global_zero:
+            for logger in trainer.loggers:
+                logger.log_metrics(self.latest, step=trainer.global_step)
+        self._begin_window()
