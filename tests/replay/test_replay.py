@@ -47,7 +47,7 @@ TRAINED = 98
 EPOCHS, STEPS = 5, 25
 TRAINER = {"clip": "gradient_clip_val", "accumulate": "accumulate_grad_batches", "looks": "val_check_interval"}
 TABLES = ("memory", "memory_time", "mails", "mail_time", "mail_event", "mail_count")
-HOSTS = {1: (0,), 2: (0, 1), 3: (0, 0, 1), 4: (0, 0, 1, 1)}
+HOSTS = {1: (0,), 2: (0, 1), 3: (0, 0, 1), 4: (0, 0, 1, 1), 8: (0, 0, 0, 0, 1, 1, 1, 1)}
 
 
 class PlainEdges(streams.Plain, EdgeClassification):
@@ -274,7 +274,7 @@ CASES += [
     Case("pipetgl, two copies, one by one", "tgn", pipetgl(groups=2, staleness=0), **OF_TWO | {"ranks": (4,)}),
     Case("pipetgl, three copies", "tgn", pipetgl(groups=3), batch=11, ranks=(3,), groups=3),
 ]
-IJK = [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 1), (1, 3, 1)]
+IJK = [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 1), (1, 3, 1), (2, 2, 2)]
 
 
 def passes(factors, model, *, looks=False, **options):
@@ -427,7 +427,7 @@ def assert_same_answers(outcomes, wanted):
     close(ours, wanted["answer"]["probability"], "probabilities")
 
 
-PARAMETERS = [(ranks, number) for ranks in (1, 2, 3, 4) for number, case in enumerate(CASES) if ranks in case.ranks]
+PARAMETERS = [(ranks, number) for ranks in HOSTS for number, case in enumerate(CASES) if ranks in case.ranks]
 NAMES = [f"{ranks} ranks, {CASES[number].model}, {CASES[number].name}" for ranks, number in PARAMETERS]
 
 
