@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -56,7 +56,7 @@ class TGNNCommand(ResumingCLI):
             subclass_mode_data=True,
             seed_everything_default=0,
             save_config_kwargs={"overwrite": True},
-            parser_kwargs=_parser_options(),
+            parser_kwargs=_parser_options(self.subcommands()),
             args=args,
         )
 
@@ -79,6 +79,11 @@ class TGNNCommand(ResumingCLI):
         if self._asked and subcommand not in self._asked:
             return self.init_parser(**kwargs)
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        self.add_own_arguments(parser, subcommand)
+        return parser
+
+    def add_own_arguments(self, parser: LightningArgumentParser, subcommand: str) -> None:
+        """Add what a subcommand takes beside Lightning's arguments."""
         if subcommand == "fit":
             parser.add_argument(
                 "--test_after_fit", type=bool, default=True, help="Measure the best checkpoint at the end."
@@ -88,7 +93,6 @@ class TGNNCommand(ResumingCLI):
             parser.add_argument("--edgebank", type=bool, default=False, help=help_)
             help_ = "Import and call whatever the checkpoint names; only for one of which you know where it is from."
             parser.add_argument("--trust", type=bool, default=False, help=help_)
-        return parser
 
     def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
         # Lightning would make the optimizer now; our tasks have parameters when they know the stream.
@@ -173,10 +177,10 @@ def _check_left_out(name: str, refused: bool, task: pl.LightningModule, why: str
         raise InvalidArgumentError(refusal(f"--{name}", f"left out, {why}", type(task).__name__, cure))
 
 
-def _parser_options() -> dict[str, Any]:
+def _parser_options(subcommands: Iterable[str]) -> dict[str, Any]:
     # LightningCLI hands these to the parser of the command and of each subcommand.
     options = {"description": DESCRIPTION, "formatter_class": _Formatter, "allow_abbrev": False}
-    return {**options, **{name: options for name in TGNNCommand.subcommands()}}
+    return {**options, **{name: options for name in subcommands}}
 
 
 class _Parser(OneLineErrors, LightningArgumentParser):

@@ -19,6 +19,7 @@ DESCRIPTION = """Train, validate and test temporal graph neural networks on even
 Beside the subcommands below there are these, with a --help of their own:
 
   lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv   scores of pairs; top K, embeddings
+  lightning-tgnn pretrain-static --config RECIPE --output static.pt   static node memory for a recipe's StaticMemory
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
   lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
@@ -29,11 +30,13 @@ Beside the subcommands below there are these, with a --help of their own:
 
 def _run(name: str, arguments: Sequence[str]) -> None:
     # Imported when it runs: a command that only looks at data starts without what another one trains with.
+    name = name.replace("-", "_")
     getattr(import_module(f"lightning_tgnn.commands.{name}.command"), name)(arguments)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    name: partial(_run, name) for name in ("bench", "data", "partition", "predict", "report", "simulate")
+    name: partial(_run, name)
+    for name in ("bench", "data", "partition", "predict", "pretrain-static", "report", "simulate")
 }
 
 __all__ = ["COMMANDS", "DESCRIPTION"]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from uuid import uuid4
 
 import torch
@@ -54,6 +55,23 @@ def new_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def check_place(argument: str, path: Path) -> None:
+    """Refuse a place where no file can be written, before there is anything to write; makes its folder.
+
+    Raises:
+        InvalidArgumentError: It is such a one.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        cure = "choose another place, or make room"
+        raise InvalidArgumentError(refusal(argument, "where files can be written", str(error), cure)) from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -52,6 +52,11 @@ class StreamSplit(Protocol):
     """Training, validation and test split of a stream."""
 
     @property
+    def train(self) -> Tensor:
+        """int64, event ids of the training split."""
+        ...
+
+    @property
     def test(self) -> Tensor:
         """int64, event ids of the test split."""
         ...

@@ -49,6 +49,14 @@ def wikipedia_like(path):
     return path
 
 
+def gdelt_like(folder):
+    """Write a stream of which each event is of 6 of 56 classes."""
+    store = random_store(300, num_nodes=30, edge_dim=5)
+    labels = torch.rand(300, 56).argsort(dim=1) < 6
+    columns = (store.src, store.dst, store.time, store.edge_features)
+    return EventStore.from_arrays(*columns, labels=labels).save(folder)
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_runs(recipe, tmp_path, capsys, in_own_group):
     if recipe.stem.startswith("cdfgnn"):
@@ -58,7 +66,9 @@ def test_every_recipe_runs(recipe, tmp_path, capsys, in_own_group):
     source = []
     recipe_of = yaml.safe_load(recipe.read_text())
     configured = recipe_of["data"]["init_args"]["source"]
-    if configured not in ("synthetic",) and not (ROOT / configured).exists():
+    if recipe.stem.endswith("gdelt"):
+        source = [f"--data.source={gdelt_like(tmp_path / 'stream')}"]
+    elif configured not in ("synthetic",) and not (ROOT / configured).exists():
         source = [f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"]
     elif configured != "synthetic":
         source = [f"--data.source={ROOT / configured}"]
@@ -66,11 +76,15 @@ def test_every_recipe_runs(recipe, tmp_path, capsys, in_own_group):
     if "groups" in recipe.read_text():
         alone += ["--trainer.strategy.init_args.groups=1"]
     if recipe.stem.startswith("disttgl"):
-        alone += ["--trainer.strategy.init_args.memory=1"]
+        alone += [f"--trainer.strategy.init_args.{factor}=1" for factor in ("minibatch", "epoch", "memory")]
     # A user's layer has a width of its own.
     tiny = TINY[3:] if "layer_args" in recipe_of["model"]["init_args"] else TINY
-    main(["fit", f"--config={recipe}", *source, *alone, *LIMITS, *QUIET, *tiny])
-    check_what_fit_left(capsys.readouterr().out, figures=1 if "classification" in recipe.stem else 4)
+    settings = [f"--config={recipe}", *source, *alone, *LIMITS, *QUIET, *tiny]
+    if recipe.stem.endswith("static"):
+        main(["pretrain-static", *settings, "--epochs=1"])
+        assert "static node memory: runs/static/mooc.pt" in capsys.readouterr().out
+    main(["fit", *settings])
+    check_what_fit_left(capsys.readouterr().out, figures=1 if "Classification" in recipe.read_text() else 4)
 
 
 def test_a_recipe_trains_in_two_processes(tmp_path):
@@ -114,7 +128,7 @@ def run_graph_recipe(recipe, folder):
 
 
 def check_what_fit_left(printed, figures=4):
-    assert re.search(r"best val/(ap|accuracy|auc|f1_micro): [01]\.\d{4}, \S+\.ckpt", printed), printed
+    assert re.search(r"best val/(ap|mrr|accuracy|auc|f1_micro): [01]\.\d{4}, \S+\.ckpt", printed), printed
     assert re.search(r"time: training steps \d+\.\d s \(.*backward \d+ %.*\), validation \d+\.\d s", printed), printed
     for row in ("validation", "test"):
         measured = re.search(rf"{row} .*", printed).group()
@@ -184,10 +198,16 @@ def test_help_helps(capsys):
             "lightning-tgnn fit --config",
             "{fit,validate,test,bench,",
             "tgnn predict",
+            "tgnn pretrain-static",
             "tgnn partition",
             "tgnn bench",
         ],
         "fit --help": ["--data.help", "--test_after_fit", "go on where its newest run stopped\n"],
+        "pretrain-static --help": [
+            "lightning-tgnn pretrain-static [options]",
+            "Over the training split",
+            "learned without",
+        ],
         "fit --model.help LinkPrediction": ["--model.memory_dim", "Width of the node memory"],
         "fit --data.help TemporalDataModule": ["--data.held_out_nodes", "Events per rank and step"],
     }
@@ -316,6 +336,11 @@ def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, caps
         (["data", "inspect", "--bipartite=maybe"], r"--bipartite must be true or false or null, got 'maybe'"),
         (["data", "generate"], r"--output must be given"),
         (["data", "download", "--name=wikipdia"], r"did you mean 'wikipedia'\?"),
+        (["pretrain-static"], r"pretrain-static must be given a recipe or a setting"),
+        (["pretrain-static", "--epoch=1"], r"got '--epoch'; did you mean '--epochs'\?"),
+        (["pretrain-static", "--model.static_dim=4"], r"--output must be the path of a file, got None; write --output"),
+        (["pretrain-static", "--output=a", "--epochs=0"], r"--epochs must be an integer of at least 1, got 0"),
+        (["pretrain-static", "--output=a", "--data.source=no.csv"], r"source must be an existing file .*|no\.csv"),
         (["partition", "--ranks=a"], r"--ranks must be an integer, got 'a'"),
         (["partition", "--source"], r"--source must be followed by a value"),
         (["validate", "--trainer.device=1"], r"got '--trainer\.device'; did you mean '--trainer\.devices'\?"),

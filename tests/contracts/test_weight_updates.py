@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from tests.contracts.updates import CASES, RANKS, TRAININGS, UPDATES, on_rank, reference
+from tests.contracts.updates import (
+    CASES,
+    RANKS,
+    STEPS,
+    TABLE,
+    TRAININGS,
+    UPDATES,
+    WIDTH,
+    looked_up,
+    on_rank,
+    reference,
+)
 from tests.multiprocess.ranks import run_ranks
 
 
@@ -41,6 +52,34 @@ def test_all_ranks_have_the_same_weights_bit_for_bit(case, trained):
     for rank in range(1, case[1]):
         for ours, theirs in zip(trained[rank][case]["weights"], first, strict=True):
             assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("ranks", [2, RANKS])
+@pytest.mark.parametrize("name", ["mean", "mean a step late"])
+def test_gradients_of_a_table_travel_as_rows_where_that_is_less(name, ranks, trained):
+    value = torch.float64.itemsize
+    steps = range(STEPS)
+    for rank in range(ranks):
+        sent, whole, exchanges = 0, 0, 0
+        for step in steps:
+            touched = [len(looked_up(other, step).unique()) for other in range(ranks)]
+            by_rows = sum(touched) * (WIDTH + 1) < 2 * TABLE * WIDTH
+            assert by_rows == (step % 4 != 3), "both ways are held"
+            sent += by_rows * (ranks - 1) * touched[rank] * (WIDTH + 1) * value
+            summed = (2 * WIDTH + WIDTH * WIDTH + (not by_rows) * TABLE * WIDTH) * value
+            whole += 2 * (ranks - 1) * summed // ranks
+            exchanges += 2 * by_rows  # numbers, and rows
+        flows = trained[rank][name, ranks, "plain"]["flows"]
+        assert (flows["gradient_rows"].sent, flows["gradient_rows"].calls) == (sent, exchanges)
+        assert (flows["gradients"].sent, flows["gradients"].calls) == (whole, len(steps))
+    assert trained[0][name, 1, "plain"]["flows"] == {}
+
+
+@pytest.mark.parametrize("name", ["mean", "mean a step late"])
+def test_rows_on_two_ranks_add_up_to_the_sum_of_whole_tables_bit_for_bit(name, trained):
+    expected = reference(UPDATES[name], TRAININGS["clipped"], 2)
+    for found, wanted in zip(trained[1][name, 2, "clipped"]["weights"], expected.weights, strict=True):
+        assert torch.equal(found["table.weight"], wanted["table.weight"])
 
 
 @pytest.mark.parametrize("name", UPDATES)

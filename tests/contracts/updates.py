@@ -14,12 +14,13 @@ from typing_extensions import get_protocol_members
 
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
+from lightning_tgnn.comm import Exchange, Messages, ProcessGroups, Traffic
 from lightning_tgnn.strategies.parts import MeanGradients, RingUpdates
 from lightning_tgnn.types import RankLayout, Run, UpdatesPart, WeightUpdates
 
 RANKS, STEPS, LR, DECAY, CLIP = 3, 7, 0.2, 0.3, 0.4
 WIDTH = 3
+TABLE = 7  # rows of an embedding table
 
 
 def descent(parameters):
@@ -143,19 +144,34 @@ def uses(rank, step):
     return (True, rank == 0, False)[step % 3]
 
 
+def arguments(rank, step, case):
+    return inputs(rank, step), uses(rank, step) or not case.unused, looked_up(rank, step)
+
+
+def looked_up(rank, step):
+    """Return rows of the table: a few, on the last rank none now and then, or all, which are less as a whole."""
+    if step % 4 == 3:
+        return torch.arange(TABLE)
+    few = torch.tensor([(rank + step) % TABLE, (2 * rank + 1) % TABLE, (rank + step) % TABLE])
+    return few[: 0 if rank == 2 and step % 2 else 3]
+
+
 class Tiny(pl.LightningModule):
-    """Two layers and a parameter that a step may leave out."""
+    """Two layers, an embedding table, and a parameter that a step may leave out."""
 
     def __init__(self):
         super().__init__()
+        self.table = torch.nn.Embedding(TABLE, WIDTH, dtype=torch.float64)
+        torch.nn.init.constant_(self.table.weight, 0.3)
         generator = torch.Generator().manual_seed(3)
         for name, shape in {"last": (WIDTH,), "odd": (WIDTH,), "first": (WIDTH, WIDTH)}.items():
             value = torch.randn(shape, generator=generator, dtype=torch.float64)
             self.register_parameter(name, torch.nn.Parameter(value))
 
-    def forward(self, given, with_odd):
+    def forward(self, given, with_odd, rows):
         hidden = (given @ self.first).tanh()
-        return ((hidden @ self.last - 1) ** 2).mean() + ((given @ self.odd).sin().mean() if with_odd else 0)
+        loss = ((hidden @ self.last - 1) ** 2).mean() + ((self.table(rows) * self.last).sum(1) - 1).square().sum()
+        return loss + ((given @ self.odd).sin().mean() if with_odd else 0)
 
 
 @dataclass
@@ -215,7 +231,7 @@ class Rank:
 
         def passes():
             self.optimizer.zero_grad()
-            loss = self.model(inputs(self.run.rank, number), uses(self.run.rank, number) or not self.case.unused)
+            loss = self.model(*arguments(self.run.rank, number, self.case))
             if self.case.starts:
                 self.updates.start()
             self.updates.before_backward()
@@ -260,7 +276,8 @@ class Rank:
                 self.updates = self.opened()
                 self.attach({})
         self.updates.finish()
-        return {"weights": weights, "losses": losses, "pending": pending, "made": self.made}
+        flows = getattr(self.updates, "traffic", Traffic()).snapshot()
+        return {"weights": weights, "losses": losses, "pending": pending, "made": self.made, "flows": flows}
 
     def resume(self):
         """Go on with what the first rank writes into a checkpoint."""
@@ -337,7 +354,7 @@ def kept(task):
 
 
 def gradients(task, rank, number, case):
-    loss = task(inputs(rank, number), uses(rank, number) or not case.unused)
+    loss = task(*arguments(rank, number, case))
     names, values = zip(*task.named_parameters(), strict=True)
     found = torch.autograd.grad(loss, values, allow_unused=True)
     return loss.detach(), dict(zip(names, found, strict=True))

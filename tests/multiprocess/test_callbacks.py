@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -18,9 +19,13 @@ from lightning_tgnn import (
     EdgeBankBaseline,
     ExchangeMonitor,
     ParallelismMonitor,
+    StaticMemory,
+    StaticPretraining,
     SvenStrategy,
 )
 from lightning_tgnn.callbacks import exchange_monitor
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.files.static_memory import load_static_memory
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 
@@ -139,6 +144,26 @@ def in_passes(folder):
     return {"latest": monitor.latest, "served": served, "steps": len(outcome["losses"])}
 
 
+def static_rows(rank, ranks, folder):
+    """Pretrain, then return the rows after runs that keep and train them, and why other files on ranks are refused."""
+    file = f"{folder}/static.pt"
+    sven = lambda: SvenStrategy(partition="interval")  # noqa: E731
+    built = lambda: build("tgn", 24 // ranks, static_dim=4)  # noqa: E731
+    fit(*built(), sven(), ranks, callbacks=[StaticPretraining(file)], epochs=1, limit_val_batches=0)
+    dist.barrier()
+    rows = {"file": load_static_memory(file).rows}
+    for trained in (False, True):
+        outcome = fit(*built(), sven(), ranks, callbacks=[StaticMemory(file, trained)], epochs=1)
+        rows[trained] = outcome["weights"]["model.static_memory.weight"]
+    held = torch.load(file)
+    torch.save({**held, "rows": held["rows"] + rank}, f"{folder}/static-{rank}.pt")
+    try:
+        fit(*built(), sven(), ranks, callbacks=[StaticMemory(f"{folder}/static-{rank}.pt")], epochs=1)
+    except InvalidArgumentError as error:
+        rows["refused"] = str(error)
+    return rows
+
+
 def on_rank(rank, ranks, folder):
     as_torchrun(rank, ranks)
     answers = {
@@ -153,7 +178,8 @@ def on_rank(rank, ranks, folder):
     _, answers["resumed"] = tuned(GivenTimes(rank), epochs=EPOCHS + 1, ckpt_path=checkpoint)
     answers["passes"] = in_passes(folder)
     answers["edge bank"] = {name: edge_bank(make(), ranks) for name, make in MONITORED.items()}
-    return answers | {name: monitored(name, folder) for name in MONITORED}
+    answers |= {name: monitored(name, folder) for name in MONITORED}
+    return answers | {"static": static_rows(rank, ranks, folder)}
 
 
 @pytest.fixture(scope="module")
@@ -302,3 +328,14 @@ def test_the_heat_map_is_of_the_bytes_between_each_pair_in_its_epoch(ranks):
             assert matrix[rank].tolist() == sent.tolist()
             assert sent[rank] == 0
             assert sent.sum() == sum(sum(step["sent"].values()) for step in steps)
+
+
+def test_static_node_memory_is_the_same_on_all_ranks(ranks):
+    first, second = (answer["static"] for answer in ranks)
+    for rows in (first, second):
+        assert torch.equal(rows[False], rows["file"])
+        assert not torch.isclose(rows[True], rows["file"]).all(1).any()
+    for what in ("file", False, True):
+        assert torch.equal(first[what], second[what])
+    for rows in (first, second):
+        assert "path must be the same file on all ranks" in rows["refused"]

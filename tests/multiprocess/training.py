@@ -80,10 +80,22 @@ def as_torchrun(rank, ranks, hosts=1):
     )
 
 
-def build(model, batch_size, task_class=PlainDescent, *, events=190, edge_dim=4, labels=None, past="time", **options):
+def build(
+    model,
+    batch_size,
+    task_class=PlainDescent,
+    *,
+    events=190,
+    edge_dim=4,
+    labels=None,
+    past="time",
+    num_nodes=None,
+    **options,
+):
     store = random_store(events, 30, edge_dim=edge_dim, seed=5)
-    if labels is not None:
-        store = EventStore.from_arrays(store.src, store.dst, store.time, store.edge_features, labels=labels)
+    if labels is not None or num_nodes is not None:
+        columns = (store.src, store.dst, store.time, store.edge_features)
+        store = EventStore.from_arrays(*columns, labels=labels, num_nodes=num_nodes)
     reading = {"num_neighbors": 3, "num_eval_negatives": 3, "num_workers": 0, "past": past}
     data = TemporalDataModule(store, batch_size=batch_size, **reading)
     sizes = {"memory_dim": 6, "embedding_dim": 6, "time_dim": 4, "mailbox_size": 3, "dropout": 0.0, "lr": 1e-2}

@@ -230,9 +230,14 @@ CASES += [
     Case("plain rows", "apan", planned(DataParallel(), Sharded("range"), InOrder(), MeanGradients())),
     Case("three pieces", "tgn", planned(DataParallel(), RANGE, Pipelined(3, fetch_ahead=False), MeanGradients(1))),
 ]
+# Gradients of an embedding table travel as rows, or as part of all that a rank sends.
+STATIC = {"static_dim": 5, "num_nodes": 90}
+CASES += [Case("sven late, static rows", "tgn", sven(1, micro_batches=2), STATIC, (2, 3))]
+CASES += [Case("depcache, static rows", "jodie", lambda hosts: DepCacheStrategy(), STATIC, (2, 3))]
 TURN = {"batch": 11, "ranks": (1, 2, 3, 4)}  # 9 batches: the last one is short, and ranks are left without
 TASKS = {"momentum": {"task_class": WithMomentum}, "schedule": {"task_class": Scheduled}}
 CASES += [Case("pipetgl", model, pipetgl(), **TURN) for model in STREAMS]
+CASES += [Case("pipetgl, static rows", "tgn", pipetgl(), STATIC, (2, 3), batch=11)]
 CASES += [Case("pipetgl between", model, pipetgl(), validate_every=1, **TURN) for model in STREAMS]
 CASES += [Case(f"pipetgl {name}", "tgn", pipetgl(), task, **TURN) for name, task in TASKS.items()]
 CASES += [Case("pipetgl clipped", "jodie", pipetgl(), TASKS["schedule"], training={"clip": 0.05}, **TURN)]

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.comm import Exchange
 from lightning_tgnn.strategies.parts import gradient_sync
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 
@@ -54,7 +55,7 @@ def flat(given_gradients):
 
 
 def opened(trained, *, delay=0, **options):
-    return GradientSync(trained.items(), "group", RANKS, delay=delay, **options)
+    return GradientSync(trained.items(), "group", Exchange(RANKS), delay=delay, **options)
 
 
 def backward(sync, trained, given_gradients, buckets):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +15,7 @@ from lightning_tgnn.commands.predict.options import DESCRIPTION, QUESTIONS, Pred
 from lightning_tgnn.commands.predict.question_status import OK, plain, with_status, with_unknown
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.readers.frame_columns import time_column
+from lightning_tgnn.files.whole import check_place
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.serving.tables import answer_table, check_table, read_pieces
 
@@ -43,7 +41,7 @@ def predict(arguments: Sequence[str]) -> None:
             check_table(argument, getattr(options, argument))
     for argument in ("output", "save"):
         if getattr(options, argument) is not None:
-            _check_place(argument, getattr(options, argument))
+            check_place(argument, Path(getattr(options, argument)))
     predictor = _predictor(options)
     if options.events is not None:
         for piece in _pieces(predictor, options, "events", ("src", "dst")):
@@ -69,24 +67,6 @@ def predict(arguments: Sequence[str]) -> None:
     failed = f" ({not_ok:,} not ok, see column status)" if not_ok else ""
     said = f"{count:,} answer{'' if count == 1 else 's'}{failed}: {options.output}"
     Console().print(said, soft_wrap=True, highlight=False, markup=False)
-
-
-def _check_place(argument: str, path: str | Path) -> None:
-    """Refuse a place where no file can be written, before there is anything to write; makes its folder.
-
-    Raises:
-        InvalidArgumentError: It is such a one.
-    """
-    path = Path(path)
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        cure = "choose another place, or make room"
-        raise InvalidArgumentError(refusal(argument, "where files can be written", str(error), cure)) from error
 
 
 def _predictor(options: PredictOptions) -> Predictor:

@@ -42,8 +42,9 @@ class EventPipeline(SplitSource):
             wrote, a TGL folder, an `EventStore`, a pandas or polars DataFrame, a PyG ``TemporalData``, a
             `dgl.DGLGraph` with a time per edge, a ``LinkPropPredDataset`` of ``py-tgb``, whose splits and negatives
             of validation and test take the place of those given here, ``"synthetic"``, or a name: ``"wikipedia"``,
-            ``"reddit"``, ``"mooc"``, ``"lastfm"``, ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``, ``"tgbl-wiki"``
-            and the others of TGB. A name goes before a file of the same name; write ``./reddit`` for that.
+            ``"reddit"``, ``"mooc"``, ``"lastfm"``, ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``,
+            ``"gdelt-classes"``, ``"tgbl-wiki"`` and the others of TGB. A name goes before a file of the same name;
+            write ``./reddit`` for that.
         batch_size: Events per rank and step.
         num_neighbors: Past neighbours per root.
         val_ratio: Share of the validation split, which follows the training split in time.

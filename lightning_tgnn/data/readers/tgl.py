@@ -1,4 +1,4 @@
-"""Folders as TGL has them: ``edges.csv``, and features by row in ``edge_features.pt`` and ``node_features.pt``."""
+"""Folders as TGL has them: ``edges.csv``, and by row features of edges and nodes, and classes of edges."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pie
 from lightning_tgnn.files.tensors import load_tensors
 
 EDGES, EDGE_FEATURES, NODE_FEATURES = "edges.csv", "edge_features.pt", "node_features.pt"
+EDGE_CLASSES = "edge_classes.pt"
 _COLUMNS = {"src": "src", "dst": "dst", "time": "time"}
 
 
@@ -42,24 +43,27 @@ def read_tgl(folder: Path) -> EventStore:
         held.edges.time,
         None if held.edge_features is None else held.edge_features.numpy(),
         None if held.node_features is None else held.node_features.numpy(),
+        None if held.classes is None else _class_rows(held.classes, slice(None)),
         num_nodes=held.num_nodes,
     )
 
 
 def convert_tgl(folder: Path, target: Path) -> None:
-    """Write what `read_tgl` returns to a new store; edge features go there piece by piece, whatever their size."""
+    """Write what `read_tgl` returns to a new store; features and classes of edges go there piece by piece."""
     held = _open(folder)
     edges = held.edges
     nodes = None if held.node_features is None else held.node_features.numpy()
     store = EventStore.from_arrays(edges.src, edges.dst, edges.time, node_features=nodes, num_nodes=held.num_nodes)
+    order = np.argsort(edges.time, kind="stable")
     with new_folder(target) as partial:
-        if held.edge_features is None:
-            store.write_to(partial)
-            return
-        file = partial / "edge_features.npy"
-        _write_features(file, held.edge_features, np.argsort(edges.time, kind="stable"))
-        store = replace(store, edge_features=mapped_tensor(map_npy(file)))
-        store.write_to(partial, there=("edge_features",))
+        there = []
+        if held.edge_features is not None:
+            features = _write_features(partial / "edge_features.npy", held.edge_features, order)
+            store, there = replace(store, edge_features=features), ["edge_features"]
+        if held.classes is not None:
+            labels = _write_classes(partial / "labels.npy", held.classes, order)
+            store, there = replace(store, labels=labels), [*there, "labels"]
+        store.write_to(partial, there=there)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class _Files:
     edges: Columns
     edge_features: Tensor | None
     node_features: Tensor | None
+    classes: Tensor | None
 
     @property
     def num_nodes(self) -> int:
@@ -86,16 +91,20 @@ def _open(folder: Path) -> _Files:
         received = f"names such as {texts(edges.src[:1]).item()!r}"
         raise DataError(refusal(f"{path}: src and dst", "integers", received, cure))
     edge_features, node_features = _features(folder / EDGE_FEATURES), _features(folder / NODE_FEATURES)
-    if edge_features is not None and len(edge_features) != len(edges.src):
-        requirement = f"of a row per event of {EDGES}, which has {len(edges.src)}"
-        cure = "take both files from the same place"
-        raise DataError(refusal(str(folder / EDGE_FEATURES), requirement, f"{len(edge_features)} rows", cure))
+    classes = _features(folder / EDGE_CLASSES)
+    if edge_features is not None and len(edge_features) == len(edges.src) + 1 and not edge_features[-1].any():
+        edge_features = edge_features[:-1]  # DistTGL's files end with a row of zeros, for no event
+    for name, rows in ((EDGE_FEATURES, edge_features), (EDGE_CLASSES, classes)):
+        if rows is not None and len(rows) != len(edges.src):
+            requirement = f"of a row per event of {EDGES}, which has {len(edges.src)}"
+            cure = "take both files from the same place"
+            raise DataError(refusal(str(folder / name), requirement, f"{len(rows)} rows", cure))
     highest = int(max(edges.src.max(), edges.dst.max()))
     if node_features is not None and len(node_features) <= highest:
         requirement = f"of a row per node of {EDGES}, which has node {highest}"
         cure = "take both files from the same place"
         raise DataError(refusal(str(folder / NODE_FEATURES), requirement, f"{len(node_features)} rows", cure))
-    return _Files(edges, edge_features, node_features)
+    return _Files(edges, edge_features, node_features, classes)
 
 
 def _features(path: Path) -> Tensor | None:
@@ -116,8 +125,30 @@ def _features(path: Path) -> Tensor | None:
     return values.detach().float() if values.dtype == torch.bfloat16 else values.detach()  # numpy has none
 
 
-def _write_features(file: Path, features: Tensor, order: np.ndarray) -> None:
+def _write_features(file: Path, features: Tensor, order: np.ndarray) -> Tensor:
     with NpyWriter(file, np.float32) as writer:
         for piece in pieces(*features.shape):
             rows = features[torch.from_numpy(order[piece])].numpy()
             writer.append(float_column(f"{EDGE_FEATURES}, rows from {piece.start}", rows, np.float32, ndim=2))
+    return mapped_tensor(map_npy(file))
+
+
+def _write_classes(file: Path, classes: Tensor, order: np.ndarray) -> Tensor:
+    with NpyWriter(file, np.int8) as writer:
+        for piece in pieces(*classes.shape):
+            writer.append(_class_rows(classes, torch.from_numpy(order[piece])))
+    return mapped_tensor(map_npy(file))
+
+
+def _class_rows(classes: Tensor, rows: Tensor | slice) -> np.ndarray:
+    """Return rows of a column per class, int8: 1 of an event's classes, 0 of others.
+
+    Raises:
+        DataError: There is another value.
+    """
+    found = classes[rows]
+    others = found[(found != 0) & (found != 1)]
+    if len(others):
+        cure = "give a column per class"
+        raise DataError(refusal(f"{EDGE_CLASSES}", "of 0 and 1", others[0].item(), cure))
+    return found.to(torch.int8).numpy()

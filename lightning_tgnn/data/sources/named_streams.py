@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from rich.console import Console
+
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.readers import read_events
 from lightning_tgnn.data.readers.tgl import convert_tgl
@@ -26,7 +28,7 @@ def prepare_stream(name: str, root: Path) -> None:
 
     Raises:
         DataError: A file cannot be reached, or is not what was published.
-        InvalidArgumentError: Nothing can be written under ``root``.
+        InvalidArgumentError: Nothing can be written under ``root``, or not all of it.
     """
     folder, stream = stream_folder(name, root), STREAMS[name]
     if is_event_store(folder):  # also where nothing can be written
@@ -39,11 +41,31 @@ def prepare_stream(name: str, root: Path) -> None:
             _convert(stream, given, folder)
             return
         fetched = folder.with_name(f".{name}-files")
+        _check_room(name, stream, fetched)
         for file in stream.files:
             if not (fetched / file.name).is_file():
                 instead = given / file.name if len(stream.files) > 1 else given
                 download(file.url, fetched / file.name, checksum=file.checksum, instead=instead)
         _convert_fetched(stream, fetched, folder)
+
+
+def _check_room(name: str, stream: PublishedStream, fetched: Path) -> None:
+    """Say how much a long stream takes, and refuse a disk that has no room for it, before hours of a download.
+
+    Raises:
+        InvalidArgumentError: It has none.
+    """
+    if not stream.room:
+        return
+    there = sum(file.stat().st_size for file in fetched.glob("*")) if fetched.is_dir() else 0
+    place = next(folder for folder in fetched.absolute().parents if folder.is_dir())
+    needed, free = stream.room - there, shutil.disk_usage(place).free
+    if free < needed:
+        cure = "give a root on a larger disk, or convert a part of the stream yourself"
+        requirement = f"on a disk with about {needed / 1e9:,.0f} GB free for {name}"
+        raise InvalidArgumentError(refusal("root", requirement, f"{free / 1e9:,.0f} GB in {place}", cure))
+    notice = f"{name}: {stream.num_events:,} events take about {needed / 1e9:,.0f} GB of {place}, files and store"
+    Console(stderr=True).print(notice, soft_wrap=True, highlight=False, markup=False)
 
 
 def _convert_fetched(stream: PublishedStream, fetched: Path, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.files.npy_file import pieces
 from lightning_tgnn.types import StreamInfo
 
 _LEAST_DEVIATION = 1e-3
@@ -14,7 +15,7 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
     """Describe ``store``; the time scale comes from its training events (int64 [E]) alone."""
     gap_mean, gap_std = _gaps(store, train)
     num_classes, multi_label = _classes(store.labels)
-    labelled = None if store.labels is None else int((store.labels[train] >= 0).sum())
+    labelled = None if store.labels is None else _labelled(store.labels, train)
     return StreamInfo(
         num_nodes=store.num_nodes,
         num_events=store.num_events,
@@ -28,6 +29,12 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
         training_labels=labelled,
         edge_feature_names=store.edge_feature_names,
     )
+
+
+def _labelled(labels: Tensor, train: Tensor) -> int:
+    """Return how many labels training events have; some millions at a time, for they may be more than memory holds."""
+    some = pieces(len(train), labels[:1].numel())
+    return sum(int((labels[train[piece]] >= 0).sum()) for piece in some)
 
 
 def _classes(labels: Tensor | None) -> tuple[int, bool]:

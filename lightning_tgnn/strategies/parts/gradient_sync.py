@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import accumulate
 from time import perf_counter
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_tgnn.comm import peer_failure
-
-_OPERATION = "all-reduce of gradients"
+from lightning_tgnn.comm import Exchange
+from lightning_tgnn.strategies.parts.gradient_mean import GradientMean, Table
 
 
 class GradientSync:
@@ -27,10 +27,11 @@ class GradientSync:
     Args:
         parameters: Names and parameters of the model, in its order.
         group: Process group of the all-reduce.
-        ranks: Its size.
+        exchange: Between the same ranks; counts the bytes.
         delay: Steps by which gradients come late, 0 or 1.
         may_be_unused: Whether a step may leave parameters out. DistributedDataParallel then keeps its hands off the
             gradients of those, which may be the ones that come late: `place` puts these where they belong.
+        tables: Which parameters are embedding tables [N, d], whose gradients travel as rows; see `GradientMean`.
 
     Attributes:
         waited: Seconds for which this rank has stood waiting for a mean.
@@ -40,10 +41,11 @@ class GradientSync:
         self,
         parameters: Iterable[tuple[str, torch.nn.Parameter]],
         group: dist.ProcessGroup | None,
-        ranks: int,
+        exchange: Exchange,
         *,
         delay: int,
         may_be_unused: bool = False,
+        tables: Collection[Tensor] = (),
     ) -> None:
         trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
         self._names = [name for name, _ in trained]
@@ -53,10 +55,16 @@ class GradientSync:
         if self._marks_used:
             self._sizes.append(len(trained))  # behind the gradients: the share of ranks that have one
         self._number: dict[Tensor, int] = {parameter: number for number, (_, parameter) in enumerate(trained)}
-        self._group, self._ranks, self._delay = group, ranks, delay
+        self._group, self._exchange, self._delay = group, exchange, delay
+        chosen, begins = {id(table) for table in tables}, [0, *accumulate(self._sizes)]
+        self._tables = [
+            Table(begin, *parameter.shape)
+            for begin, parameter in zip(begins, self._parameters, strict=False)
+            if id(parameter) in chosen
+        ]
         self._gathered: dict[int, Tensor] = {}
         self._waiting: list[tuple[torch.futures.Future[Tensor], list[int]]] = []
-        self._before: _Mean | None = None
+        self._before: GradientMean | None = None
         self._answer_of: tuple[Tensor, ...] | None = None
         self.waited = 0.0
 
@@ -91,10 +99,12 @@ class GradientSync:
             used = [parameter.grad is not None for parameter in self._parameters]
             gathered.append(torch.tensor(used, dtype=gathered[0].dtype, device=gathered[0].device))
         gradient = torch.cat(gathered)
-        mean, is_late = _Mean(gradient.div_(self._ranks), self._group), False
+        gradient.div_(self._exchange.ranks)
+        exchange = self._exchange if self._exchange.ranks > 1 else None
+        mean, is_late = GradientMean(gradient, exchange, self._group, self._tables), False
         if self._delay:
             is_late = self.has_gradients
-            self._before, mean = mean, self._before or _Mean(torch.zeros_like(gradient))
+            self._before, mean = mean, self._before or GradientMean(torch.zeros_like(gradient))
         begin = perf_counter()
         pieces = mean.wait().split(self._sizes)
         self.waited += perf_counter() - begin
@@ -142,31 +152,4 @@ class GradientSync:
         pieces = [state[name] if name in state else torch.zeros_like(parameter) for name, parameter in numbered]
         if self._marks_used:
             pieces.append(torch.tensor([float(name in state) for name in self._names]))
-        self._before = _Mean(torch.cat([piece.flatten().to(device) for piece in pieces]))
-
-
-class _Mean:
-    """A mean over the ranks, to be formed, under way or there.
-
-    Args:
-        values: Summands of this rank, or the mean itself.
-        group: The process group that is to sum them; None where they are the mean.
-    """
-
-    def __init__(self, values: Tensor, group: dist.ProcessGroup | None = None) -> None:
-        self._values, self._group = values, group
-        self._work: dist.Work | None = None
-
-    def start(self) -> None:
-        if self._group is not None:
-            group, self._group = self._group, None
-            with peer_failure(_OPERATION):
-                self._work = dist.all_reduce(self._values, group=group, async_op=True)
-
-    def wait(self) -> Tensor:
-        self.start()
-        if self._work is not None:
-            with peer_failure(_OPERATION):
-                self._work.wait()
-            self._work = None
-        return self._values
+        self._before = GradientMean(torch.cat([piece.flatten().to(device) for piece in pieces]))

@@ -9,11 +9,13 @@ from typing import ClassVar, TypeVar
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
+from torch.nn import Embedding
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lightning_tgnn.algorithms.schedules.outlines import data_parallel, mean_gradients
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.comm import Exchange, Traffic
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from lightning_tgnn.types import RankLayout, Run, UpdatesPart
 from lightning_tgnn.types.outline import Outline, Stage
@@ -24,6 +26,8 @@ _Result = TypeVar("_Result")
 @dataclass(frozen=True)
 class MeanGradients(UpdatesPart):
     """One update a turn, by the mean of all ranks' gradients.
+
+    Gradients of embedding tables, such as a static node memory, travel as rows: those that a batch has looked up.
 
     Args:
         delay: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
@@ -71,11 +75,17 @@ class MeanUpdates:
 
     def __init__(self, part: MeanGradients, run: Run, *, may_be_unused: bool) -> None:
         self.delay, self._argument = part.delay, part.argument
-        self._group, self._ranks, self._device = run.group_of("gradients"), run.ranks, run.device
+        self._group, self._device = run.group_of("gradients"), run.device
+        self._exchange = Exchange(run.ranks, run.rank, self._group, run.device)
         self._may_be_unused = may_be_unused
         self._sync: GradientSync | None = None
         self._task: pl.LightningModule | None = None
         self._passes = 0
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes of gradients, and apart from them those of rows of embedding tables."""
+        return self._exchange.traffic
 
     @property
     def waited(self) -> float:
@@ -98,9 +108,10 @@ class MeanUpdates:
         self._sync = GradientSync(
             parameters,
             self._group,
-            self._ranks,
+            self._exchange,
             delay=self.delay,
             may_be_unused=self._may_be_unused,
+            tables=[module.weight for module in task.modules() if isinstance(module, Embedding)],
         )
         self._sync.load_state_dict(dict(pending), self._device)
         hook = self._sync.hook

@@ -7,14 +7,17 @@ import re
 import resource
 from dataclasses import replace
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
 
-from lightning_tgnn import EventStore, TemporalDataModule
+from lightning_tgnn import EdgeClassification, EventStore, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.data.readers import read_events
+from lightning_tgnn.data.readers.tgl import EDGE_CLASSES, EDGE_FEATURES, EDGES, NODE_FEATURES
 from lightning_tgnn.data.sources import stream_names
-from lightning_tgnn.data.sources.stream_names import STREAMS, PublishedFile
+from lightning_tgnn.data.sources.stream_names import STREAMS
 from tests.data.served import serving
 
 JODIE = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
@@ -31,16 +34,15 @@ def files():
 def publish(files, monkeypatch):
     """Serve small contents under the addresses of a stream, and expect their counts."""
 
-    def put(name, events, nodes, **contents):
+    def put(name, events, nodes, room=0, **contents):
         stream = STREAMS[name]
         served = []
         for file, content in zip(stream.files, contents.values(), strict=True):
             files.content[f"/{file.name}"] = content
             checksum = file.checksum and f"sha1:{hashlib.sha1(content).hexdigest()}"
-            served.append(PublishedFile(f"{files.address}/{file.name}", checksum))
-        monkeypatch.setitem(
-            stream_names.STREAMS, name, replace(stream, files=tuple(served), num_events=events, num_nodes=nodes)
-        )
+            served.append(replace(file, url=f"{files.address}/{file.name}", checksum=checksum))
+        counts = {"num_events": events, "num_nodes": nodes, "room": room}
+        monkeypatch.setitem(stream_names.STREAMS, name, replace(stream, files=tuple(served), **counts))
 
     return put
 
@@ -109,6 +111,66 @@ def test_gdelt(tmp_path, publish, files):
         same(TemporalDataModule("gdelt", root=tmp_path / "root").store, store)
     assert sorted(path for path, _ in files.asked) == ["/edge_features.pt", "/edges.csv", "/node_features.pt"]
     assert [path.name for path in (tmp_path / "root" / "streams").iterdir()] == ["gdelt"]
+
+
+def test_gdelt_with_classes(tmp_path, publish, files):
+    rng = np.random.default_rng(5)
+    store, contents = tgl_files(tmp_path, rng)
+    classes = torch.from_numpy(rng.random((ROWS, 4)) < 0.5)
+    none = torch.cat([store.edge_features.bool(), torch.zeros(1, 3, dtype=torch.bool)])  # a row for no event
+    for name, rows in {"edge": none, "classes": classes}.items():
+        torch.save(rows, tmp_path / f"{name}.pt")
+        contents[name] = (tmp_path / f"{name}.pt").read_bytes()
+    order = ("edges", "edge", "classes", "node")
+    publish("gdelt-classes", ROWS, 11, **{name: contents[name] for name in order})
+    data = TemporalDataModule("gdelt-classes", root=tmp_path / "root", batch_size=20)
+    assert torch.equal(data.store.labels, classes.to(torch.int8))
+    assert torch.equal(data.store.edge_features, store.edge_features)
+    assert torch.equal(read_events(_folder(tmp_path, contents, order)).labels, classes.long())
+    assert data.info.training_labels == 4 * len(data.split.train)
+    assert [file.saved_as for file in STREAMS["gdelt-classes"].files] == [None, EDGE_FEATURES, EDGE_CLASSES, None]
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "max_epochs": 1}
+    trainer = pl.Trainer(accelerator="cpu", **quiet, enable_model_summary=False)
+    trainer.fit(EdgeClassification("jodie", memory_dim=4, embedding_dim=4, time_dim=4), datamodule=data)
+    assert 0 <= trainer.callback_metrics["val/f1_micro"] <= 1
+
+
+def _folder(tmp_path, contents, order):
+    (tmp_path / "tgl").mkdir()
+    for kind, name in zip(order, (EDGES, EDGE_FEATURES, EDGE_CLASSES, NODE_FEATURES), strict=True):
+        (tmp_path / "tgl" / name).write_bytes(contents[kind])
+    return tmp_path / "tgl"
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (torch.full((ROWS, 2), 2), r"edge_classes.pt must be of 0 and 1, got 2; give a column per class"),
+        (
+            torch.ones(ROWS + 1, 2),
+            r"edge_classes.pt must be of a row per event of edges.csv, which has 60, got '61",
+        ),
+    ],
+)
+def test_classes_that_are_none_are_refused(classes, message, tmp_path):
+    contents = tgl_files(tmp_path, np.random.default_rng(4))[1]
+    torch.save(classes, tmp_path / "classes.pt")
+    contents["classes"] = (tmp_path / "classes.pt").read_bytes()
+    with pytest.raises(DataError, match=message):
+        read_events(_folder(tmp_path, contents, ("edges", "edge", "classes", "node")))
+
+
+def test_a_stream_for_which_there_is_no_room_is_refused_before_it_is_fetched(tmp_path, publish, files, capsys):
+    contents = tgl_files(tmp_path, np.random.default_rng(4))[1]
+    publish("gdelt", ROWS, 11, room=10**18, **contents)
+    with pytest.raises(
+        InvalidArgumentError, match=r"root must be on a disk with about 1,000,000,000 GB free for gdelt, got .* GB in"
+    ):
+        TemporalDataModule("gdelt", root=tmp_path / "root").prepare_data()
+    assert files.asked == []
+    publish("gdelt", ROWS, 11, room=10**6, **contents)
+    assert len(TemporalDataModule("gdelt", root=tmp_path / "root").store) == ROWS
+    assert "gdelt: 60 events take about 0 GB of" in capsys.readouterr().err
 
 
 def test_the_rest_of_several_files_is_fetched_later(tmp_path, publish, files):
@@ -189,7 +251,7 @@ def test_options_that_a_name_does_not_heed_are_refused(tmp_path, publish):
 
 
 def test_a_misspelt_name_is_told_the_others():
-    names = "wikipedia, reddit, mooc, lastfm, collegemsg, bitcoinotc, gdelt, tgbl-wiki, .*"
+    names = "wikipedia, reddit, mooc, lastfm, collegemsg, bitcoinotc, gdelt, gdelt-classes, tgbl-wiki, .*"
     with pytest.raises(
         DataError, match=f"source must be an existing file or folder, or one of {names}, got 'wikpedia'"
     ):

@@ -1,0 +1,222 @@
+"""Static node memory: rows that are pretrained without node memory, and later runs that take them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.files.static_memory import CURE, StaticRows, digest, load_static_memory, save_static_memory
+from lightning_tgnn.files.whole import check_place
+from lightning_tgnn.models import MemoryModel
+from lightning_tgnn.models.memory.without_memory import WithoutMemory, static_table
+from lightning_tgnn.types import KnownData, SplitStreamData, StreamInfo, datamodule_of
+
+_GO_ON = "give that, or leave the checkpoint out to train anew"
+
+
+class StaticMemory(pl.Callback):
+    """Gives a task the static node memory of a file (DistTGL, section 3.1), before it is trained.
+
+    The task has to have a static node memory of the same width: ``static_dim``. A run that goes on takes the rows from
+    its checkpoint and needs the file no more. A task that has been trained, or loaded, keeps the rows that it has.
+
+    Args:
+        path: What `StaticPretraining` or ``lightning-tgnn pretrain-static`` has written.
+        trained: Train the rows on with the task; otherwise they stay as they are.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    def __init__(self, path: str | Path, trained: bool = False) -> None:
+        if not isinstance(trained, bool):
+            raise InvalidArgumentError(refusal("trained", "True or False", trained, "False keeps the rows as they are"))
+        self.path, self.trained = Path(path), trained
+        self._digest = ""
+        self._saved: dict[str, Any] | None = None  # of the checkpoint that is restored
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":  # before an optimizer is made of what is trained
+            _table(pl_module).requires_grad_(self.trained)
+            self._saved = None
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.ckpt_path is not None:
+            self._go_on()
+            return
+        table, held = _table(pl_module), load_static_memory(self.path)
+        _check_fits(held, table.weight, trainer)
+        self._digest = digest(held.rows)
+        _check_same_file(self.path, self._digest, trainer)
+        if getattr(pl_module, "has_trained_weights", False):
+            self._check_kept(table.weight)
+            return
+        with torch.no_grad():
+            table.weight.copy_(held.rows)
+        nodes, width = held.rows.shape
+        rank_zero_info(
+            f"static node memory of {self.path}: {nodes:,} rows of {width}, "
+            f"{'trained on' if self.trained else 'frozen'}; "
+            f"zeros for {nodes - held.trained:,} nodes without an event in training"
+        )
+
+    def _check_kept(self, rows: Tensor) -> None:
+        """Say that a task keeps its rows, and refuse to freeze others than those of the file.
+
+        Raises:
+            InvalidArgumentError: They are others.
+        """
+        if self.trained:
+            rank_zero_info(
+                f"static node memory: the task has been trained and keeps its rows, not those of {self.path}"
+            )
+        elif digest(rows) != self._digest:
+            requirement = "of the rows that a task which has been trained has"
+            cure = "make a new task, or set trained=True to go on with its own"
+            raise InvalidArgumentError(refusal("StaticMemory(path=...)", requirement, str(self.path), cure))
+
+    def _go_on(self) -> None:
+        """Hold what was given against a checkpoint, whose rows are there already.
+
+        Raises:
+            CheckpointError: It is of other rows, or trains them where the other does not.
+        """
+        if self._saved is None:
+            requirement = "left out, as in the run of the checkpoint"
+            raise CheckpointError(refusal("StaticMemory", requirement, str(self.path), _GO_ON))
+        if self._saved["trained"] != self.trained:
+            requirement = f"{self._saved['trained']}, as in the checkpoint"
+            raise CheckpointError(refusal("StaticMemory(trained=...)", requirement, self.trained, _GO_ON))
+        if self.path.is_file() and digest(load_static_memory(self.path).rows) != self._saved["rows"]:
+            requirement = "of the rows that the run of the checkpoint began with"
+            raise CheckpointError(refusal("StaticMemory(path=...)", requirement, str(self.path), _GO_ON))
+        self._digest = self._saved["rows"]
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self._digest, "trained": self.trained}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._saved = state_dict
+
+
+class StaticPretraining(pl.Callback):
+    """Trains a task with its static node memory in the place of node memory, and keeps that in a file.
+
+    Model, task, neighbours and negatives are those of the task (DistTGL, section 3.1). What is trained is of no further
+    use but for the file, which appears at the end of the fit. Nodes without an event in the training split have zeros
+    in it; events of validation and test are not looked at.
+
+    Args:
+        path: Where the file is put; what is there is replaced.
+
+    Raises:
+        InvalidArgumentError: At the start of the fit: no file can be written there, the Trainer validates, or the task
+            has no static node memory.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage != "fit":
+            requirement = "left out beside validation and test"
+            cure = "make a new task, with StaticMemory"
+            raise InvalidArgumentError(refusal("StaticPretraining", requirement, stage, cure))
+        if trainer.limit_val_batches != 0:
+            cure = "set it to 0: what is pretrained must not see these events"
+            raise InvalidArgumentError(
+                refusal("Trainer(limit_val_batches=...)", "0 in pretraining", trainer.limit_val_batches, cure)
+            )
+        _table(pl_module)
+        _training(trainer)
+        check_place("path", self.path)
+        if not isinstance(pl_module.model, WithoutMemory):
+            assert isinstance(pl_module.model, MemoryModel)
+            pl_module.model = WithoutMemory(pl_module.model, _info(trainer))
+
+    @override
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.global_step:
+            requirement, cure = "at least one step long, for its rows to be kept", "raise max_epochs or max_steps"
+            raise InvalidArgumentError(refusal("the pretraining", requirement, "0 steps", cure))
+        if trainer.is_global_zero:
+            save_static_memory(self.path, self._held(trainer, pl_module))
+
+    def _held(self, trainer: pl.Trainer, task: pl.LightningModule) -> StaticRows:
+        info, (train, occurs) = _info(trainer), _training(trainer)
+        rows = _table(task).weight.detach().cpu().clone()
+        rows[~occurs] = 0
+        return StaticRows(rows, int(occurs.sum()), info.fingerprint, digest(train), type(task).__name__)
+
+
+def _table(task: pl.LightningModule) -> torch.nn.Embedding:
+    """Return the static node memory of a task; builds its model if need be.
+
+    Raises:
+        InvalidArgumentError: It has none.
+    """
+    task.configure_model()
+    model = getattr(task, "model", None)
+    return model.table if isinstance(model, WithoutMemory) else static_table(model)
+
+
+def _info(trainer: pl.Trainer) -> StreamInfo:
+    data = datamodule_of(trainer)
+    assert isinstance(data, KnownData)  # or the task would have refused
+    assert isinstance(data.info, StreamInfo)
+    return data.info
+
+
+def _training(trainer: pl.Trainer) -> tuple[Tensor, Tensor]:
+    """Return the events of the training split, int64 [E], and which nodes occur in them, bool [N]."""
+    data = datamodule_of(trainer)
+    if not isinstance(data, SplitStreamData):
+        requirement, cure = "one that says what its splits are", "take TemporalDataModule"
+        raise InvalidArgumentError(refusal("datamodule", requirement, type(data).__name__, cure))
+    occurs = torch.zeros(data.store.num_nodes, dtype=torch.bool)
+    for ends in (data.store.src, data.store.dst):
+        occurs[ends[data.split.train]] = True
+    return data.split.train, occurs
+
+
+def _check_fits(held: StaticRows, table: Tensor, trainer: pl.Trainer) -> None:
+    """Refuse rows of another stream, split or width.
+
+    Raises:
+        InvalidArgumentError: They are such.
+    """
+    for place, what in ((0, "nodes"), (1, "static_dim")):
+        ours, theirs = table.shape[place], held.rows.shape[place]
+        if ours != theirs:
+            cure = CURE if what == "nodes" else f"set static_dim={theirs}, or {CURE}"
+            raise InvalidArgumentError(refusal(f"{what} of the file in StaticMemory", f"{ours}", theirs, cure))
+    if held.fingerprint != _info(trainer).fingerprint:
+        raise InvalidArgumentError(refusal("path", "static node memory of this stream", "that of another", CURE))
+    if held.training != digest(_training(trainer)[0]):
+        cure = f"give the val_ratio, test_ratio and held_out_nodes it was pretrained with, or {CURE}"
+        requirement = "static node memory of this training split: others have seen events of validation or test"
+        raise InvalidArgumentError(refusal("path", requirement, "that of another", cure))
+
+
+def _check_same_file(path: Path, found: str, trainer: pl.Trainer) -> None:
+    """Refuse ranks that have read different files.
+
+    Raises:
+        InvalidArgumentError: They have.
+    """
+    is_same = trainer.strategy.broadcast(found) == found
+    if not trainer.strategy.reduce_boolean_decision(is_same):  # all ranks end with the same message
+        cure = "copy the file of the first machine to all, or keep it in a folder that they share"
+        raise InvalidArgumentError(refusal("path", "the same file on all ranks", str(path), cure))

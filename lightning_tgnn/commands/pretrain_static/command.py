@@ -1,0 +1,128 @@
+"""``lightning-tgnn pretrain-static``: the rows of a static node memory, by the task, model and split of a recipe."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from jsonargparse import Namespace
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser
+from rich.console import Console
+
+from lightning_tgnn.callbacks import StaticPretraining
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.cli import TGNNCommand
+from lightning_tgnn.commands.fit.broken_off import leave, was_interrupted
+
+_DESCRIPTION = """Pretrain the static node memory of a recipe: a row per node, learned without node memory.
+
+  lightning-tgnn pretrain-static --config recipes/disttgl_mooc_static.yaml
+  lightning-tgnn fit --config recipes/disttgl_mooc_static.yaml
+  lightning-tgnn pretrain-static --config RECIPE --model.static_dim 100 --output static.pt --epochs 10
+
+Task, model and split are those of the recipe; node memory is left out, and an embedding table stands in its place. One
+process trains on the training split alone. A node without an event in it gets zeros. The file appears when it is whole.
+The callback StaticMemory of a recipe gives its rows to a run; without --output the file goes where that callback looks.
+"""
+_NAME = "lightning-tgnn pretrain-static"
+# What a recipe says of the run that comes later.
+_OF_PRETRAINING: dict[str, Any] = {
+    "devices": 1,
+    "num_nodes": 1,
+    "strategy": "auto",
+    "logger": False,
+    "callbacks": None,
+    "enable_checkpointing": False,
+    "limit_val_batches": 0,
+    "num_sanity_val_steps": 0,
+    "min_epochs": None,
+    "max_steps": -1,
+}
+
+
+def pretrain_static(arguments: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+        DataError: The stream does not hold what it has to.
+    """
+    if not arguments:
+        cure = f"write {_NAME} --config RECIPE, such as recipes/disttgl_mooc_static.yaml, or see --help"
+        raise InvalidArgumentError(refusal("pretrain-static", "given a recipe or a setting", "nothing", cure))
+    PretrainingCommand(["fit", *arguments])
+
+
+class PretrainingCommand(TGNNCommand):
+    """Reads a recipe as ``fit`` does, and pretrains in its place."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return ``fit``, without a checkpoint to go on from."""
+        return {"fit": TGNNCommand.subcommands()["fit"] | {"ckpt_path", "weights_only"}}
+
+    def setup_parser(
+        self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
+    ) -> None:
+        """Make the parser, which says what the command does."""
+        subparser_kwargs["fit"] = {**subparser_kwargs["fit"], "description": _DESCRIPTION}
+        super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
+        parser = self._subcommand_parsers["fit"]
+        parser.prog, parser.usage = _NAME, f"{_NAME} [options]"
+
+    def add_own_arguments(self, parser: LightningArgumentParser, subcommand: str) -> None:
+        """Add what the command takes beside the settings of a recipe."""
+        help_ = "Where the file is put; None takes the path of the recipe's StaticMemory."
+        parser.add_argument("--output", type=str | None, default=None, help=help_)
+        parser.add_argument("--epochs", type=int, default=10, help="Over the training split.")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse the arguments."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "LightningCLI's args parameter")
+            super().parse_arguments(parser, args)
+
+    def before_instantiate_classes(self) -> None:
+        """Put the settings of pretraining in the place of those of the run that comes later."""
+        chosen = self.config["fit"]
+        check_int("--epochs", chosen["epochs"], minimum=1, cure="10 is usual, 1 on a long stream")
+        self._path = _output(chosen)
+        self._epochs = chosen["epochs"]
+        for name, value in {**_OF_PRETRAINING, "max_epochs": self._epochs}.items():
+            chosen["trainer"][name] = value
+        self.save_config_callback = None
+
+    def instantiate_trainer(self, **kwargs: object) -> pl.Trainer:
+        """Return the Trainer that pretrains."""
+        trainer = super().instantiate_trainer(**kwargs)
+        trainer.callbacks.append(StaticPretraining(self._path))  # type: ignore[attr-defined]
+        return trainer
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            self.trainer.fit(self.model, datamodule=self.datamodule)
+        except BaseException as error:
+            if not was_interrupted(error):
+                raise
+            leave(f"{_NAME}: interrupted, and no file is written")
+        said = f"static node memory: {self._path}; give it to a run by the callback lightning_tgnn.StaticMemory"
+        Console().print(said, soft_wrap=True, highlight=False, markup=False)
+
+
+def _output(chosen: Namespace) -> Path:
+    """Return where the file goes.
+
+    Raises:
+        InvalidArgumentError: Nothing says it.
+    """
+    callbacks = chosen["trainer"].get("callbacks") or []
+    callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    paths = [one["init_args"]["path"] for one in callbacks if one["class_path"].endswith(".StaticMemory")]
+    path = chosen["output"] or (paths[0] if paths else None)
+    if path is None:
+        cure = "write --output static.pt, or add the callback lightning_tgnn.StaticMemory to the recipe"
+        raise InvalidArgumentError(refusal("--output", "the path of a file", path, cure))
+    return Path(path)

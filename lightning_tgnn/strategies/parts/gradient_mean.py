@@ -1,0 +1,132 @@
+"""A mean of gradients over the ranks, those of embedding tables by their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_tgnn.comm import Exchange, PendingRows, peer_failure
+
+OPERATION = "all-reduce of gradients"
+ROWS = "gradient_rows"
+"""What the rows of tables are counted as."""
+DENSE = "gradients"
+"""What is summed as a whole is counted as this: what a ring sends for it."""
+_COUNTS = "gradient_row_counts"
+
+
+class Table(NamedTuple):
+    """Where the gradient of an embedding table is among the values of a mean.
+
+    Attributes:
+        begin: Its first value.
+        rows: Rows of the table, N.
+        width: Of a row, d.
+    """
+
+    begin: int
+    rows: int
+    width: int
+
+    def of(self, values: Tensor) -> Tensor:
+        """Return the table [N, d] that lies in values."""
+        return values[self.begin : self.begin + self.rows * self.width].view(self.rows, self.width)
+
+
+class GradientMean:
+    """A mean over the ranks, to be formed, under way or there.
+
+    A batch looks up few rows of an embedding table, and the gradient of all others is zero. Where that is less, each
+    rank tells the others the numbers and values of its rows, and all add them up in the order of the ranks. The result
+    is the sum of the whole tables; on two ranks bit for bit.
+
+    Args:
+        values: Summands of this rank, or the mean itself.
+        exchange: Between the ranks that are to sum them; None where they are the mean.
+        group: The process group of the same.
+        tables: The embedding tables among the values, in their order.
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        exchange: Exchange | None = None,
+        group: dist.ProcessGroup | None = None,
+        tables: Sequence[Table] = (),
+    ) -> None:
+        self._values, self._exchange, self._group = values, exchange, group
+        self._tables = tables
+        self._work: dist.Work | None = None
+        self._dense: Tensor | None = None  # what is summed as a whole, where some travels by rows
+        self._travelling: list[tuple[Table, list[PendingRows], list[int]]] = []
+
+    def start(self) -> None:
+        """Begin to form it, unless that has been done."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return
+        with peer_failure(OPERATION):
+            by_rows = self._start_rows(exchange)
+            if by_rows:
+                self._dense = torch.cat(self._between(by_rows))
+            summed = self._values if self._dense is None else self._dense
+            self._work = dist.all_reduce(summed, group=self._group, async_op=True)
+        # As a ring sends them.
+        count = 2 * (exchange.ranks - 1) * summed.numel() * summed.element_size() // exchange.ranks
+        exchange.traffic.add(DENSE, sent=count, received=count)
+
+    def _start_rows(self, exchange: Exchange) -> list[Table]:
+        """Send the rows of tables where that is less; return these tables."""
+        if not self._tables:
+            return []
+        numbers = [table.of(self._values).any(1).nonzero().squeeze(1) for table in self._tables]
+        own = torch.tensor([[len(touched) for touched in numbers]])
+        counts = exchange.counts(own.expand(exchange.ranks, -1).contiguous(), _COUNTS)
+        by_rows = []
+        for table, touched, of_ranks in zip(self._tables, numbers, counts.T.tolist(), strict=True):
+            if _is_less(table, sum(of_ranks), self._values.element_size()):
+                rows, sent = table.of(self._values).index_select(0, touched), [len(touched)] * exchange.ranks
+                to_all = touched.repeat(exchange.ranks), rows.repeat(exchange.ranks, 1)
+                arriving = [exchange.start(part, sent, of_ranks, ROWS) for part in to_all]
+                self._travelling.append((table, arriving, of_ranks))
+                by_rows.append(table)
+        return by_rows
+
+    def _between(self, tables: Sequence[Table]) -> list[Tensor]:
+        """Return the values before, between and behind some tables."""
+        ends = [0, *(table.begin + table.rows * table.width for table in tables)]
+        begins = [*(table.begin for table in tables), len(self._values)]
+        return [self._values[end:begin] for end, begin in zip(ends, begins, strict=True)]
+
+    def wait(self) -> Tensor:
+        """Return the mean, once it is there."""
+        self.start()
+        if self._work is not None:
+            with peer_failure(OPERATION):
+                self._work.wait()
+            self._work = None
+            self._add_rows()
+        return self._values
+
+    def _add_rows(self) -> None:
+        if self._dense is None:
+            return
+        places = self._between([table for table, *_ in self._travelling])
+        for place, summed in zip(places, self._dense.split([len(place) for place in places]), strict=True):
+            place.copy_(summed)
+        for table, arriving, of_ranks in self._travelling:
+            whole = table.of(self._values).zero_()
+            arrived = (part.wait().split(of_ranks) for part in arriving)
+            for numbers, rows in zip(*arrived, strict=True):  # rank by rank: on all of them in the same order
+                whole.index_add_(0, numbers, rows)
+        self._dense, self._travelling = None, []
+
+
+def _is_less(table: Table, rows: int, itemsize: int) -> bool:
+    """Whether the rows of all ranks are fewer bytes than what a ring sends for the whole table."""
+    each = table.width * itemsize + torch.int64.itemsize
+    return rows * each < 2 * table.rows * table.width * itemsize
