@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from lightning_tgnn.callbacks.figures.parallelism_figures import Factors, parallelism_figures, spread_of_gradients
 from lightning_tgnn.checks import check_int
-from lightning_tgnn.state import ServedStateStore
 from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import ServedStore
 
 _COORDINATES = 1 << 16
 
@@ -65,7 +65,7 @@ class ParallelismMonitor(Callback):
             return
         self._strategy = strategy
         store: object = getattr(pl_module, "state_store", None)
-        self._served = store if isinstance(store, ServedStateStore) else None
+        self._served = store if isinstance(store, ServedStore) else None
         self._factors = Factors.of(strategy)
         self._parameters = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
         size = sum(parameter.numel() for parameter in self._parameters)

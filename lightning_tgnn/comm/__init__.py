@@ -6,7 +6,7 @@ from lightning_tgnn.comm.failure import Attendance, PeerFailureError, PeerInterr
 from lightning_tgnn.comm.groups import ProcessGroups
 from lightning_tgnn.comm.messages import Message, Messages
 from lightning_tgnn.comm.service import Service
-from lightning_tgnn.comm.shared_memory import SharedBuffer, mapped, shared_tensors, views
+from lightning_tgnn.comm.shared_memory import SharedBuffer, mapped, shared_memory_left, shared_tensors, views
 from lightning_tgnn.comm.traffic import Flow, Traffic
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "handle_failure",
     "mapped",
     "peer_failure",
+    "shared_memory_left",
     "shared_tensors",
     "views",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -113,6 +114,11 @@ def shared_tensors(
         if rank == ranks[0] and told[0][0]:
             os.unlink(told[0][0])
     return views(memory, shapes)
+
+
+def shared_memory_left() -> int | None:
+    """Return the bytes that processes can still share; None where a file on disk would be mapped."""
+    return shutil.disk_usage(_FOLDER).free if _FOLDER.is_dir() else None
 
 
 def _made(size: int) -> tuple[str, str]:

@@ -23,6 +23,7 @@ Beside the subcommands below there are these, with a --help of their own:
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
   lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
+  lightning-tgnn plan --source FILE --machines 4 --devices 8       choose a strategy for a cluster, write its recipe
   lightning-tgnn simulate --strategy pipetgl --stages runs/NAME/version_0   time strategies on any number of ranks
   lightning-tgnn report runs/NAME/version_0                        one HTML page of a run
 """
@@ -36,7 +37,7 @@ def _run(name: str, arguments: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     name: partial(_run, name)
-    for name in ("bench", "data", "partition", "predict", "pretrain-static", "report", "simulate")
+    for name in ("bench", "data", "partition", "plan", "predict", "pretrain-static", "report", "simulate")
 }
 
 __all__ = ["COMMANDS", "DESCRIPTION"]

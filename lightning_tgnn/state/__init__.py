@@ -1,6 +1,6 @@
 """Node memory and mailbox: where node state lives and how it is read and written."""
 
-from lightning_tgnn.state.nodes.local import LocalStateStore
+from lightning_tgnn.state.nodes.local import LocalStateStore, state_bytes
 from lightning_tgnn.state.nodes.pipelined import PipelinedStateStore
 from lightning_tgnn.state.nodes.pipelined_shards import PipelinedShards
 from lightning_tgnn.state.nodes.replicated import ReplicatedStateStore
@@ -16,4 +16,5 @@ __all__ = [
     "ReplicatedStateStore",
     "ServedStateStore",
     "ShardedStateStore",
+    "state_bytes",
 ]

@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import EpochsAndCopies
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.strategies.parts import MeanGradients, Pipelined, ReadOnce, Served, Sharded
+from lightning_tgnn.strategies.parts.parallelism import ChosenParallelism
 from lightning_tgnn.strategies.runner import PlanRunner
-from lightning_tgnn.types import Plan, StorePart
+from lightning_tgnn.types import OrderPart, Plan, Run, StorePart
 
+AUTO = "auto"
 _SERVED, _SHARDED = "served", "sharded"
 
 
@@ -22,12 +26,16 @@ class DistTGLStrategy(PlanRunner):
     """DistTGL: i ranks share each batch, j epochs of it are trained at once, on each of k copies of node memory.
 
     ``batch_size`` is that of a rank: a global batch has i times as many events. An epoch of the Trainer plays every
-    event j k times, so ``max_epochs`` divided by that is as much training as on one process. See `EpochsAndCopies`.
+    event j k times, so ``max_epochs`` divided by that is as much training as on one process; ``scale_epochs`` does
+    that. See `EpochsAndCopies`.
 
     Args:
-        minibatch: i, the ranks that share each global batch.
-        epoch: j, the epochs of a batch that are trained at once.
-        memory: k, the copies of node memory.
+        minibatch: i, the ranks that share each global batch; ``"auto"`` chooses i, and j and k where they are left out,
+            by the stream and the memory of the machines; see `ChosenParallelism`.
+        epoch: j, the epochs of a batch that are trained at once; 1 by default.
+        memory: k, the copies of node memory; 1 by default.
+        max_loss: Share of the updates of node memory that a global batch may lose where ``minibatch`` is ``"auto"``.
+        scale_epochs: Train as many events as one process does in the Trainer's ``max_epochs``, in fewer epochs.
         store: Where the rows of a copy lie. ``"served"``: in a process of its own on the machine of the copy's ranks,
             so that ``memory`` has to be a multiple of the machines. ``"sharded"``: cut over the copy's ranks, which may
             be on several machines.
@@ -46,9 +54,11 @@ class DistTGLStrategy(PlanRunner):
     def __init__(
         self,
         *,
-        minibatch: int = 1,
-        epoch: int = 1,
-        memory: int = 1,
+        minibatch: int | str = 1,
+        epoch: int | None = None,
+        memory: int | None = None,
+        max_loss: float = MAX_LOSS,
+        scale_epochs: bool = False,
         store: str = "served",
         partition: str | Path | Tensor | None = None,
         negative_sets: int | None = None,
@@ -57,26 +67,80 @@ class DistTGLStrategy(PlanRunner):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._schedule = EpochsAndCopies(minibatch, epoch, memory, negative_sets)
-        self.groups = memory
+        self._rows, self._fetch_ahead, self._mean = _rows(store, partition), fetch_ahead, MeanGradients()
+        check_fraction("max_loss", max_loss, cure=f"{MAX_LOSS} is the default, a lower share is stricter")
+        self._negative_sets, self._scale_epochs = negative_sets, scale_epochs
+        self._scaled_to: int | None = None
+        self._chosen: ChosenParallelism | None = None
+        given = 1 if epoch is None else epoch, 1 if memory is None else memory
+        if isinstance(minibatch, str):
+            if minibatch != AUTO:
+                requirement = "an integer of at least 1 or 'auto'"
+                raise InvalidArgumentError(refusal("minibatch", requirement, minibatch, "give one of them"))
+            self._chosen = ChosenParallelism(epoch, memory, max_loss)
+            self._schedule: EpochsAndCopies | None = None
+            EpochsAndCopies(1, *given, negative_sets)  # what cannot work is refused now
+        else:
+            self._play(minibatch, *given)
         self.prefetch_batches = prefetch_batches
-        self._rows = _rows(store, partition)
-        in_passes = epoch > 1 or store == _SERVED
-        self._order = ReadOnce(fetch_ahead) if in_passes else Pipelined(1, fetch_ahead=fetch_ahead)
-        self._mean = MeanGradients()
+
+    def _play(self, minibatch: int, epoch: int, memory: int) -> None:
+        self._schedule = EpochsAndCopies(minibatch, epoch, memory, self._negative_sets)
+        self.groups = memory
+        in_passes = epoch > 1 or isinstance(self._rows, Served)
+        ahead = self._fetch_ahead
+        self._order: OrderPart = ReadOnce(ahead) if in_passes else Pipelined(1, fetch_ahead=ahead)
 
     @override
     def _configure_launcher(self) -> None:
-        self._schedule.check_ranks(self.world_size)
-        if self.groups % self.num_nodes and isinstance(self._rows, Served):
-            requirement = f"a multiple of the {self.num_nodes} machines: a copy of node memory lies on one"
-            cure = "take as many, or store='sharded'"
-            raise InvalidArgumentError(refusal("memory", requirement, self.groups, cure))
+        if self._schedule is not None:
+            self._schedule.check_ranks(self.world_size)
+            if self.groups % self.num_nodes and isinstance(self._rows, Served):
+                requirement = f"a multiple of the {self.num_nodes} machines: a copy of node memory lies on one"
+                cure = "take as many, or store='sharded'"
+                raise InvalidArgumentError(refusal("memory", requirement, self.groups, cure))
+        elif self._chosen is not None:
+            self._chosen.check(self.num_nodes, self.num_processes)
         super()._configure_launcher()
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+        if self._schedule is None:
+            assert self._chosen is not None
+            self._play(*self._chosen.of(self, task, trainer, self._saved))
+        assert self._schedule is not None
         return Plan(self.layout, self._schedule, self._rows, self._order, self._mean)
+
+    @override
+    def _begin(self, task: pl.LightningModule, trainer: pl.Trainer) -> Run:
+        run = super()._begin(task, trainer)
+        if self._scale_epochs and trainer.state.fn == "fit":
+            self._scale(trainer)  # before schedules of the learning rate ask for the number of steps
+        return run
+
+    def _scale(self, trainer: pl.Trainer) -> None:
+        """Have the Trainer make so many epochs that events are trained as often as in one process.
+
+        Raises:
+            InvalidArgumentError: There is no whole number of them.
+        """
+        assert self._schedule is not None
+        times, given = self._schedule.epoch * self._schedule.memory, trainer.fit_loop.max_epochs
+        if given == self._scaled_to:
+            return  # by an earlier fit of this Trainer
+        if given is None or given < 0 or given % times:
+            requirement = f"a multiple of {times} with scale_epochs=True: an epoch trains every event {times} times"
+            near = max(-(-(given or 0) // times), 1) * times
+            cure = f"give for example {near}, or leave scale_epochs out"
+            raise InvalidArgumentError(refusal("Trainer(max_epochs=...)", requirement, given, cure))
+        trainer.fit_loop.max_epochs = self._scaled_to = given // times
+        rank_zero_info(f"scale_epochs=True: {given // times} epochs, each of which trains every event {times} times")
+
+    @override
+    def strategy_state(self) -> dict[str, Any]:
+        assert self._schedule is not None
+        state = super().strategy_state()
+        return state if self._chosen is None else {**state, **self._chosen.state_dict()}
 
 
 def _rows(store: str, partition: str | Path | Tensor | None) -> StorePart:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 
-COMPUTE, WORKER, LINKS = "compute", "worker", "links"
-RESOURCES = (COMPUTE, WORKER, LINKS)
+COMPUTE, WORKER, LINKS, INCOMING, SERVER = "compute", "worker", "links", "incoming", "server"
+RESOURCES = (COMPUTE, WORKER, LINKS, INCOMING, SERVER)
 
-NEXT, ALL, ALL_TO_ALL, ALL_GATHER, ALL_REDUCE = "next", "all", "all_to_all", "all_gather", "all_reduce"
+NEXT, ALL, OWNERS = "next", "all", "owners"
+ALL_TO_ALL, ALL_GATHER, ALL_REDUCE = "all_to_all", "all_gather", "all_reduce"
+
 MEETINGS = (ALL_TO_ALL, ALL_GATHER, ALL_REDUCE)
 """Ways to travel in which every rank takes part at once."""
 
@@ -50,15 +55,18 @@ class Stage:
 
     Attributes:
         name: Its name, once in an outline.
-        on: What it keeps busy: ``"compute"``, the rank's ``"worker"`` in the background, or its ``"links"``. Each has
-            one stage after the other, those of a turn in the order of the outline.
+        on: What it keeps busy: ``"compute"``, the rank's ``"worker"`` in the background, its ``"links"``, or
+            ``"incoming"``, what it has asked others for, which its links carry beside what it sends. Each has one stage
+            after the other, those of a turn in the order of the outline. The ``"server"`` of a copy of node state is
+            one for all of its ranks: of a turn it has a stage of all ranks before the next stage.
         after: What it waits for beside that.
         of: Under what name its seconds, or the bytes that travel, are given; its own name by default.
         share: How much of that it takes.
-        travel: How its bytes travel, on ``"links"`` alone: to the rank of the ``"next"`` batch, to ``"all"`` of the
-            pipeline, or between the ranks of the same place in all pipelines: ``"all_to_all"``, ``"all_gather"``,
-            ``"all_reduce"``.
+        travel: How its bytes travel, on ``"links"`` or ``"incoming"``: to the rank of the ``"next"`` batch, to
+            ``"all"`` of the pipeline, between the rank and the ``"owners"`` of rows, the ranks of its pipeline, or
+            between the ranks of the same place in all pipelines: ``"all_to_all"``, ``"all_gather"``, ``"all_reduce"``.
         begins: The first turn that has it; it takes no time before.
+        first_pass: Whether only turns have it in which the rank's lane begins a batch; see `Outline.lanes`.
         reads: Of node state, what it must see.
         trains: Whether it uses the weights.
         applies: The gradients that it makes updates from: of the first to the last of two batches, counted back from
@@ -72,6 +80,7 @@ class Stage:
     share: float = 1.0
     travel: str = ""
     begins: int = 0
+    first_pass: bool = False
     reads: tuple[Reads, ...] = ()
     trains: bool = False
     applies: tuple[int, int] | None = None
@@ -95,7 +104,8 @@ class Outline:
         staleness: Updates that the weights of a batch lack, beside its own and later ones.
         groups: Pipelines of equal length; None for one per rank.
         writes: The stage that writes node state.
-        shared: Whether all pipelines write the same node state, not each a copy.
+        copies: Of node state, each written by as many consecutive ranks.
+        lanes: In how many groups the ranks of a copy are, of which another one begins a batch in each turn.
         hands_weights: Whether updates are made from the weights that come from the previous batch's rank, not from the
             rank's own.
 
@@ -108,7 +118,8 @@ class Outline:
     staleness: int = 0
     groups: int | None = None
     writes: str = "write"
-    shared: bool = True
+    copies: int = 1
+    lanes: int = 1
     hands_weights: bool = False
     _places: dict[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -119,8 +130,8 @@ class Outline:
             self._places[stage.name] = place
         for stage in self.stages:
             where = f"stage {stage.name!r}"
-            if stage.on not in RESOURCES or bool(stage.travel) != (stage.on == LINKS):
-                requirement = "on compute, on a worker, or on links and then with a way to travel"
+            if stage.on not in RESOURCES or bool(stage.travel) != (stage.on in (LINKS, INCOMING)):
+                requirement = "on compute, a worker or a server, or on links and then with a way to travel"
                 raise InvalidArgumentError(refusal(where, requirement, stage.on, "correct `on` or `travel`"))
             for awaited in (*stage.after, *(After(claim.written) for claim in stage.reads)):
                 if awaited.stage not in self._places:
@@ -135,14 +146,24 @@ class Outline:
         """Return M, the ranks of a pipeline.
 
         Raises:
-            InvalidArgumentError: The ranks make no pipelines of equal length.
+            InvalidArgumentError: The ranks make no pipelines of equal length, or copies do not have lanes as large.
         """
-        if self.groups is None:
-            return 1
-        if ranks % self.groups:
+        if self.groups is not None and ranks % self.groups:
             requirement = f"a multiple of the {self.groups} pipelines"
             raise InvalidArgumentError(refusal("ranks", requirement, ranks, "let groups divide the number of ranks"))
-        return ranks // self.groups
+        if ranks % (self.copies * self.lanes):
+            requirement = f"a multiple of {self.copies} copies times {self.lanes} lanes"
+            raise InvalidArgumentError(refusal("ranks", requirement, ranks, "let epoch times memory divide them"))
+        return 1 if self.groups is None else ranks // self.groups
+
+    def copy_of(self, rank: int, ranks: int) -> int:
+        """Return the copy of node state that a rank shares."""
+        return rank // (ranks // self.copies)
+
+    def begins_batch(self, turn: ArrayLike, rank: ArrayLike, ranks: int) -> np.ndarray:
+        """Return whether ranks begin a batch in turns, bool of the shape of both."""
+        sharing = ranks // self.copies
+        return np.equal(np.mod(turn, self.lanes), np.floor_divide(np.mod(rank, sharing), sharing // self.lanes))
 
     def costs(self, *, travelling: bool) -> list[str]:
         """Return the names under which bytes are to be given, or seconds."""

@@ -128,7 +128,8 @@ class Plan:
         Raises:
             InvalidArgumentError: The order or the updates do not say their stages.
         """
-        return self.updates.outline(name, self.order.stages(self.store), self.layout)
+        outline = self.updates.outline(name, self.order.stages(self.store), self.layout)
+        return self.schedule.outlined(outline, self.layout)
 
 
 def _no_outline(kind: str, part: PlannedPart) -> str:

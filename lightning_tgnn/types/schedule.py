@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.outline import Outline
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,14 @@ class Schedule(PlannedPart, ABC):
     def draws(self, layout: RankLayout, rank: int, epoch: int) -> Sequence[int]:
         """Return which sets of negatives the turns of a rank draw in an epoch of training: one, by default."""
         return (epoch,)
+
+    def outlined(self, outline: Outline, layout: RankLayout) -> Outline:
+        """Return the outline of a plan with what the schedule adds to it, given that of its order and updates.
+
+        Raises:
+            InvalidArgumentError: Nobody knows how such a plan goes.
+        """
+        return outline
 
     @abstractmethod
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:

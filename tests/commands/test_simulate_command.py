@@ -34,7 +34,7 @@ def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
         rows = re.findall(rf"^│ {name} +│ +(\d+) │", printed, re.MULTILINE)
         assert rows == ["1", "2", "4"]
     assert "8 turns of 300 events per rank; the second half is taken to be steady" in printed
-    assert "not given and taken to be 0: gather, other, score, step\n" in printed
+    assert "not given and taken to be 0: gather, other, score, serve, step, store\n" in printed
 
 
 def test_figures_are_those_of_the_simulator(tmp_path, capsys):
@@ -72,6 +72,15 @@ def test_bytes_follow_from_what_is_given():
     assert more.of(plan, plan.outline(4), 4, Costs({}).links).sent["hand"] == 7
     assert more.sent["rows"] == 1
     assert more.missing([plan.outline(2)]) == ["gather", "other", "score", "step"]
+
+
+def test_each_strategy_may_take_something_else(tmp_path, capsys):
+    each = {name: {"seconds": {"backward": seconds}} for name, seconds in (("sven", 0.5), ("disttgl", 0.25))}
+    given = json.dumps({"strategies": each})
+    found = figures(
+        tmp_path, capsys, "--strategy=sven,disttgl", f"--stages={given}", "--bytes={gradients: 0}", "--ranks=1"
+    )
+    assert [one["seconds_per_turn"] for one in found["forecasts"]] == [0.5, 0.25]
 
 
 def test_files_and_runs_are_read(tmp_path):
@@ -114,7 +123,10 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "refused"),
     [
-        (["--strategy=pipetgll"], "strategy must be one of 'depcache', 'depcomm', 'pipetgl', 'sven', got 'pipetgll'"),
+        (
+            ["--strategy=pipetgll"],
+            "strategy must be one of 'depcache', 'depcomm', 'disttgl', 'pipetgl', 'sven', got 'pipetgll'",
+        ),
         (["--strategy= , "], "strategy must be names of strategies, got ' , '; separate them by commas"),
         (
             ["--strategy=sven:groups=2"],
@@ -128,6 +140,18 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
             ["--strategy=pipetgl:sends=weights:staleness=smallest"],
             "staleness must be left out with weights, got 0",
         ),
+        (
+            ["--strategy=disttgl:minibatch=2:memory=2"],
+            "must be factors of the 2 ranks, got '2 x 1 x 2'; let their prod",
+        ),
+        (["--strategy=disttgl:memory=1", "--ranks=1,2"], "must be factors of the 2 ranks, got '1 x 1 x 1'"),
+        (
+            ["--strategy=disttgl:minibatch=2", "--hosts=2"],
+            "memory must be a multiple of the 2 hosts: a copy of node mem",
+        ),
+        (["--strategy=disttgl:epoch=0"], "epoch must be an integer of at least 1, got 0"),
+        (["--strategy=disttgl:fetch_ahead=3"], "fetch_ahead of disttgl must be true or false, got 3"),
+        (["--strategy=pipetgl:store=served"], "store must be one of 'host', 'sharded', got 'served'"),
         (["--strategy=pipetgl:groups=3"], "ranks must be a multiple of the 3 pipelines, got 2; let groups divide"),
         (["--ranks=2,x"], "ranks must be integers of at least 1, with commas, got '2,x'; give for example 2,4,8"),
         (["--ranks=0"], "ranks must be integers of at least 1"),
@@ -150,6 +174,10 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--stages={seconds: {embed: 1}, bytes: 3}"], "bytes of stages must be names with bytes, got 'int'"),
         (["--stages={seconds: {embed: 1}, batch_size: x}"], "batch_size of stages must be an integer of at least 1"),
         (["--stages={seconds: ["], "stages must be YAML or JSON, got '{seconds: [ (while parsing"),
+        (["--stages={strategies: {}}"], "stages must be strategies with their seconds, and nothing else, got"),
+        (["--stages={strategies: {svn: {seconds: {}}}}"], "a strategy of stages must be one of"),
+        (["--stages={strategies: {depcache: {seconds: {}}}}"], "strategy must be one of 'depcache', got 'sven'"),
+        (["--stages={strategies: {sven: {seconds: {embd: 1}}}}"], "got 'embd'; did you mean 'embed'?"),
         (["--bytes={row: 3}"], "bytes must be one of 'gradients', 'hand', 'rows', 'updates', 'weights', got 'row'"),
     ],
 )

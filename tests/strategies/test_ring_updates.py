@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
-from lightning_tgnn import CDFGNNStrategy, DepCacheStrategy, PipeTGLStrategy, SvenStrategy
+from lightning_tgnn import CDFGNNStrategy, DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.algorithms.schedules import RoundRobin
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.simulator import simulate
@@ -244,6 +244,8 @@ def test_costs_are_those_of_a_turn_and_of_one_update():
         (lambda: PipeTGLStrategy(groups=2), 4),
         (lambda: PipeTGLStrategy(groups=2, staleness=0), 2),
         (lambda: SvenStrategy(), 4),
+        (lambda: DistTGLStrategy(epoch=4), 4),
+        (lambda: DistTGLStrategy(minibatch=2, memory=2), 4),
         (lambda: DepCacheStrategy(), 4),
         (lambda: CDFGNNStrategy(), 1),  # all work on one graph
     ],

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
+from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin, WholeGraph
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import InvalidArgumentError
@@ -14,13 +14,17 @@ from lightning_tgnn.strategies.parts import (
     InOrder,
     MeanGradients,
     Pipelined,
+    ReadOnce,
     Replicated,
+    RingUpdates,
+    Served,
     Sharded,
     UpdatedByOwners,
     VertexCut,
     WholeStep,
 )
 from lightning_tgnn.types import Plan, PlannedPart, RankLayout, UpdatesPart
+from lightning_tgnn.types.layout import families_of
 
 SCHEDULES, STORES = (DataParallel, RoundRobin, WholeGraph), (Sharded, Replicated, VertexCut)
 ORDERS = (InOrder, Pipelined, UpdatedByOwners, WholeStep)
@@ -138,6 +142,15 @@ def test_the_command_simulates_what_a_plan_says_of_its_turns(parts, written):
     outline = plan(**parts).outline(simulated.name)
     assert outline == simulated.outline(2)
     assert faults(programs(outline, 2, 4), outline, 2) == []
+
+
+def test_the_command_simulates_what_a_plan_of_copies_says_of_its_turns():
+    layout = RankLayout.of(8, families=families_of(8, 2))
+    parts = EpochsAndCopies(2, 2, 2), Served(), ReadOnce(fetch_ahead=False), MeanGradients()
+    simulated = SimulatedPlan.of("disttgl:minibatch=2:epoch=2:fetch_ahead=false")
+    assert Plan(layout, *parts).outline("disttgl") == simulated.outline(8)
+    with pytest.raises(InvalidArgumentError, match="schedule must be a schedule under which served node state can be"):
+        Plan(layout, RoundRobin(), *parts[1:3], RingUpdates()).outline()
 
 
 def test_rows_of_a_store_that_is_cut_travel_in_order_too():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lightning_tgnn.algorithms.schedules.data_parallel import check_ranks, part_of
 from lightning_tgnn.algorithms.schedules.turns import Turns
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.outline import Outline
 from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 
 
@@ -98,6 +99,12 @@ class EpochsAndCopies(Schedule):
             return range(self.negative_sets)
         first = (epoch * self.memory + layout.copy_of(rank)[0]) * self.epoch
         return range(first, first + self.epoch)
+
+    def outlined(self, outline: Outline, layout: RankLayout) -> Outline:
+        """Return an outline whose lanes begin batches in turn, each reading the rows of all passes at once."""
+        rows = (2 + self.epoch) / 3  # of sources and destinations, and of negatives for each pass
+        stages = tuple(replace(stage, share=rows) if stage.name == "serve" else stage for stage in outline.stages)
+        return replace(outline, stages=stages, copies=self.memory, lanes=self.epoch)
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank."""

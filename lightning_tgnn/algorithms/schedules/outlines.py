@@ -21,7 +21,7 @@ from lightning_tgnn.types.outline import (
     Stage,
 )
 
-_AHEAD = 2  # batches that a loader has ready by default
+MADE_AHEAD = 2  # batches that a loader has ready by default
 _OF_LAST_TURN = Reads("updates", batches=1)
 
 
@@ -107,7 +107,7 @@ def mean_gradients(behind: Sequence[Stage], delay: int = 0) -> tuple[Stage, ...]
 
 def _before() -> list[Stage]:
     """Return the stages of all plans that share batches: a batch is sampled ahead."""
-    return [Stage("sample", WORKER, (After("fetch", turns=_AHEAD),)), Stage("other")]
+    return [Stage("sample", WORKER, (After("fetch", turns=MADE_AHEAD),)), Stage("other")]
 
 
 def _numbered(name: str, piece: int) -> str:

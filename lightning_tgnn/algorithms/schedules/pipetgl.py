@@ -6,10 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int, refusal
-from lightning_tgnn.types.outline import ALL, ALL_REDUCE, LINKS, NEXT, WORKER, After, Outline, Reads, Stage
+from lightning_tgnn.types.outline import (
+    ALL,
+    ALL_REDUCE,
+    INCOMING,
+    LINKS,
+    NEXT,
+    OWNERS,
+    WORKER,
+    After,
+    Outline,
+    Reads,
+    Stage,
+)
 
 BACKGROUND, AHEAD, AT_ONCE = "background", "ahead", "at_once"
 GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS = "gradients", "weights_and_moments", "weights"
+HOST, SHARDED = "host", "sharded"
 
 
 @dataclass(frozen=True)
@@ -27,6 +40,9 @@ class PipeTGLOutline:
     With ``pass_on``, rows that the batch only reads and batch t - 1 has changed (`late`) are fetched behind the
     hand-over and before this batch writes: later they might be those of batch t + 1.
 
+    With ``store="sharded"`` rows come from the ranks that own them, and what is written goes to them; `others` are
+    asked for a turn ahead.
+
     Gradients are sent in batch order, for a group of processes takes one message after the other. Then each rank makes
     every update, M of them a turn; weights that go round are updated once, but in turn.
 
@@ -41,6 +57,7 @@ class PipeTGLOutline:
             on to the next rank after each update, with the optimizer's moments as ``"weights_and_moments"``.
         targets: Share of a batch's rows that the batch before changes.
         repeated: Share of the rows which a batch writes that the next one writes, too.
+        store: ``"host"``: node state is in memory that the ranks of a pipeline share; ``"sharded"``: cut over them.
         staleness: Updates that the weights of a batch lack; None for M - 1, the most. Of ``"gradients"`` alone: weights
             that go round are M - 1 updates late.
 
@@ -56,11 +73,13 @@ class PipeTGLOutline:
     sends: str = GRADIENTS
     targets: float = 0.5
     repeated: float = 0.5
+    store: str = HOST
     staleness: int | None = None
 
     def __post_init__(self) -> None:
         check_int("groups", self.groups, minimum=1, cure="give the number of pipelines, 1 for one over all ranks")
         check_choice("sampling", self.sampling, (BACKGROUND, AHEAD, AT_ONCE))
+        check_choice("store", self.store, (HOST, SHARDED))
         check_choice("sends", self.sends, (GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS))
         check_fraction("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
         check_fraction("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
@@ -107,7 +126,7 @@ class PipeTGLOutline:
         begins = [stage.name for stage in stages].index("other") + 1
         backward = Stage("backward", trains=True)
         whole = (*stages[:begins], *before, *stages[begins:], backward, *behind)
-        return Outline(name, whole, late, self.groups, writes="write", shared=False, hands_weights=not of_gradients)
+        return Outline(name, whole, late, self.groups, copies=self.groups, hands_weights=not of_gradients)
 
     def made_ahead(self) -> list[Stage]:
         """Return the stages in which a batch is made."""
@@ -120,36 +139,42 @@ class PipeTGLOutline:
 
     def _rows(self) -> list[Stage]:
         """Return how the rows of a batch are read, updated and written."""
-        made, last = (After("gather"),), After("write", batches=1)
-        handed = After("hand", batches=1)
+        made, written = (After("gather"),), "write" if self.store == HOST else "updates"
+        last, handed = After(written, batches=1), After("hand", batches=1)
         hand = [Stage("hand", LINKS, (After("targets_update"),), travel=NEXT)] if self.pass_on else []
-        kept = 1 - self.repeated if self.pass_on else 1.0
-        write = Stage("write", after=(After("targets_update"),), share=kept)
-        newest = Reads("write", batches=1)
+        write = self._write(1 - self.repeated if self.pass_on else 1.0)
+        newest = Reads(written, batches=1)
         if not self.targets_first:
             waits = (*made, last, handed) if self.pass_on else (*made, last)
             return [
-                Stage("targets", after=waits, of="fetch", reads=(newest,)),
+                *self._read("targets", waits, 1.0, newest),
                 Stage("targets_update", of="update", trains=True),
                 *hand,
-                write,
+                *write,
             ]
-        others = Stage(
-            "others",
-            after=(*made, After("write", batches=2)),
-            of="fetch",
-            share=1 - self.targets,
-            reads=(Reads("write", batches=2),),
-        )
+        before = (*made, After(written, batches=2))
+        others = self._read("others", before, 1 - self.targets, Reads(written, batches=2))
         update = Stage("targets_update", of="update", share=self.targets, trains=True)
         support = Stage("support", of="update", share=1 - self.targets, trains=True)
         if not self.pass_on:
-            targets = Stage("targets", after=(last,), of="fetch", share=self.targets, reads=(newest,))
-            return [others, targets, update, write, support]
+            return [*others, *self._read("targets", (last,), self.targets, newest), update, *write, support]
         taken, left = self.targets * self.repeated, self.targets * (1 - self.repeated)
         targets = Stage("targets", after=(handed,), of="fetch", share=taken, reads=(Reads("hand", batches=1),))
-        late = Stage("late", after=(last,), of="fetch", share=left, reads=(newest,))
-        return [others, targets, update, *hand, late, write, support]
+        return [*others, targets, update, *hand, *self._read("late", (last,), left, newest), *write, support]
+
+    def _read(self, name: str, after: tuple[After, ...], share: float, seen: Reads) -> list[Stage]:
+        """Return the stages in which some rows are read."""
+        if self.store == HOST:
+            return [Stage(name, after=after, of="fetch", share=share, reads=(seen,))]
+        rows = Stage(f"{name} rows", INCOMING, after, "rows", share, OWNERS, reads=(seen,))
+        return [rows, Stage(name, after=(After(rows.name),), of="fetch", share=share)]
+
+    def _write(self, share: float) -> list[Stage]:
+        """Return the stages in which rows are written."""
+        write = Stage("write", after=(After("targets_update"),), share=share)
+        if self.store == HOST:
+            return [write]
+        return [write, Stage("updates", LINKS, (After("write"),), share=share, travel=OWNERS)]
 
     def _updates(self, length: int, late: int) -> tuple[list[Stage], list[Stage]]:
         """Return the stages before and behind the passes, where every rank makes all updates."""
@@ -178,8 +203,18 @@ class PipeTGLOutline:
         return (After("backward" if self.groups == 1 else "mean"),)
 
 
-def whole_turns() -> tuple[Stage, ...]:
-    """Return the stages of `InOrder` where ranks take turns: batch t + 1 waits for all of batch t's up to its write."""
-    fetch = Stage("fetch", after=(After("gather"), After("write", batches=1)), reads=(Reads("write", batches=1),))
+def whole_turns(store: str = HOST) -> tuple[Stage, ...]:
+    """Return the stages of `InOrder` where ranks take turns: batch t + 1 waits for all of batch t's up to its write.
+
+    Args:
+        store: Of `PipeTGLOutline`; rows of ``"sharded"`` ones are asked for when they are needed.
+    """
     passes = (Stage("update", trains=True), Stage("embed", trains=True), Stage("score", trains=True))
-    return (*PipeTGLOutline().made_ahead(), Stage("other"), fetch, *passes, Stage("write"))
+    begun = (*PipeTGLOutline().made_ahead(), Stage("other"))
+    if store == HOST:
+        fetch = Stage("fetch", after=(After("gather"), After("write", batches=1)), reads=(Reads("write", batches=1),))
+        return (*begun, fetch, *passes, Stage("write"))
+    asked = (After("gather"), After("other"), After("updates", batches=1))
+    rows = Stage("rows", INCOMING, asked, travel=OWNERS, reads=(Reads("updates", batches=1),))
+    sent = Stage("updates", LINKS, (After("write"),), travel=OWNERS)
+    return (*begun, rows, Stage("fetch", after=(After("rows"),)), *passes, Stage("write"), sent)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lightning_tgnn.types.outline import MEETINGS, After, Outline, Stage
+from lightning_tgnn.types.outline import MEETINGS, SERVER, After, Outline, Stage
 
 
 class Message(NamedTuple):
@@ -56,7 +56,7 @@ class Action:
 
 
 Programs = dict[tuple[int, str], list[Action]]
-"""The actions of each rank on each resource, in their order."""
+"""The actions of each rank on each resource, in their order; those of a server by the first rank of its copy."""
 
 
 def programs(outline: Outline, ranks: int, turns: int) -> Programs:
@@ -72,11 +72,15 @@ def programs(outline: Outline, ranks: int, turns: int) -> Programs:
     """
     length = outline.length(ranks)
     written: Programs = {}
-    for rank in range(ranks):
-        for turn in range(turns):
-            for stage in outline.stages:
+    for turn in range(turns):
+        for stage in outline.stages:
+            for rank in range(ranks):
+                if stage.on == SERVER and stage.first_pass and not outline.begins_batch(turn, rank, ranks):
+                    continue  # nobody asks the server for it
                 action = _action(outline, stage, rank, turn, length, ranks, turns)
-                written.setdefault((rank, stage.on), []).append(action)
+                sharing = ranks // outline.copies
+                doer = rank // sharing * sharing if stage.on == SERVER else rank
+                written.setdefault((doer, stage.on), []).append(action)
     return written
 
 

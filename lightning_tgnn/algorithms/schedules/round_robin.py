@@ -8,7 +8,9 @@ from typing import ClassVar
 
 from lightning_tgnn.algorithms.schedules.data_parallel import check_ranks
 from lightning_tgnn.algorithms.schedules.turns import Turns
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.outline import SERVER, Outline
 from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 
 
@@ -58,6 +60,18 @@ class RoundRobin(Schedule):
     def draws(self, layout: RankLayout, rank: int, epoch: int) -> Sequence[int]:
         """Return the one set of negatives of a copy."""
         return (epoch * len(layout.copies) + layout.copy_of(rank)[0],)
+
+    def outlined(self, outline: Outline, layout: RankLayout) -> Outline:
+        """Return the outline as it is.
+
+        Raises:
+            InvalidArgumentError: Node state is served, which has the batches of a turn one after the other.
+        """
+        if any(stage.on == SERVER for stage in outline.stages):
+            requirement = "a schedule under which served node state can be simulated"
+            cure = "take EpochsAndCopies or DataParallel, or the store HostMemory or HostShards"
+            raise InvalidArgumentError(refusal("schedule", requirement, "RoundRobin", cure))
+        return outline
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank."""

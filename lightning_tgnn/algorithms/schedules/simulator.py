@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.simulation import Simulation
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import MEETINGS, RESOURCES, After, Outline, Stage
+from lightning_tgnn.types.outline import INCOMING, MEETINGS, RESOURCES, SERVER, After, Outline, Stage
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class _Graph:
         own, meeting = [], []
         links, length = self._costs.links, self._length
         for stage in self._outline.stages:
-            cost = self._costs.of(stage, self._turns, self._ranks)
+            cost = self._costs.of(stage, self._turns, self._ranks) * self._takes_part(stage)
             if stage.travel in MEETINGS:
                 seconds = links.meeting(self._layout, length, stage.travel, cost)
                 seconds[: stage.begins] = 0  # there is none, not even its latency
@@ -135,6 +135,8 @@ class _Graph:
                 cost = np.zeros_like(cost)
             elif stage.travel:
                 cost = links.sending(self._layout, length, stage.travel, cost)
+                if stage.on == INCOMING:
+                    cost = cost + links.asking(self._layout, length)
             own.append(cost.ravel())
         arrivals = np.zeros(len(meeting) * self._turns * self._ranks)
         return np.concatenate([*own, arrivals, *(seconds.ravel() for seconds in meeting)])
@@ -147,7 +149,8 @@ class _Graph:
             if place in self._meetings:
                 found += self._meets(place)
         for resource in RESOURCES:
-            found += self._program([place for place, stage in enumerate(self._outline.stages) if stage.on == resource])
+            places = [place for place, stage in enumerate(self._outline.stages) if stage.on == resource]
+            found += self._served(places) if resource == SERVER else self._program(places)
         sources, targets, lags = zip(*found, strict=True)
         return np.concatenate(sources), np.concatenate(targets), np.concatenate(lags)
 
@@ -188,6 +191,23 @@ class _Graph:
             turn, rank = self._turn[1:], self._rank[1:]
             source = self._numbers(places[-1], turn - 1, rank).ravel()
             found.append((source, self._entries(places[0], turn, rank).ravel(), np.zeros(source.size)))
+        return found
+
+    def _takes_part(self, stage: Stage) -> np.ndarray:
+        """Return whether each turn of each rank has a stage, bool [turns, ranks]."""
+        if not stage.first_pass:
+            return np.ones_like(self._turn, dtype=bool)
+        return self._outline.begins_batch(self._turn, self._rank, self._ranks)
+
+    def _served(self, places: list[int]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Return the order of the stages of each server: turn by turn, and in it stage by stage."""
+        found, sharing = [], self._ranks // self._outline.copies
+        for first in range(0, self._ranks if places else 0, sharing):
+            own = slice(first, first + sharing)
+            asked = np.stack([self._takes_part(self._outline.stages[place])[:, own] for place in places], axis=1)
+            numbers = np.stack([self._numbers(place, self._turn, self._rank)[:, own] for place in places], axis=1)
+            order = numbers[asked]
+            found.append((order[:-1], order[1:], np.zeros(max(len(order) - 1, 0))))
         return found
 
     def simulation(self, begin: np.ndarray, end: np.ndarray, held_up: np.ndarray) -> Simulation:

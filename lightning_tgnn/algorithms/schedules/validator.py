@@ -253,8 +253,11 @@ class _History:
     def _of_batch(self, stage: str, batch: int, reader: int) -> Iterator[Action]:
         """Yield what ranks that share the reader's node state do of a batch."""
         for action in self._everywhere(stage, batch):
-            if self._outline.shared or action.rank // self._length == reader // self._length:
+            if self._copy_of(action.rank) == self._copy_of(reader):
                 yield action
+
+    def _copy_of(self, rank: int) -> int:
+        return self._outline.copy_of(rank, self._ranks)
 
     def _everywhere(self, stage: str, batch: int) -> Iterator[Action]:
         turn, place = divmod(batch, self._length)

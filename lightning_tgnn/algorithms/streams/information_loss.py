@@ -9,9 +9,13 @@ stream fall in one batch of ``b`` with probability ``max(0, 1 - d / b)``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+MAX_LOSS = 0.75
+"""The share of updates that may be lost where nobody says another: Wikipedia's usual batch of 600 loses 0.73."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,33 @@ class EventDistances:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.loss(middle) <= max_loss else (low, middle - 1)
         return low
+
+
+def loss_by_degree(nodes: np.ndarray, events: np.ndarray, sizes: Sequence[int]) -> dict[str, dict[int, float]]:
+    """Return the share of the updates that batches lose, by decades of the degree of the nodes.
+
+    Nodes of many events lose most (DistTGL, figure 8).
+
+    Args:
+        nodes: As of `event_distances`.
+        events: As of `event_distances`.
+        sizes: Of batches, in events.
+
+    Returns:
+        Of nodes with 1 to 9 events, 10 to 99 and so on, as far as there are any: the loss of each size.
+
+    >>> loss_by_degree(np.array([0, 0, 1]), np.array([0, 1, 0]), [1, 4])
+    {'1-9': {1: 0.0, 4: 0.25}}
+    """
+    degree = np.bincount(nodes)
+    found, low = {}, 1
+    while low <= degree.max(initial=0):
+        chosen = (degree >= low) & (degree < 10 * low)
+        if chosen.any():
+            distances = event_distances(nodes, events, chosen)
+            found[f"{low:,}-{10 * low - 1:,}"] = {size: distances.loss(size) for size in sizes}
+        low *= 10
+    return found
 
 
 def event_distances(nodes: np.ndarray, events: np.ndarray, chosen: np.ndarray | None = None) -> EventDistances:

@@ -116,7 +116,7 @@ class RunOptions:
         """
         return Processes.of(self.devices, self.num_nodes)
 
-    def trainer(self, strategy: PlanRunner, meter: Meter, limits: Limits) -> pl.Trainer:
+    def trainer(self, strategy: PlanRunner, meter: pl.Callback, limits: Limits) -> pl.Trainer:
         """Return a Trainer that does nothing that takes time besides what it is limited to."""
         processes = self.processes
         return pl.Trainer(

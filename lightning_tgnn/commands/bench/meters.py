@@ -138,12 +138,12 @@ class Meter(pl.Callback, ABC):
         if self._warmup < self._step <= self._last:
             self._count(batch)
         if self._step == self._warmup:
-            _finish(strategy.root_device)
+            finish(strategy.root_device)
             strategy.barrier()
             self._start(strategy)
             self._begin = perf_counter()
         elif self._step == self._last:
-            _finish(strategy.root_device)
+            finish(strategy.root_device)
             self._measurement = self._measured(strategy, perf_counter() - self._begin)
 
     def _count(self, batch: object) -> None:
@@ -177,9 +177,9 @@ class StepMeter(Meter):
         strategy.exchange.traffic.take()
 
     def _measured(self, strategy: PlanRunner, seconds: float) -> Measurement:
-        (events,) = _reduced(strategy, [self._events], "sum")
-        (slowest,) = _reduced(strategy, [seconds], "max")
-        flows = _summed_flows(strategy, strategy.exchange.traffic.take())
+        (events,) = reduced(strategy, [self._events], "sum")
+        (slowest,) = reduced(strategy, [seconds], "max")
+        flows = summed_flows(strategy, strategy.exchange.traffic.take())
         return Measurement(int(events), slowest, flows)
 
 
@@ -190,29 +190,29 @@ class EpochMeter(Meter):
         state = strategy.replica_state
         rows = [] if state is None or state.replicas is None else state.replicas.take_rows().values()
         counts = [sum(count.sent for count in rows), sum(count.possible for count in rows)]
-        (slowest,) = _reduced(strategy, [seconds], "max")
-        sent, possible = _reduced(strategy, counts, "sum")
-        flows = _summed_flows(strategy, strategy.exchange.traffic.take())
+        (slowest,) = reduced(strategy, [seconds], "max")
+        sent, possible = reduced(strategy, counts, "sum")
+        flows = summed_flows(strategy, strategy.exchange.traffic.take())
         per_epoch = slowest / (self._last - self._warmup)
         return EpochMeasurement(per_epoch, self._last, flows, int(sent), int(possible))
 
 
-def _finish(device: torch.device) -> None:
+def finish(device: torch.device) -> None:
     """Wait until the device has done what it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _reduced(strategy: PlanRunner, values: Sequence[float], operation: str) -> list[float]:
+def reduced(strategy: PlanRunner, values: Sequence[float], operation: str) -> list[float]:
     """Return the sum or the maximum of each value over the ranks."""
     figures = torch.tensor(values, dtype=torch.float64, device=strategy.root_device)
     return strategy.reduce(figures, reduce_op=operation).tolist()
 
 
-def _summed_flows(strategy: PlanRunner, flows: Mapping[str, Flow]) -> dict[str, Flow]:
+def summed_flows(strategy: PlanRunner, flows: Mapping[str, Flow]) -> dict[str, Flow]:
     """Return the exchanges of all ranks, added up by operation."""
     names = sorted(flows)  # the same on all ranks, which exchange in the same order
-    values = _reduced(strategy, [value for name in names for value in _counts(flows[name])], "sum")
+    values = reduced(strategy, [value for name in names for value in _counts(flows[name])], "sum")
     width = len(_SUMMED)
     return {name: _flow(*values[place * width :][:width]) for place, name in enumerate(names)}
 

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as PrintedTable
 
-from lightning_tgnn.algorithms.streams.information_loss import event_distances
+from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, event_distances, loss_by_degree
 from lightning_tgnn.algorithms.streams.stream_statistics import (
     Table,
     burstiness,
@@ -55,7 +55,7 @@ class InspectOptions:
     """
 
     output: str = "runs/inspect"
-    max_loss: float = 0.75
+    max_loss: float = MAX_LOSS
 
     def __post_init__(self) -> None:
         check_fraction("max_loss", self.max_loss, cure="0.75 is the default, a lower share is stricter")
@@ -114,6 +114,7 @@ def _batches(src: np.ndarray, dst: np.ndarray, max_loss: float) -> dict[str, Any
         "largest": of_all.largest_batch(max_loss, len(src)),
         "loss": {size: of_all.loss(size) for size in _BATCH_SIZES},
         "loss_of_busiest_tenth": {size: of_busy.loss(size) for size in _BATCH_SIZES},
+        "loss_by_degree": loss_by_degree(nodes, events, _BATCH_SIZES),
     }
 
 
@@ -152,6 +153,8 @@ def _print_batches(console: Console, batches: dict[str, Any]) -> None:
     table = PrintedTable("batch size", *(f"{size:,}" for size in batches["loss"]))
     table.add_row("updates lost", *(f"{loss:.0%}" for loss in batches["loss"].values()))
     table.add_row("busiest tenth", *(f"{loss:.0%}" for loss in batches["loss_of_busiest_tenth"].values()))
+    for degree, losses in batches["loss_by_degree"].items():
+        table.add_row(f"nodes of {degree} events", *(f"{loss:.0%}" for loss in losses.values()))
     print_table(table, console)
     console.print(f"largest batch that loses at most {batches['max_loss']:.0%}: {batches['largest']:,} events")
 

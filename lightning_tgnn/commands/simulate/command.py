@@ -43,14 +43,16 @@ a rank sends in it (each is 0 where it is left out):
 Measured seconds are those of a run with the callback SystemMonitor, which every recipe has: give its folder, with
 TensorBoard's files or a CSVLogger's metrics.csv. What training has waited for its batches is taken for a part of other
 there, and what it has waited for other ranks is left out. ExchangeMonitor logs the bytes that travel; give them by
---bytes.
+--bytes. costs.yaml of `lightning-tgnn plan` has what each strategy takes.
 
 Options of a strategy follow its name after colons, with values as in YAML:
   sven      staleness=1, micro_batches=1, ahead=0 (share of rows that are asked for ahead)
   depcomm, depcache   staleness=0
   pipetgl   groups=1, targets_first=true, pass_on=true, sampling=background (ahead, at_once), gather_ahead=true,
             sends=gradients (weights, weights_and_moments), targets=0.5 (share of rows that the batch before
-            changes), repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1 of M ranks)
+            changes), repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1 of M ranks),
+            store=host (sharded)
+  disttgl   minibatch=1, epoch=1, memory (as many copies as there are ranks for), fetch_ahead=true
 staleness=smallest takes the smallest at which nothing stalls (MSPipe's rule).
 """
 
@@ -62,7 +64,7 @@ class SimulateOptions:
     """What to simulate.
 
     Args:
-        strategy: Names, separated by commas: sven, depcomm, depcache, pipetgl; options follow after colons.
+        strategy: Names, separated by commas: sven, depcomm, depcache, pipetgl, disttgl; options follow after colons.
         stages: Seconds of stages: a YAML or JSON file, the same in braces, or the folder of a run.
         ranks: Numbers of ranks, separated by commas.
         hosts: Hosts they are on, as many on each.
@@ -144,7 +146,7 @@ def simulate(arguments: Sequence[str]) -> None:
             forecasts.append(Forecast.of(plan.written, found, options.hosts, size))
     print_forecasts(forecasts, console)
     lines = [f"{options.turns} turns of {size} events per rank; the second half is taken to be steady"]
-    if missing := costs.missing([plan.outline(max(options.counts)) for plan in plans]):
+    if missing := sorted({name for plan in plans for name in _missing(costs, plan, options)}, key=_seconds_first):
         lines.append(f"not given and taken to be 0: {', '.join(missing)}")
     last = _simulated(plans[-1], costs, max(options.counts), options)
     lines += _painted(last, f"{plans[-1].written}, {last.ranks} ranks", options)
@@ -156,10 +158,19 @@ def simulate(arguments: Sequence[str]) -> None:
         console.print(line, soft_wrap=True, highlight=False)
 
 
+def _missing(costs: GivenCosts, plan: SimulatedPlan, options: SimulateOptions) -> list[str]:
+    return costs.of_strategy(plan.name).missing([plan.outline(max(options.counts))])
+
+
+def _seconds_first(name: str) -> tuple[bool, str]:
+    return name.startswith("bytes of "), name
+
+
 def _simulated(plan: SimulatedPlan, costs: GivenCosts, ranks: int, options: SimulateOptions) -> Simulation:
     layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
+    plan.check_hosts(ranks, options.hosts)
     outline = plan.outline(ranks)
-    taken = costs.of(plan, outline, ranks, options.links)
+    taken = costs.of_strategy(plan.name).of(plan, outline, ranks, options.links)
     if plan.finds_staleness:
         largest = plan.largest_staleness(ranks)
         found = smallest_staleness(lambda late: plan.outline(ranks, late), layout, taken, largest=largest)

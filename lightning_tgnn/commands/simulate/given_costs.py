@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,20 @@ from lightning_tgnn.checks import (
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_seconds
 from lightning_tgnn.commands.report.run_log import find_run, read_run
-from lightning_tgnn.commands.simulate.plans import SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
 
 _PARTS = ("seconds", "bytes", "batch_size")
 _FORM = "write {seconds: {fetch: 0.002, embed: 0.02, ...}, bytes: {rows: 500000, ...}, batch_size: 600}"
-_PLANS = ("depcache", "depcomm", "sven:ahead=0.5", "pipetgl", "pipetgl:sends=weights")
+_PLANS = (
+    "depcache",
+    "depcomm",
+    "sven:ahead=0.5",
+    "pipetgl",
+    "pipetgl:sends=weights",
+    "pipetgl:store=sharded",
+    "disttgl",
+)
 _ADAM = 3  # weights, and two moments of each
 
 
@@ -41,11 +49,24 @@ class GivenCosts:
         seconds: Of stages.
         sent: Bytes by what travels.
         batch_size: Events per rank and turn; None where it is not said.
+        strategies: By name, where each takes something else.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     sent: dict[str, float] = field(default_factory=dict)
     batch_size: int | None = None
+    strategies: Mapping[str, GivenCosts] = field(default_factory=dict)
+
+    def of_strategy(self, name: str) -> GivenCosts:
+        """Return what a strategy takes.
+
+        Raises:
+            InvalidArgumentError: Others have what they take, and it has not.
+        """
+        if not self.strategies:
+            return self
+        check_choice("strategy", name, self.strategies)
+        return self.strategies[name]
 
     def of(self, plan: SimulatedPlan, outline: Outline, ranks: int, links: Links) -> Costs:
         """Return what the stages of a plan take on so many ranks.
@@ -90,11 +111,12 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
         InvalidArgumentError: It is none of these, or holds what no stage takes.
         DataError: The folder is not that of a run.
     """
-    costs = _of_run(Path(stages)) if _is_folder(stages) else _of_mapping("stages", _mapping("stages", stages))
+    costs = _of_run(Path(stages)) if _is_folder(stages) else _of_file(_mapping("stages", stages))
     if sent is None:
         return costs
     more = _numbers("bytes", _mapping("bytes", sent), _names(travelling=True))
-    return GivenCosts(costs.seconds, {**costs.sent, **more}, costs.batch_size)
+    each = {name: replace(own, sent={**own.sent, **more}) for name, own in costs.strategies.items()}
+    return replace(costs, sent={**costs.sent, **more}, strategies=each)
 
 
 def _is_folder(written: str) -> bool:
@@ -117,6 +139,22 @@ def _mapping(argument: str, written: str) -> Mapping[str, Any]:
     if not isinstance(held, dict):
         raise InvalidArgumentError(refusal(argument, "names with values", type(held).__name__, _FORM))
     return held
+
+
+def _of_file(held: Mapping[str, Any]) -> GivenCosts:
+    """Return costs that hold for all strategies, or those of each, as ``lightning-tgnn plan`` writes them."""
+    if "strategies" not in held:
+        return _of_mapping("stages", held)
+    each = held["strategies"]
+    named = isinstance(each, dict) and each and all(isinstance(own, dict) for own in each.values())
+    if not named or len(held) > 1:
+        cure = "give {strategies: {sven: {seconds: {...}}, ...}}, as `lightning-tgnn plan` writes it to costs.yaml"
+        requirement = "strategies with their seconds, and nothing else"
+        raise InvalidArgumentError(refusal("stages", requirement, str(held)[:60], cure))
+    for name in each:
+        check_choice("a strategy of stages", name, OPTIONS)
+    found = {name: _of_mapping(f"stages of {name}", own) for name, own in each.items()}
+    return GivenCosts(batch_size=next(iter(found.values())).batch_size, strategies=found)
 
 
 def _of_mapping(argument: str, held: Mapping[str, Any]) -> GivenCosts:

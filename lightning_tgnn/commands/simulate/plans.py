@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.algorithms.schedules.outlines import (
     data_parallel,
     in_order,
@@ -19,12 +20,15 @@ from lightning_tgnn.commands.shared.options import name_and_options
 from lightning_tgnn.types.outline import Outline, Stage
 
 SMALLEST = "smallest"
-_PIPETGL = tuple(field.name for field in fields(PipeTGLOutline))
+_PIPELINES: dict[str, type[PipeTGLOutline] | type[DistTGLOutline]] = {
+    "disttgl": DistTGLOutline,
+    "pipetgl": PipeTGLOutline,
+}
 OPTIONS: dict[str, tuple[str, ...]] = {
     "depcache": ("staleness",),
     "depcomm": ("staleness",),
-    "pipetgl": _PIPETGL,
     "sven": ("staleness", "micro_batches", "ahead"),
+    **{name: tuple(field.name for field in fields(kind)) for name, kind in _PIPELINES.items()},
 }
 _STALENESS = {"depcache": 0, "depcomm": 0, "sven": 1}
 
@@ -58,7 +62,12 @@ class SimulatedPlan:
         for option in options:
             check_choice(f"option of {name}", option, OPTIONS[name])
         plan = cls(written, name, options)
-        plan._pipeline() if name == "pipetgl" else plan.outline(1)
+        if name == "pipetgl":
+            plan._pipeline()
+        elif name == "disttgl":
+            plan.copies(0)
+        else:
+            plan.outline(1)
         return plan
 
     @property
@@ -76,6 +85,8 @@ class SimulatedPlan:
         Raises:
             InvalidArgumentError: The ranks do not fit.
         """
+        if self.name == "disttgl":
+            return self.copies(ranks).of(ranks)
         if self.name == "pipetgl":
             pipeline = self._pipeline()
             return (pipeline if staleness is None else replace(pipeline, staleness=staleness)).of(ranks)
@@ -94,16 +105,40 @@ class SimulatedPlan:
         """Return the last staleness that there is."""
         return self.outline(ranks).length(ranks) - 1 if self.name == "pipetgl" else 1
 
+    def check_hosts(self, ranks: int, hosts: int) -> None:
+        """Refuse copies of node memory over several hosts, whose ranks one process could not serve.
+
+        Raises:
+            InvalidArgumentError: There are such.
+        """
+        copies = self.outline(ranks).copies if self.name == "disttgl" else hosts
+        if copies % hosts:
+            requirement = f"a multiple of the {hosts} hosts: a copy of node memory lies on one"
+            raise InvalidArgumentError(refusal("memory", requirement, copies, "take as many, or fewer hosts"))
+
+    def copies(self, ranks: int) -> DistTGLOutline:
+        """Return i, j and k of so many ranks: where no k is given, as many copies as there are ranks for."""
+        options = {"memory": None, **self.options}
+        _check_flags("disttgl", options, ("fetch_ahead",))
+        if options["memory"] is None:
+            own = DistTGLOutline(**{**options, "memory": 1})
+            options["memory"] = max(ranks // (own.minibatch * own.epoch), 1)
+        return DistTGLOutline(**options)
+
     def _pipeline(self) -> PipeTGLOutline:
         given = {name: value for name, value in self.options.items() if value != SMALLEST or name != "staleness"}
         pipeline = PipeTGLOutline(**given)
-        for name in ("targets_first", "pass_on", "gather_ahead"):
-            value = getattr(pipeline, name)
-            if not isinstance(value, bool):
-                raise InvalidArgumentError(refusal(f"{name} of pipetgl", "true or false", value, "give one of them"))
+        _check_flags("pipetgl", given, ("targets_first", "pass_on", "gather_ahead"))
         if self.finds_staleness:
             replace(pipeline, staleness=0)  # refused where weights travel
         return pipeline
+
+
+def _check_flags(strategy: str, options: Mapping[str, object], names: Sequence[str]) -> None:
+    for name in names:
+        value = options.get(name, True)
+        if not isinstance(value, bool):
+            raise InvalidArgumentError(refusal(f"{name} of {strategy}", "true or false", value, "give one of them"))
 
 
 _ORDERS: dict[str, Callable[..., tuple[Stage, ...]]] = {

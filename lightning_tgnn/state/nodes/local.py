@@ -111,6 +111,11 @@ class LocalStateStore:
         return {field.name: getattr(self.rows, field.name) for field in fields(self.rows)}
 
 
+def state_bytes(spec: StateSpec) -> int:
+    """Return the bytes of the tables of all rows."""
+    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in table_shapes(spec).values())
+
+
 def table_shapes(spec: StateSpec) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Return shape and type of the tables of all rows, by name."""
     size, slots = spec.num_nodes, spec.mailbox_size

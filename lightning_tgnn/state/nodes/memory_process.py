@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from multiprocessing.connection import Connection, wait
 from time import perf_counter
 from typing import Any
@@ -14,31 +14,12 @@ from torch import Tensor
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.comm import mapped, views
 from lightning_tgnn.state.nodes.local import LocalStateStore, table_shapes
-from lightning_tgnn.types import StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import ServedCounts, StateRows, StateSpec, StateUpdate
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 READ, WRITE, SETTLE, MEET, MAP, RESET = "read", "write", "settle", "meet", "map", "reset"
 ROWS, WRITTEN, MET = "rows", "written", "met"
 TABLES, UPDATE = "tables", "update"
-
-
-@dataclass(frozen=True)
-class ServedCounts:
-    """What a memory process has done so far.
-
-    Attributes:
-        rows_read: Rows handed out.
-        rows_written: Memories and mails taken in.
-        waves: Times that it has woken up to serve.
-        queued: Requests of reads and writes that it has found then, over all waves.
-        busy: Seconds of work.
-    """
-
-    rows_read: float = 0.0
-    rows_written: float = 0.0
-    waves: float = 0.0
-    queued: float = 0.0
-    busy: float = 0.0
 
 
 _COUNTS = [field.name for field in fields(ServedCounts)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_tgnn.comm import Service, SharedBuffer, Traffic, shared_tensors
 from lightning_tgnn.state.nodes import memory_process as process
 from lightning_tgnn.state.nodes.local import LocalStateStore
-from lightning_tgnn.types import CommitHandle, FetchHandle, StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import CommitHandle, FetchHandle, ServedCounts, StateRows, StateSpec, StateUpdate
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -88,9 +88,9 @@ class ServedStateStore:
         self._count_wait(f"served {kind}", waited=now - begin, in_flight=now - since)
 
     @property
-    def served(self) -> process.ServedCounts:
+    def served(self) -> ServedCounts:
         """What the process has done so far, for all ranks."""
-        return process.ServedCounts(*self._counts.tolist())
+        return ServedCounts(*self._counts.tolist())
 
     def fetch(self, nodes: Tensor) -> FetchHandle:
         """Start to read the rows of the distinct ``nodes``, once the lane before has written; none need no wait."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.outlines import in_order, pipelined, updated_by_owners
-from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline, whole_turns
+from lightning_tgnn.algorithms.schedules.pipetgl import HOST, SHARDED, PipeTGLOutline, whole_turns
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.state import ShardedStateStore
 from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards
@@ -44,7 +44,9 @@ class InOrder(OrderPart):
 
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
         """Return the stages of a turn."""
-        return whole_turns() if isinstance(store, HostMemory | HostShards) else in_order(**store.travels)
+        if isinstance(store, HostMemory | HostShards):
+            return whole_turns(SHARDED if isinstance(store, HostShards) else HOST)
+        return in_order(**store.travels)
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,10 @@ class TargetsFirst(OrderPart):
         return TargetsFirstOrder(task.state_store)
 
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
-        """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream.
-
-        Rows of `HostShards` are taken to be at hand when they are read: they are asked for a turn ahead.
-        """
+        """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream."""
         assert isinstance(store, HostMemory | HostShards)
-        return PipeTGLOutline(pass_on=store.pass_on).stages()
+        where = SHARDED if isinstance(store, HostShards) else HOST
+        return PipeTGLOutline(pass_on=store.pass_on, store=where).stages()
 
 
 @dataclass(frozen=True)

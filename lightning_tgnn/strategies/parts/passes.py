@@ -7,8 +7,20 @@ from typing import ClassVar, TypeVar
 
 import torch
 
+from lightning_tgnn.algorithms.schedules.disttgl import read_once
 from lightning_tgnn.state import ServedStateStore
-from lightning_tgnn.types import EventBatch, KeptRows, NodeStateTask, OrderPart, Run, StateStore, StateUpdate
+from lightning_tgnn.strategies.parts.stores import Served
+from lightning_tgnn.types import (
+    EventBatch,
+    KeptRows,
+    NodeStateTask,
+    OrderPart,
+    Run,
+    StateStore,
+    StateUpdate,
+    StorePart,
+)
+from lightning_tgnn.types.outline import Stage
 
 _Answer = TypeVar("_Answer")
 
@@ -30,6 +42,14 @@ class ReadOnce(OrderPart):
         """Return the order over the task's store."""
         assert task is not None
         return ReadOnceOrder(task.state_store, run.kept_rows, fetch_ahead=self.fetch_ahead)
+
+    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+        """Return the stages of a turn over served node state.
+
+        Raises:
+            InvalidArgumentError: It lies elsewhere.
+        """
+        return read_once(fetch_ahead=self.fetch_ahead) if isinstance(store, Served) else super().stages(store)
 
 
 class ReadOnceOrder:

@@ -19,6 +19,7 @@ from lightning_tgnn.state import (
     ShardedStateStore,
 )
 from lightning_tgnn.state.nodes.pipelined import pipelined_shapes
+from lightning_tgnn.strategies.parts.memory_budget import check_copies_fit
 from lightning_tgnn.strategies.parts.node_state import NodeState
 from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import NodeStateTask, Run, StorePart, StreamData, datamodule_of
@@ -115,7 +116,12 @@ class HostMemory(StorePart):
         return NodeState(self)
 
     def store(self, run: Run, task: NodeStateTask) -> PipelinedStateStore:
-        """Return the store of this rank."""
+        """Return the store of this rank.
+
+        Raises:
+            InvalidArgumentError: A machine has no memory for its copies.
+        """
+        check_copies_fit(run, task.state_spec)
         ranks = run.layout.group_of(STATE, run.rank)
         tables = shared_tensors(pipelined_shapes(task.state_spec), ranks, run.rank, run.group_of(STATE))
         return PipelinedStateStore(task.state_spec, run.messages(STATE), tables, run.device, passes_on=self.pass_on)
@@ -139,7 +145,12 @@ class Served(StorePart):
         return NodeState(self)
 
     def store(self, run: Run, task: NodeStateTask) -> ServedStateStore:
-        """Return the store of this rank."""
+        """Return the store of this rank.
+
+        Raises:
+            InvalidArgumentError: A machine has no memory for its copies.
+        """
+        check_copies_fit(run, task.state_spec)
         ranks, group = run.layout.group_of(STATE, run.rank), run.group_of(STATE)
         lanes = run.schedule.lanes(run.layout)
         return ServedStateStore(

@@ -2,6 +2,7 @@
 
 from itertools import product
 
+from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.algorithms.schedules.outlines import (
     data_parallel,
     in_order,
@@ -22,11 +23,12 @@ DATA_PARALLEL = [
     *(sharing("sven", pipelined(n, ahead=ahead), delay) for n in (1, 3) for ahead in (0.0, 0.4) for delay in (0, 1)),
     *(sharing("sharded, in order", in_order(rows="all_to_all", updates="all_to_all"), delay) for delay in (0, 1)),
 ]
+SERVED = [DistTGLOutline(i, j, k, ahead) for i, j, k in product((1, 2), (1, 3), (1, 2)) for ahead in (True, False)]
 FLAGS = ("targets_first", "pass_on", "gather_ahead")
 PIPELINES = [
-    PipeTGLOutline(sends=sends, groups=groups, sampling=sampling, **dict(zip(FLAGS, values, strict=True)))
+    PipeTGLOutline(sends=sends, groups=groups, sampling=sampling, store=store, **dict(zip(FLAGS, values, strict=True)))
     for sends in ("gradients", "weights")
-    for groups in (1, 2)
+    for groups, store in ((1, "host"), (2, "host"), (1, "sharded"))
     for sampling in ("background", "ahead", "at_once")
     for values in product((False, True), repeat=len(FLAGS))
 ]

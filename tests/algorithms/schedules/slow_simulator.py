@@ -4,7 +4,7 @@ from graphlib import TopologicalSorter
 from itertools import pairwise
 
 from lightning_tgnn.algorithms.schedules.programs import programs
-from lightning_tgnn.types.outline import MEETINGS
+from lightning_tgnn.types.outline import INCOMING, MEETINGS
 
 
 def slowly(outline, layout, turns, *, seconds, transfer, latency):
@@ -25,7 +25,8 @@ def slowly(outline, layout, turns, *, seconds, transfer, latency):
         for before, after in pairwise(row):
             waits[key_of(after)].append((key_of(before), 0.0))
         for action in row:
-            waits[key_of(action)] += [((stage, action.rank, turn), 0.0) for stage, turn in action.waits]
+            before = [(stage, action.rank, turn) for stage, turn in action.waits]
+            waits[key_of(action)] += [(earlier, 0.0) for earlier in before if earlier in actions]
             for message in action.receives:
                 sender = next(
                     key_of(a)
@@ -44,7 +45,7 @@ def slowly(outline, layout, turns, *, seconds, transfer, latency):
             sent = [seconds(stage, rank, turn) for _, rank, turn in members]
             lasts = transfer(stage.travel, [rank for _, rank, _ in members], sent) if key[2] >= stage.begins else 0.0
         elif stage.travel:
-            lasts = transfer(stage.travel, key[1], seconds(stage, *key[1:]))
+            lasts = transfer(stage.travel, key[1], seconds(stage, *key[1:]), stage.on == INCOMING)
         else:
             lasts = seconds(stage, *key[1:])
         end[key] = begin[key] + lasts

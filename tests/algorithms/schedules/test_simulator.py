@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
@@ -14,7 +15,7 @@ from lightning_tgnn.algorithms.schedules.staleness import smallest_staleness
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout
 from lightning_tgnn.types.outline import After, Outline, Stage
-from tests.algorithms.schedules.example_outlines import DATA_PARALLEL, PIPELINES
+from tests.algorithms.schedules.example_outlines import DATA_PARALLEL, PIPELINES, SERVED
 from tests.algorithms.schedules.slow_simulator import slowly
 
 AT_ONCE = Links(Link(0, 1e30), Link(0, 1e30))
@@ -41,10 +42,14 @@ def message_seconds(layout, travel, length):
     def between(first, second):
         return WITHIN if layout.hosts[first] == layout.hosts[second] else BETWEEN
 
-    def transfer(travel, ranks, sent):
+    def transfer(travel, ranks, sent, asks=False):
         if isinstance(ranks, int):
             start = ranks // length * length
             others = [rank for rank in range(start, start + length) if rank != ranks]
+            if travel == "owners":
+                there_and_back = 2 * max((between(ranks, other).latency for other in others), default=0.0)
+                each = sum(sent / length / between(ranks, other).bandwidth for other in others)
+                return each + there_and_back * asks
             following = [start + (ranks - start + 1) % length] if others else []
             return sum(sent / between(ranks, other).bandwidth for other in (following if travel == "next" else others))
         count = len(ranks)
@@ -75,8 +80,13 @@ def message_seconds(layout, travel, length):
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_every_moment_is_that_of_a_simulation_action_by_action(data):
-    if data.draw(st.booleans()):
+    kind = data.draw(st.integers(0, 2))
+    if kind == 0:
         outline, ranks = data.draw(st.sampled_from(DATA_PARALLEL)), data.draw(st.integers(1, 5))
+    elif kind == 1:
+        served = data.draw(st.sampled_from(SERVED))
+        ranks = served.minibatch * served.epoch * served.memory
+        outline = served.of(ranks)
     else:
         pipeline = data.draw(st.sampled_from(PIPELINES))
         ranks = pipeline.groups * data.draw(st.integers(1, 3))
@@ -94,13 +104,16 @@ def test_every_moment_is_that_of_a_simulation_action_by_action(data):
     transfer, latency = message_seconds(layout, None, length)
 
     def seconds(stage, rank, turn):
-        return float(costs.of(stage, turns, ranks)[turn, rank])
+        takes_part = not stage.first_pass or outline.begins_batch(turn, rank, ranks)
+        return float(costs.of(stage, turns, ranks)[turn, rank]) * takes_part
 
     begin, end = slowly(outline, layout, turns, seconds=seconds, transfer=transfer, latency=latency)
     for stage in outline.stages:
-        keys = [[(stage.name, rank, turn) for rank in range(ranks)] for turn in range(turns)]
-        assert found.begin(stage.name) == pytest.approx(np.array([[begin[key] for key in row] for row in keys]))
-        assert found.end(stage.name) == pytest.approx(np.array([[end[key] for key in row] for row in keys]))
+        known = [(turn, rank) for turn in range(turns) for rank in range(ranks) if (stage.name, rank, turn) in begin]
+        for moments, slow in ((found.begin(stage.name), begin), (found.end(stage.name), end)):
+            assert [moments[place] for place in known] == pytest.approx(
+                [slow[stage.name, rank, turn] for turn, rank in known]
+            )
     assert found.seconds == pytest.approx(max(end.values()))
     check_sums(found, outline)
 
@@ -170,6 +183,15 @@ def test_reordering_and_direct_transfer_shorten_the_chain():
     assert period[True, False] == pytest.approx(8 * (4 + 2 + 2))
     # The rows that wait for the batch before the last are now the longest chain: 4 + 2 + 2 + 2 + 1 every two batches.
     assert period[True, True] == pytest.approx(8 * 5.5)
+
+
+def test_the_process_that_serves_a_copy_is_what_many_lanes_hang_on():
+    """By hand: of each turn it has the reads of two ranks, 2 each and 4/3 times that for 2 passes, and two writes."""
+    outline, layout = DistTGLOutline(2, 2, 1).of(4), RankLayout.of(4)
+    costs = {"serve": 2.0, "store": 3.0, "backward": 1.0}
+    assert simulate(outline, layout, Costs(costs, links=AT_ONCE), 16).period == pytest.approx(2 * 2 * 4 / 3 + 2 * 3)
+    costs["backward"] = 20.0  # reads and writes of a lane have two turns
+    assert simulate(outline, layout, Costs(costs, links=AT_ONCE), 16).period == pytest.approx(20)
 
 
 def test_thousands_of_ranks_give_one_figure_per_rank_and_turn():

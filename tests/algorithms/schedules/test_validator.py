@@ -6,13 +6,16 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.algorithms.schedules.outlines import pipelined
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.types import Pass, RankLayout
+from lightning_tgnn.types.layout import families_of
 from lightning_tgnn.types.outline import After, Reads
-from tests.algorithms.schedules.example_outlines import DATA_PARALLEL, PIPELINES
+from tests.algorithms.schedules.example_outlines import DATA_PARALLEL, PIPELINES, SERVED
 
 
 @pytest.mark.parametrize("outline", DATA_PARALLEL, ids=lambda outline: outline.name)
@@ -28,6 +31,30 @@ def test_pipelines_have_no_fault_whatever_is_on(length):
         outline = pipeline.of(ranks)
         assert outline.staleness == length - 1
         assert faults(programs(outline, ranks, 3), outline, ranks) == [], pipeline
+
+
+SERVED_RANKS = [(served, served.minibatch * served.epoch * served.memory) for served in SERVED]
+
+
+@pytest.mark.parametrize(("served", "ranks"), SERVED_RANKS, ids=str)
+def test_served_copies_have_no_fault(served, ranks):
+    outline = served.of(ranks)
+    assert faults(programs(outline, ranks, 5), outline, ranks) == []
+
+
+@pytest.mark.parametrize(("served", "ranks"), SERVED_RANKS[::2], ids=str)
+def test_the_process_of_a_copy_has_what_the_schedule_says_in_its_order(served, ranks):
+    """(R0 ... R[i-1]) (W0 ... W[i-1]) of the lane that begins a batch, turn by turn."""
+    layout, over = RankLayout.of(ranks, families=families_of(ranks, served.memory)), Pass(40, 2, epoch=0)
+    written = programs(served.of(ranks), ranks, 4 * served.epoch)
+    turns = [served.schedule.turns(layout, rank, over) for rank in range(ranks)]
+    for sharing in layout.copies:
+        expected = []
+        for number in range(4 * served.epoch):
+            expected += [("serve", rank, number) for rank in sharing if turns[rank][number].reads]
+            expected += [("store", rank, number) for rank in sharing if turns[rank][number].writes]
+        found = [(action.stage, action.rank, action.turn) for action in written[sharing[0], "server"]]
+        assert found == expected
 
 
 def test_gradients_may_be_less_late_than_the_pipeline_is_long():
@@ -61,6 +88,7 @@ IN_TURN = PipeTGLOutline(sends="weights")
 TWO = PipeTGLOutline(groups=2)
 SVEN = next(outline for outline in DATA_PARALLEL if outline.name == "sven" and outline.staleness)
 AHEAD = next(outline for outline in DATA_PARALLEL if any(stage.name == "ahead" for stage in outline.stages))
+COPIES, SHARDS = DistTGLOutline(2, 2, 1), PipeTGLOutline(store="sharded")
 DEPCACHE = DATA_PARALLEL[0]
 
 
@@ -118,6 +146,17 @@ DEPCACHE = DATA_PARALLEL[0]
             with_stage(PIPE.of(3), "targets", after=(After("targets", batches=-1),)),
             3,
             "deadlock: targets of rank",
+        ),
+        (
+            with_stage(COPIES.of(4), "store", on="worker"),
+            4,
+            "state: serve of rank 2 in turn 1 may miss store of rank 0 in turn 0",
+        ),
+        (moved(COPIES.of(4), "serve", "store"), 4, "deadlock: "),
+        (
+            without_wait(SHARDS.of(3), "others rows", "updates"),
+            3,
+            "state: others rows of rank 2 in turn 0 may miss updates",
         ),
         (
             with_stage(PIPE.of(2), "others", after=(After("write", turns=0),)),
@@ -219,12 +258,14 @@ def test_what_cannot_be_an_outline_is_refused():
         with_stage(DEPCACHE, "fetch", after=(After("sampl"),))
     with pytest.raises(InvalidArgumentError, match="stages must be each given once, got 'embed'; rename one"):
         replace(DEPCACHE, stages=(*DEPCACHE.stages, DEPCACHE.stages[DEPCACHE.place("embed")]))
-    with pytest.raises(InvalidArgumentError, match="stage 'embed' must be on compute, on a worker, or on links"):
+    with pytest.raises(InvalidArgumentError, match="stage 'embed' must be on compute, a worker or a server, or on li"):
         with_stage(DEPCACHE, "embed", on="links")
     with pytest.raises(InvalidArgumentError, match="ranks must be a multiple of the 2 pipelines, got 3; let groups"):
         TWO.of(3)
     with pytest.raises(InvalidArgumentError, match="staleness must be at most 1 in a pipeline of 2, got 2; take more"):
         PipeTGLOutline(staleness=2).of(2)
+    with pytest.raises(InvalidArgumentError, match="ranks must be a multiple of 2 copies times 1 lanes, got 3; let ep"):
+        DistTGLOutline(1, 1, 2).of(2).length(3)
     with pytest.raises(InvalidArgumentError, match="staleness must be left out with weights, got 1; leave it out"):
         PipeTGLOutline(staleness=1, sends="weights")
     with pytest.raises(InvalidArgumentError, match="sends must be one of 'gradients', 'weights', 'weights"):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.streams.gap_loops import gap_moments
-from lightning_tgnn.algorithms.streams.information_loss import event_distances
+from lightning_tgnn.algorithms.streams.information_loss import event_distances, loss_by_degree
 from lightning_tgnn.algorithms.streams.stream_statistics import (
     burstiness,
     count_statistics,
@@ -127,6 +127,17 @@ def test_information_loss_and_the_largest_batch(events, chosen, max_loss):
     largest = distances.largest_batch(max_loss, len(events))
     assert largest == 1 or losses[largest - 1] <= max_loss + 1e-9
     assert largest == len(events) or losses[largest] >= max_loss - 1e-9
+
+
+@given(EVENTS)
+def test_information_loss_by_degree_is_that_of_the_nodes(events):
+    events, src, dst, _time = columns(events)
+    ends, sizes = ends_by_node(src, dst), [1, 3, 10]
+    degree = np.bincount(np.concatenate([src, dst]))
+    chosen = {"1-9": (degree > 0) & (degree < 10), "10-99": (degree >= 10) & (degree < 100)}
+    expected = {name: event_distances(*ends, nodes) for name, nodes in chosen.items() if nodes.any()}
+    found = loss_by_degree(*ends, sizes)
+    assert found == {name: {size: one.loss(size) for size in sizes} for name, one in expected.items()}
 
 
 def test_summary_leaves_out_what_is_empty():

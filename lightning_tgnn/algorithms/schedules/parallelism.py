@@ -1,0 +1,105 @@
+"""How many ranks share a batch, how many epochs go at once, how many copies there are (DistTGL, section 3.2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+
+
+class Parallelism(NamedTuple):
+    """The factors of a number of ranks.
+
+    Attributes:
+        minibatch: i, the ranks that share each global batch.
+        epoch: j, the epochs of a batch that are trained at once.
+        memory: k, the copies of node memory.
+    """
+
+    minibatch: int
+    epoch: int
+    memory: int
+
+    def __str__(self) -> str:
+        return f"{self.minibatch} x {self.epoch} x {self.memory}"
+
+
+def sharing_ranks(largest_batch: int, saturation: int) -> int:
+    """Return i before it has to divide anything: how many batches that saturate a device make the largest batch.
+
+    Args:
+        largest_batch: Events of the largest global batch whose loss of information is small enough.
+        saturation: Events from which on a device gains nothing by more of them.
+    """
+    check_int("largest_batch", largest_batch, minimum=1, cure="give the events of the largest global batch")
+    check_int("saturation", saturation, minimum=1, cure="give the events that saturate a device")
+    return max(largest_batch // saturation, 1)
+
+
+def parallelisms(
+    machines: int,
+    devices: int,
+    *,
+    sharing: int,
+    copies: int,
+    minibatch: int | None = None,
+    epoch: int | None = None,
+    memory: int | None = None,
+) -> list[Parallelism]:
+    """Return all factors that a cluster can have, the one that section 3.2.4 takes first.
+
+    The ranks of a copy of node memory are on one machine, so i j divides its devices and k is a multiple of the
+    machines. Of these, i is the largest that loses no more information than is allowed; then k is as large as memory
+    allows, for memory parallelism trains best; j is what is left.
+
+    Args:
+        machines: p.
+        devices: q, of each machine.
+        sharing: The largest i that loses no more information than is allowed.
+        copies: Of node memory that fit a machine.
+        minibatch: i, where it is given, however much it loses.
+        epoch: j, where it is given.
+        memory: k, where it is given.
+
+    Raises:
+        InvalidArgumentError: There are none: what is given does not fit the ranks, or memory does not hold the copies.
+
+    >>> [str(found) for found in parallelisms(4, 8, sharing=2, copies=2)[:2]]
+    ['2 x 2 x 8', '2 x 4 x 4']
+    """
+    for name, value in (("machines", machines), ("devices", devices), ("sharing", sharing)):
+        check_int(name, value, minimum=1, cure="give how many there are")
+    given = {"minibatch": minibatch, "epoch": epoch, "memory": memory}
+    fitting = [
+        found
+        for found in _factors(machines, devices)
+        if all(value in (None, own) for value, own in zip(given.values(), found, strict=True))
+    ]
+    if not fitting:
+        shown = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+        requirement = (
+            f"factors of {machines} machines times {devices} devices, minibatch times epoch of the devices of a machine"
+        )
+        cure = "leave one of them out, or let minibatch x epoch x memory be the ranks, memory a multiple of machines"
+        raise InvalidArgumentError(refusal("minibatch, epoch, memory", requirement, shown, cure))
+    held = [found for found in fitting if found.memory <= copies * machines]
+    if not held:
+        fewest = min(found.memory for found in fitting) // machines
+        requirement = f"so many that a machine holds them: {copies} copies of node memory fit"
+        cure = "take strategy='sven', which cuts node memory over the machines, a smaller memory_dim, or more memory"
+        raise InvalidArgumentError(refusal("memory", requirement, f"{fewest} copies on each machine", cure))
+    small = [found for found in held if found.minibatch <= sharing]
+    least = min(found.minibatch for found in held)
+    allowed = small or [found for found in held if found.minibatch == least]
+    return sorted(allowed, key=lambda found: (-found.minibatch, -found.memory))
+
+
+def _factors(machines: int, devices: int) -> Iterator[Parallelism]:
+    for minibatch in _divisors(devices):
+        for epoch in _divisors(devices // minibatch):
+            yield Parallelism(minibatch, epoch, machines * devices // minibatch // epoch)
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]

@@ -1,0 +1,225 @@
+"""Ranks plans by what the simulator says of their speed, and by what they take of memory, links and accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
+from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS, Outline
+
+_TURNS = 24
+_SLOWEST = 64.0  # times as slow as alone
+_HALVINGS = 20
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a plan is to run.
+
+    Attributes:
+        machines: How many.
+        devices: Ranks on each.
+        links: Between them.
+        memory: Bytes of node state that a machine has room for.
+    """
+
+    machines: int
+    devices: int
+    links: Links
+    memory: float
+
+    @property
+    def ranks(self) -> int:
+        """All ranks."""
+        return self.machines * self.devices
+
+    @property
+    def layout(self) -> RankLayout:
+        """The ranks, machine by machine."""
+        return RankLayout.of(self.ranks, per_host=self.devices)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What is trained on.
+
+    Attributes:
+        loss: Returns the share of the updates of node memory that global batches of so many events lose.
+        max_loss: The share that may be lost.
+        state_bytes: Of one copy of node state.
+    """
+
+    loss: Callable[[int], float]
+    max_loss: float
+    state_bytes: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that may be taken.
+
+    Attributes:
+        strategy: Its name.
+        options: Arguments of the strategy that differ from its defaults.
+        outline: Of its turns.
+        costs: What its stages take with this batch size.
+        batch_size: Events per rank and turn.
+        global_batch: Events that see the same node state.
+        batches_at_once: Batches that are trained at weights that lack each other's updates.
+        copies: Of node state on each machine; a part of one where the machines share it.
+    """
+
+    strategy: str
+    options: Mapping[str, Any]
+    outline: Outline
+    costs: Costs
+    batch_size: int
+    global_batch: int
+    batches_at_once: int
+    copies: float
+
+    @property
+    def written(self) -> str:
+        """As `lightning-tgnn simulate` and `bench` write it."""
+        return ":".join([self.strategy, *(f"{name}={str(value).lower()}" for name, value in self.options.items())])
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What is known of a plan without running it.
+
+    Attributes:
+        candidate: The plan.
+        events_per_second: Of all ranks.
+        seconds_per_turn: In steady state.
+        waits_for: What its ranks wait for, with the share of the time, the longest first.
+        state_bytes: Of node state on each machine.
+        sent_per_event: Bytes that its ranks send to others for each event.
+        loss: Share of the updates of node memory that are lost.
+        objection: Why it cannot be recommended; empty where it can.
+    """
+
+    candidate: Candidate
+    events_per_second: float
+    seconds_per_turn: float
+    waits_for: Mapping[str, float]
+    state_bytes: float
+    sent_per_event: float
+    loss: float
+    objection: str
+
+    @property
+    def staleness(self) -> int:
+        """Updates that the weights of a batch lack, and epochs for which it has the same node state."""
+        return self.candidate.outline.staleness + self.candidate.outline.lanes - 1
+
+    @property
+    def accuracy_cost(self) -> tuple[int, float, int]:
+        """What it costs in accuracy: staleness first, for what is lost is less than may be lost; then information."""
+        return self.staleness, round(self.loss, 2), self.candidate.batches_at_once
+
+
+def assess(candidate: Candidate, cluster: Cluster, stream: Stream) -> Assessment:
+    """Return what is known of a plan without running it."""
+    layout, outline = cluster.layout, candidate.outline
+    found = simulate(outline, layout, candidate.costs, _TURNS)
+    elapsed = found.period * (found.turns - found.steady)
+    waiting = {name: float(seconds.mean()) / elapsed for name, seconds in found.waiting(found.steady).items()}
+    needed, loss = candidate.copies * stream.state_bytes, stream.loss(candidate.global_batch)
+    objection = ""
+    if needed > cluster.memory:
+        objection = f"node state does not fit: {needed / 1e9:.2f} GB on a machine with {cluster.memory / 1e9:.2f} GB"
+    elif loss > stream.max_loss:
+        batch = f"global batches of {candidate.global_batch:,} events"
+        objection = f"{batch} lose {loss:.0%} of the updates of node memory, more than {stream.max_loss:.0%}"
+    return Assessment(
+        candidate=candidate,
+        events_per_second=found.events_per_second(candidate.batch_size),
+        seconds_per_turn=found.period,
+        waits_for=waiting,
+        state_bytes=needed,
+        sent_per_event=_sent(outline, candidate.costs, cluster.ranks) / candidate.batch_size,
+        loss=loss,
+        objection=objection,
+    )
+
+
+def rank(
+    candidates: Sequence[Candidate], cluster: Cluster, stream: Stream, *, tolerance: float = 0.05
+) -> list[Assessment]:
+    """Return all plans, the recommended one first and those with an objection last.
+
+    It is the one that costs least in accuracy among those that are nearly as fast as the fastest. The others follow by
+    speed.
+
+    Args:
+        candidates: The plans.
+        cluster: Where they are to run.
+        stream: What is trained on.
+        tolerance: By what share a plan may be slower than the fastest, and still be nearly as fast.
+
+    Raises:
+        InvalidArgumentError: There is an objection to all of them.
+    """
+    check_fraction("tolerance", tolerance, cure="0.05 is usual")
+    found = sorted((assess(each, cluster, stream) for each in candidates), key=lambda one: -one.events_per_second)
+    free = [one for one in found if not one.objection]
+    if not free:
+        requirement = "plans of which one can be recommended"
+        received = "; ".join(f"{one.candidate.written}: {one.objection}" for one in found[:3])
+        cure = "give more --memory or machines, a larger --max_loss, a smaller --batch_size or a smaller model"
+        raise InvalidArgumentError(refusal("candidates", requirement, received or "none", cure))
+    fast = [one for one in free if one.events_per_second >= (1 - tolerance) * free[0].events_per_second]
+    first = min(fast, key=lambda one: one.accuracy_cost)
+    others = [one for one in free if one is not first]
+    return [first, *others, *(one for one in found if one.objection)]
+
+
+def calibrated(outline: Outline, layout: RankLayout, costs: Costs, seconds_per_turn: float) -> Costs:
+    """Return costs with which the simulator says what was measured: all that is computed takes so much longer.
+
+    Processes that run beside each other share caches, memory and cores, and what travels needs cores as well.
+
+    Args:
+        outline: Of what was measured.
+        layout: Its ranks.
+        costs: What stages have taken.
+        seconds_per_turn: What a turn has taken.
+    """
+
+    def slower(times: float) -> Costs:
+        return replace(costs, seconds={name: times * np.asarray(each) for name, each in costs.seconds.items()})
+
+    def period(times: float) -> float:
+        return simulate(outline, layout, slower(times), _TURNS).period
+
+    low, high = 1.0, _SLOWEST
+    if period(low) >= seconds_per_turn:
+        return costs
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if period(middle) < seconds_per_turn else (low, middle)
+    return slower(low)
+
+
+def _sent(outline: Outline, costs: Costs, ranks: int) -> float:
+    """Return the bytes that a rank sends to others in a turn, the mean of the ranks."""
+    length = outline.length(ranks)
+    count = ranks // length
+    times = {
+        NEXT: float(length > 1),
+        ALL: length - 1,
+        OWNERS: (length - 1) / length,
+        ALL_TO_ALL: float(count > 1),
+        ALL_GATHER: count - 1,
+        ALL_REDUCE: 2 * (count - 1) / count,
+    }
+    travelling = [stage for stage in outline.stages if stage.travel]
+    return sum(times[stage.travel] * float(costs.of(stage, _TURNS, ranks)[-1].mean()) for stage in travelling)

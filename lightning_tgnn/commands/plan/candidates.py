@@ -1,0 +1,152 @@
+"""Plans of all strategies that fit a cluster, with what their stages take there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.parallelism import parallelisms, sharing_ranks
+from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster, calibrated
+from lightning_tgnn.commands.plan.measure import SHARDS, Measurements
+from lightning_tgnn.commands.simulate.given_costs import GivenCosts
+from lightning_tgnn.commands.simulate.plans import SimulatedPlan
+from lightning_tgnn.types.layout import RankLayout
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Makes plans from what was measured.
+
+    Args:
+        measured: On this machine.
+        cluster: Where the plans are to run.
+        largest_batch: Events of the largest global batch that loses no more information than is allowed.
+        keep_batch: Whether a batch keeps its size where a global batch of that would lose more.
+    """
+
+    measured: Measurements
+    cluster: Cluster
+    largest_batch: int
+    keep_batch: bool
+
+    def all(self) -> list[Candidate]:
+        """Return the plans of all strategies."""
+        return [*self._sharing(), *self._pipelines(), *self._copies()]
+
+    def costs(self) -> dict[str, GivenCosts]:
+        """Return what the stages of each strategy take: with that the simulator says what was measured."""
+        return {name: self._costs(name) for name in self.measured.strategies}
+
+    def _sharing(self) -> Iterator[Candidate]:
+        """Yield plans whose ranks all share each batch."""
+        ranks, machines = self.cluster.ranks, self.cluster.machines
+        size = self._batch(ranks)
+        ahead = self._ahead()
+        plans: list[tuple[str, dict[str, Any], dict[str, Any], float]] = [
+            ("depcache", {}, {}, self.cluster.devices),
+            ("sven", {"staleness": 0}, {"ahead": ahead}, 1 / machines),
+            ("sven", {}, {"ahead": ahead}, 1 / machines),
+        ]
+        for name, options, only_simulated, copies in plans:
+            yield self._made(name, options, only_simulated, size, size * ranks, ranks, copies)
+
+    def _pipelines(self) -> Iterator[Candidate]:
+        """Yield pipelines: one or more on each machine, or over all of them with rows cut over their ranks."""
+        ranks, machines = self.cluster.ranks, self.cluster.machines
+        only_simulated = {"targets": self.measured.targets, "repeated": self.measured.repeated}
+        size = self._batch(1)
+        for groups in [number for number in range(1, ranks) if ranks % number == 0]:
+            options: dict[str, Any] = {"groups": groups} if groups > 1 else {}
+            if groups % machines:
+                options["store"] = "sharded"
+            for sends in ("gradients", "weights_and_moments"):
+                sending = options | ({} if sends == "gradients" else {"sends": sends})
+                yield self._made("pipetgl", sending, only_simulated, size, size, ranks, groups / machines)
+
+    def _copies(self) -> Iterator[Candidate]:
+        """Yield the factors that section 3.2.4 of DistTGL allows."""
+        machines, devices = self.cluster.machines, self.cluster.devices
+        held = min(int(self.cluster.memory // max(self.measured.state_bytes, 1)), devices)
+        sharing = sharing_ranks(self.largest_batch, self._batch(1))
+        for found in parallelisms(machines, devices, sharing=sharing, copies=max(held, 1)):
+            size = self._batch(found.minibatch)
+            options = {name: value for name, value in found._asdict().items() if value > 1}
+            copies = found.memory / machines
+            yield self._made(
+                "disttgl", options, {}, size, size * found.minibatch, self.cluster.ranks, copies, memory=found.memory
+            )
+
+    def _batch(self, sharing: int) -> int:
+        """Return the events per rank and turn where so many ranks share a batch."""
+        size = self.measured.batch_size
+        return size if self.keep_batch else max(min(size, self.largest_batch // sharing), 1)
+
+    def _made(
+        self,
+        name: str,
+        options: dict[str, Any],
+        only_simulated: dict[str, Any],
+        size: int,
+        global_batch: int,
+        at_once: int,
+        copies: float,
+        **factors: int,
+    ) -> Candidate:
+        plan = SimulatedPlan(name, name, {**options, **only_simulated, **factors})
+        ranks, links = self.cluster.ranks, self.cluster.links
+        measured_as = SHARDS if options.get("store") == "sharded" else name
+        outline, given = plan.outline(ranks), self._costs(measured_as)
+        times, larger = self.measured.turn_of(size), size / self.measured.batch_size
+        scaled = GivenCosts(
+            {stage: times * seconds for stage, seconds in given.seconds.items()},
+            {kind: sent * (1 if kind == "gradients" else larger) for kind, sent in given.sent.items()},
+            size,
+        )
+        costs = scaled.of(plan, outline, ranks, links)
+        return Candidate(name, options, outline, costs, size, global_batch, at_once, copies)
+
+    def _costs(self, name: str) -> GivenCosts:
+        """Return what the stages of a strategy take, and the bytes that a rank would send if all rows were remote."""
+        seconds = dict(self.measured.strategies[name].seconds)
+        ranks = self.measured.processes
+        if name in ("pipetgl", SHARDS):
+            seconds["step"] = seconds.get("step", 0.0) / ranks  # every rank has made all updates
+        if name == "disttgl":
+            # A rank has waited for its rows while the process copied them, as a rank of depcache copies its own.
+            copying = min(self.measured.strategies["depcache"].seconds.get("fetch", 0.0), seconds.get("fetch", 0.0))
+            seconds |= {"fetch": seconds.get("fetch", 0.0) - copying, "serve": copying, "store": copying}
+        given = GivenCosts(seconds, self._sent(name), self.measured.batch_size)
+        return GivenCosts(self._as_measured(name, given), given.sent, given.batch_size)
+
+    def _as_measured(self, name: str, given: GivenCosts) -> dict[str, float]:
+        ranks = self.measured.processes
+        rows = {"targets": self.measured.targets, "repeated": self.measured.repeated}
+        options: dict[str, dict[str, Any]] = {
+            "disttgl": {"memory": ranks},
+            "pipetgl": rows,
+            SHARDS: {"store": "sharded", **rows},
+            "sven": {"ahead": self._ahead()},
+        }
+        plan = SimulatedPlan(name, name.partition(":")[0], options.get(name, {}))
+        outline, layout = plan.outline(ranks), RankLayout.of(ranks)
+        costs = given.of(plan, outline, ranks, Links())
+        found = calibrated(outline, layout, costs, self.measured.strategies[name].seconds_per_turn)
+        return {stage: float(np.asarray(seconds)) for stage, seconds in found.seconds.items()}
+
+    def _sent(self, name: str) -> dict[str, float]:
+        others, found = max(self.measured.processes - 1, 1), {"gradients": self.measured.gradient_bytes}
+        flows = self.measured.strategies["sven" if name in ("pipetgl", SHARDS) else name].sent
+        if name == "depcache":
+            return {**found, "updates": flows.get("aggregation", 0.0) / others / self.measured.processes}
+        rows = sum(flows.get(kind, 0.0) for kind in ("dispatch", "dispatch_ahead", "request"))
+        return {**found, "rows": rows / others, "updates": flows.get("aggregation", 0.0) / others}
+
+    def _ahead(self) -> float:
+        """Return the share of rows that Sven has asked for ahead."""
+        flows = self.measured.strategies["sven"].sent
+        ahead, then = flows.get("dispatch_ahead", 0.0), flows.get("dispatch", 0.0)
+        return ahead / (ahead + then) if ahead else 0.0

@@ -1,0 +1,240 @@
+"""What the stages of a user's training take on this machine, with as many processes at once as it is to run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+from time import perf_counter
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+
+from lightning_tgnn.callbacks import SystemMonitor
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
+from lightning_tgnn.commands.bench.meters import finish, reduced, summed_flows
+from lightning_tgnn.commands.bench.tables import say
+from lightning_tgnn.data import TemporalDataModule
+from lightning_tgnn.state import state_bytes
+from lightning_tgnn.strategies.depcache import DepCacheStrategy
+from lightning_tgnn.strategies.disttgl import DistTGLStrategy
+from lightning_tgnn.strategies.pipetgl import PipeTGLStrategy
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.strategies.sven import SvenStrategy
+from lightning_tgnn.tasks import LinkPrediction
+from lightning_tgnn.types import datamodule_of, has_stages
+
+SHARDS = "pipetgl:store=sharded"
+_WINDOWS = 3  # that count
+_BYTES = 4  # of a weight
+_LOOKED_AT = 24  # batches whose rows are compared with those of the batch before
+_NARROW = 100  # events
+_WIDER = 4  # how many times as large the second batch is from which the share that does not grow follows
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A strategy as it has run on this machine.
+
+    Attributes:
+        seconds: Of the stages of a turn of one rank, without those in which it waited for others.
+        seconds_per_turn: What a turn has taken, waiting and all that lies between steps included.
+        sent: Bytes by operation that all ranks have sent in a turn; gradients apart.
+    """
+
+    seconds: Mapping[str, float]
+    seconds_per_turn: float
+    sent: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured of the stream, the model and the strategies.
+
+    Attributes:
+        processes: That ran at once.
+        batch_size: Events per rank and turn.
+        strategies: By name; disttgl with a copy of node memory for each process, and `SHARDS` for several machines.
+        fixed_share: Share of a turn that does not grow with the batch.
+        gradient_bytes: Of all weights.
+        state_bytes: Of a copy of node state.
+        targets: Share of a batch's rows that the batch before changes.
+        repeated: Share of the rows which a batch writes that the next one writes, too.
+    """
+
+    processes: int
+    batch_size: int
+    strategies: Mapping[str, Measured]
+    fixed_share: float
+    gradient_bytes: float
+    state_bytes: float
+    targets: float
+    repeated: float
+
+    def turn_of(self, events: float) -> float:
+        """Return how long a turn of so many events takes, beside one of ``batch_size``."""
+        return self.fixed_share + (1 - self.fixed_share) * events / self.batch_size
+
+
+class StageMeter(SystemMonitor):
+    """Measures windows of steps, after one to warm up.
+
+    Args:
+        steps: Of a window.
+
+    Attributes:
+        measured: The fastest window, which others on the machine have disturbed least; None before the first.
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(every_n_steps=steps, points=0)
+        self._steps, self._begin = steps, 0.0
+        self.passed = 0
+        self.measured: Measured | None = None
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
+    ) -> None:
+        """Count a step; the window that it may end is on all ranks at the same step."""
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        strategy = trainer.strategy
+        assert isinstance(strategy, PlanRunner)
+        self.passed += 1
+        if self.passed % self._steps:
+            return
+        finish(strategy.root_device)
+        taken = perf_counter() - self._begin
+        if self.passed > self._steps:
+            (slowest,) = reduced(strategy, [taken], "max")
+            found = self._of_window(slowest / self._steps, strategy)
+            self.measured = found if self.measured is None else min(self.measured, found, key=_turn)
+        strategy.barrier()
+        strategy.exchange.traffic.take()
+        self._begin = perf_counter()
+
+    def _of_window(self, turn: float, strategy: PlanRunner) -> Measured:
+        flows = summed_flows(strategy, strategy.exchange.traffic.take())
+        step = self.latest["system/milliseconds_per_step"] / 1e3
+        seconds = {name.removeprefix("time/"): each * step for name, each in self.latest.items() if "time/" in name}
+        seconds.pop("wait", None)
+        # What no worker has hidden, and what Lightning does between steps, is a rank's own time.
+        between = max(turn - step, 0.0) + seconds.pop("sample", 0.0)
+        seconds["other"] = seconds.get("other", 0.0) + between
+        return Measured(seconds, turn, {name: flow.sent / self._steps for name, flow in flows.items()})
+
+
+def _turn(measured: Measured) -> float:
+    return measured.seconds_per_turn
+
+
+def measure(
+    data: TemporalDataModule,
+    of_task: dict[str, Any],
+    run: RunOptions,
+    batch_size: int | None,
+    *,
+    steps: int,
+    rounds: int,
+    several_machines: bool,
+) -> Measurements:
+    """Train for some steps with each strategy; called by every process.
+
+    Args:
+        data: What to train on.
+        of_task: Arguments of `LinkPrediction`.
+        run: Where.
+        batch_size: Events per rank and turn; None for what saturates a device, as far as that can be seen.
+        steps: Of a window.
+        rounds: Times that the strategies take turns.
+        several_machines: Whether rows of pipelines may have to travel.
+    """
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # what each Trainer says once more
+    ranks = run.processes.ranks
+    narrow, own_events = batch_size or _NARROW, len(data.split.train) // ranks
+    wide = max(min(_WIDER * narrow, own_events // 4), narrow + 1)
+    turns: dict[int, float] = {}
+    for size in (wide, narrow):  # the first run pays for what later ones find warm
+        data.batch_size = size
+        say(f"depcache, batches of {size} events, {ranks} processes at once")
+        window = max(min(steps // 2, own_events // size // 2), 1)
+        turns[size] = _trained(data, of_task, run, DepCacheStrategy(), window)[0].seconds_per_turn
+    size = batch_size or max(min(_saturation(turns, narrow, wide), wide), 1)
+    data.batch_size = size
+    strategies: dict[str, Callable[[], PlanRunner]] = {
+        "depcache": DepCacheStrategy,
+        "sven": SvenStrategy,
+        "pipetgl": PipeTGLStrategy,
+        "disttgl": lambda: DistTGLStrategy(memory=ranks),
+    }
+    if several_machines:
+        strategies[SHARDS] = lambda: PipeTGLStrategy(store="sharded")
+    found: dict[str, Measured] = {}
+    for number, (name, strategy) in product(range(rounds), strategies.items()):
+        say(f"{name}, batches of {size} events, round {number + 1} of {rounds}")
+        measured, task = _trained(data, of_task, run, strategy(), steps)
+        found[name] = min(found.get(name, measured), measured, key=_turn)
+    if size == narrow:
+        turns[narrow] = min(turns[narrow], found["depcache"].seconds_per_turn)
+    assert has_stages(task)
+    targets, repeated = _shares_of_rows(data)
+    return Measurements(
+        processes=ranks,
+        batch_size=size,
+        strategies=found,
+        fixed_share=_fixed_share(turns, narrow, wide, size),
+        gradient_bytes=float(_BYTES * sum(weights.numel() for weights in task.parameters() if weights.requires_grad)),
+        state_bytes=float(state_bytes(task.state_spec)),
+        targets=targets,
+        repeated=repeated,
+    )
+
+
+def _line(turns: Mapping[int, float], narrow: int, wide: int) -> tuple[float, float]:
+    """Return the seconds of a turn that do not grow with its events, and those of each event."""
+    growing = min(max(turns[wide] - turns[narrow], 1e-9) / (wide - narrow), turns[narrow] / narrow)
+    return turns[narrow] - growing * narrow, growing
+
+
+def _saturation(turns: Mapping[int, float], narrow: int, wide: int) -> int:
+    """Return the events at which four fifths of the speed of endless batches are reached."""
+    fixed, growing = _line(turns, narrow, wide)
+    return round(4 * fixed / growing)
+
+
+def _fixed_share(turns: Mapping[int, float], narrow: int, wide: int, size: int) -> float:
+    fixed, growing = _line(turns, narrow, wide)
+    return fixed / (fixed + growing * size)
+
+
+def _trained(
+    data: TemporalDataModule, of_task: dict[str, Any], run: RunOptions, strategy: PlanRunner, steps: int
+) -> tuple[Measured, LinkPrediction]:
+    """Train a new task and return what was measured."""
+    meter, task = StageMeter(steps), LinkPrediction(**of_task)
+    trainer = run.trainer(strategy, meter, Limits(1, (1 + _WINDOWS) * steps, 0))
+    pl.seed_everything(data.seed, verbose=False)
+    trainer.fit(task, datamodule=data)
+    assert datamodule_of(trainer) is data
+    if meter.measured is None:
+        cure = "give a longer stream, fewer --steps or --processes, or a smaller --batch_size"
+        received = f"{meter.passed} turns of {data.batch_size} events on {run.processes.ranks} processes"
+        raise InvalidArgumentError(refusal("source", f"a stream of at least {2 * steps} turns", received, cure))
+    return meter.measured, task
+
+
+def _shares_of_rows(data: TemporalDataModule) -> tuple[float, float]:
+    """Return which share of a batch's rows the batch before changes, and which share of those that it writes."""
+    changed, rows, again, written = 0, 0, 0, 0
+    before = np.empty(0, dtype=np.int64)
+    for batch in islice(data.train_dataloader(), _LOOKED_AT):
+        nodes = batch.nodes.numpy()
+        same = np.isin(nodes, before)
+        changed, rows = changed + int(same.sum()), rows + len(nodes)
+        own = same[: batch.num_written]
+        again, written = again + int(own.sum()), written + len(own)
+        before = nodes[: batch.num_written]
+    return changed / max(rows, 1), again / max(written, 1)

@@ -1,0 +1,92 @@
+"""What `plan` tells its user: the plans in a table, and in words why one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lightning_tgnn.algorithms.schedules.planner import Assessment
+from lightning_tgnn.commands.shared.printed import print_table
+
+_SHOWN = 12
+
+
+def print_plans(found: Sequence[Assessment], console: Console) -> None:
+    """Print a row for each plan, the recommended one first.
+
+    Args:
+        found: As `planner.rank` returns them.
+        console: Where to.
+    """
+    columns = ("plan", "batch", "events/s", "state/machine", "sent/event", "updates lost", "staleness", "why")
+    table = Table(*columns)
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    for place, one in enumerate(found[:_SHOWN]):
+        table.add_row(
+            one.candidate.written,
+            f"{one.candidate.batch_size:,}",
+            f"{one.events_per_second:,.0f}",
+            f"{one.state_bytes / 1e6:,.1f} MB",
+            f"{one.sent_per_event:,.0f} B",
+            f"{one.loss:.0%}",
+            str(one.staleness),
+            reason(one, found, place),
+        )
+    print_table(table, console)
+    if len(found) > _SHOWN:
+        console.print(f"{len(found) - _SHOWN} slower ones are in plan.json", highlight=False)
+
+
+def reason(one: Assessment, found: Sequence[Assessment], place: int) -> str:
+    """Return in words why a plan is recommended, or why it is not.
+
+    Args:
+        one: The plan.
+        found: All, the recommended one first.
+        place: Its place among them.
+    """
+    if one.objection:
+        return one.objection
+    first = found[0]
+    fastest = max(each.events_per_second for each in found if not each.objection)
+    slower = 1 - one.events_per_second / fastest
+    waits = ", ".join(f"{share:.0%} for {name}" for name, share in list(one.waits_for.items())[:2] if share >= 0.01)
+    waiting = f"; waits {waits}" if waits else ""
+    if place == 0:
+        speed = "the fastest" if slower < 0.005 else f"{slower:.0%} slower than the fastest, and costs less accuracy"
+        return f"recommended: {speed}{waiting}"
+    if one.events_per_second > first.events_per_second:
+        faster = one.events_per_second / first.events_per_second - 1
+        return f"{faster:.0%} faster, but {_dearer(one, first)}{waiting}"
+    return f"{slower:.0%} slower than the fastest{waiting}"
+
+
+def _dearer(one: Assessment, first: Assessment) -> str:
+    """Say what a plan costs in accuracy beyond the recommended one."""
+    if one.staleness > first.staleness:
+        return f"staleness {one.staleness} instead of {first.staleness}"
+    if one.loss > first.loss:
+        return f"loses {one.loss:.0%} of the updates instead of {first.loss:.0%}"
+    return "updates of more batches at once"
+
+
+def figures_of(one: Assessment) -> dict[str, Any]:
+    """Return all that is known of a plan as plain values."""
+    held = {name: value for name, value in vars(one).items() if name != "candidate"}
+    plan = one.candidate
+    return {
+        "plan": plan.written,
+        "strategy": plan.strategy,
+        "options": dict(plan.options),
+        "batch_size": plan.batch_size,
+        "global_batch": plan.global_batch,
+        "batches_at_once": plan.batches_at_once,
+        "staleness": one.staleness,
+        **held,
+        "links": asdict(plan.costs.links),
+    }

@@ -1,0 +1,116 @@
+"""The factors of the ranks of a run: chosen by its stream and its machines (DistTGL, section 3.2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, parallelisms, sharing_ranks
+from lightning_tgnn.algorithms.streams.information_loss import event_distances
+from lightning_tgnn.algorithms.streams.stream_statistics import ends_by_node
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.files.memory import gigabytes
+from lightning_tgnn.state import state_bytes
+from lightning_tgnn.strategies.parts.memory_budget import memory_left
+from lightning_tgnn.types import BatchedData, SplitStreamData, datamodule_of, has_stages
+
+_KEY = "parallelism"
+
+
+class ChosenParallelism:
+    """Chooses i, j and k, the same on all ranks.
+
+    The batch size is taken to be what saturates a device. i is the number of such batches in the largest global batch
+    that loses at most ``max_loss`` of the updates of node memory, as far as it divides the devices of a machine; k is
+    as large as memory allows; j is what is left. A checkpoint holds what has been chosen, and a run that goes on with
+    it on as many ranks keeps to that.
+
+    Args:
+        epoch: j, where it is given.
+        memory: k, where it is given.
+        max_loss: Share of the updates of node memory that a global batch may lose.
+    """
+
+    def __init__(self, epoch: int | None, memory: int | None, max_loss: float) -> None:
+        self._given = {"epoch": epoch, "memory": memory}
+        self._max_loss = max_loss
+        self._found: Parallelism | None = None
+
+    def check(self, machines: int, devices: int) -> None:
+        """Refuse what is given and fits no number of such ranks, before any is started.
+
+        Raises:
+            InvalidArgumentError: It does not fit.
+        """
+        parallelisms(machines, devices, sharing=devices, copies=devices, **self._given)
+
+    def of(
+        self, strategy: DDPStrategy, task: pl.LightningModule, trainer: pl.Trainer, saved: Mapping[str, Any]
+    ) -> Parallelism:
+        """Return what is chosen; called on all ranks.
+
+        Args:
+            strategy: Whose ranks they are.
+            task: What is trained.
+            trainer: Which trains it.
+            saved: What the strategy has saved in the checkpoint that the run goes on with.
+
+        Raises:
+            InvalidArgumentError: The stream or the task is not known, or nothing fits.
+            CheckpointError: The checkpoint holds something else.
+        """
+        self._found = self._saved(saved, strategy.world_size) or self._choose(strategy, task, trainer)
+        if trainer.is_global_zero:
+            for logger in trainer.loggers:
+                logger.log_hyperparams({"parallelism": str(self._found)})
+        return self._found
+
+    def _choose(self, strategy: DDPStrategy, task: pl.LightningModule, trainer: pl.Trainer) -> Parallelism:
+        data, model = datamodule_of(trainer), task
+        if not (isinstance(data, SplitStreamData) and isinstance(data, BatchedData)):
+            requirement = "a number, where the Trainer has no DataModule that knows the stream and the batch size"
+            cure = "give the ranks that share a batch, or take TemporalDataModule"
+            raise InvalidArgumentError(refusal("minibatch", requirement, "auto", cure))
+        if not has_stages(model):
+            cure = "subclass lightning_tgnn.tasks.MemoryTask, or give the ranks that share a batch"
+            raise InvalidArgumentError(refusal("model", "a task with node state", type(task).__name__, cure))
+        train = data.split.train
+        ends = ends_by_node(data.store.src[train].numpy(), data.store.dst[train].numpy())
+        largest = event_distances(*ends).largest_batch(self._max_loss, len(train))
+        each, left = state_bytes(model.state_spec), memory_left(trainer)
+        copies = int(min(left // each, strategy.world_size))
+        sharing = sharing_ranks(largest, data.batch_size)
+        machines = strategy.num_nodes
+        found = parallelisms(machines, strategy.world_size // machines, sharing=sharing, copies=copies, **self._given)
+        rank_zero_info(
+            f"minibatch='auto': {found[0]} (minibatch x epoch x memory). Batches have {data.batch_size:,} events; "
+            f"global batches of up to {largest:,} lose at most {self._max_loss:.0%} of the updates of node memory. "
+            f"A copy takes {gigabytes(each)}, and {gigabytes(int(min(left, 1e15)))} are free on each machine"
+        )
+        return found[0]
+
+    def _saved(self, saved: Mapping[str, Any], ranks: int) -> Parallelism | None:
+        held = saved.get(_KEY)
+        if held is None:
+            return None
+        if (
+            not isinstance(held, list)
+            or len(held) != 3
+            or not all(type(number) is int and number > 0 for number in held)
+        ):
+            cure = "give a file that was written whole"
+            raise CheckpointError(refusal(_KEY, "three integers of at least 1", str(held)[:60], cure))
+        found = Parallelism(*held)
+        kept = all(value in (None, getattr(found, name)) for name, value in self._given.items())
+        if not kept or found.minibatch * found.epoch * found.memory != ranks:
+            rank_zero_info(f"the checkpoint is of {found} ranks, which does not fit this run: they are divided anew")
+            return None
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run that goes on has to know."""
+        return {} if self._found is None else {_KEY: list(self._found)}

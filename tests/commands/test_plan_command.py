@@ -1,0 +1,139 @@
+"""``lightning-tgnn plan``: candidates, words, and a recipe that trains as it stands."""
+
+import json
+import re
+import sys
+
+import pytest
+import yaml
+
+import lightning_tgnn
+from lightning_tgnn.__main__ import main
+from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, rank
+from lightning_tgnn.commands.plan.candidates import Candidates
+from lightning_tgnn.commands.plan.measure import SHARDS, Measured, Measurements
+from lightning_tgnn.commands.plan.recipe import recipe_of
+from lightning_tgnn.commands.plan.tables import figures_of, reason
+
+SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
+SECONDS |= {"step": 0.004, "other": 0.003}
+SENT = {"dispatch": 3e5, "dispatch_ahead": 1e5, "request": 1e3, "aggregation": 2e5}
+STREAM = Stream(lambda events: min(events / 1000, 1.0), 0.5, 1e8)
+
+
+def measured(processes=4):
+    names = ("depcache", "sven", "pipetgl", "disttgl", SHARDS)
+    of_strategy = {name: Measured(SECONDS, 0.05, SENT) for name in names}
+    return Measurements(processes, 200, of_strategy, 0.25, 1e6, 1e8, targets=0.2, repeated=0.3)
+
+
+def candidates(machines, devices, *, memory=64e9, keep_batch=False):
+    cluster = Cluster(machines, devices, Links(), memory)
+    return cluster, Candidates(measured(), cluster, 500, keep_batch).all()
+
+
+def test_plans_of_all_strategies_are_candidates():
+    _, plans = candidates(2, 2)
+    written = {plan.written: plan for plan in plans}
+    assert set(written) == {
+        "depcache",
+        "sven:staleness=0",
+        "sven",
+        "pipetgl:store=sharded",
+        "pipetgl:store=sharded:sends=weights_and_moments",
+        "pipetgl:groups=2",
+        "pipetgl:groups=2:sends=weights_and_moments",
+        "disttgl:minibatch=2:memory=2",
+        "disttgl:memory=4",
+        "disttgl:epoch=2:memory=2",
+    }
+    assert {name: plan.batch_size for name, plan in written.items() if plan.batch_size != 200} == {
+        "depcache": 125,
+        "sven": 125,
+        "sven:staleness=0": 125,
+    }
+    assert written["disttgl:minibatch=2:memory=2"].global_batch == 400
+    assert written["pipetgl:groups=2"].copies == 1
+    assert [plan.batch_size for plan in candidates(2, 2, keep_batch=True)[1]] == [200] * 10
+    for plan in plans:  # the strategies take these options
+        kind = lightning_tgnn.strategies.names.StrategyRegistry[plan.strategy]["strategy"]
+        kind(**plan.options)
+
+
+def test_costs_are_what_was_measured():
+    found = Candidates(measured(), Cluster(1, 4, Links(), 64e9), 500, keep_batch=True).costs()
+    assert found["sven"].sent == {"gradients": 1e6, "rows": 401e3 / 3, "updates": 2e5 / 3}
+    assert found["depcache"].sent == {"gradients": 1e6, "updates": 2e5 / 12}
+    scale = found["sven"].seconds["backward"] / 0.02
+    assert scale >= 1
+    assert found["pipetgl"].seconds["step"] / found["pipetgl"].seconds["backward"] == pytest.approx(0.001 / 0.02)
+    assert found["disttgl"].seconds["serve"] == pytest.approx(found["disttgl"].seconds["store"])
+    assert measured().turn_of(200) == pytest.approx(1)
+    assert measured().turn_of(400) == pytest.approx(1.75)
+
+
+def test_every_plan_has_its_reason():
+    cluster, plans = candidates(2, 4, memory=3e8)
+    found = rank(plans, cluster, STREAM)
+    words = [reason(one, found, place) for place, one in enumerate(found)]
+    assert words[0].startswith("recommended: ")
+    assert any(re.match(r"\d+% slower than the fastest; waits \d+% for ", each) for each in words)
+    assert "node state does not fit: 0.40 GB on a machine with 0.30 GB" in words
+    assert json.loads(json.dumps(figures_of(found[0])))["plan"] == found[0].candidate.written
+    # What is faster than the recommended plan is so at a cost.
+    slow = [found[1], found[0], *found[2:]] if found[0].events_per_second > found[1].events_per_second else found
+    assert re.search(r"\d+% faster, but ", reason(slow[1], slow, 1))
+
+
+def test_a_recipe_says_where_it_runs_and_how_long():
+    cluster, plans = candidates(2, 2)
+    plan = next(one for one in plans if one.written == "disttgl:epoch=2:memory=2")
+    given = {"source": "events.csv", "num_neighbors": 10, "past": "batch"}
+    text = recipe_of(plan, cluster, given, {"model": "jodie", "lr": 1e-3}, accelerator="cpu", epochs=10)
+    recipe = yaml.safe_load(text)
+    assert recipe["trainer"]["strategy"] == {
+        "class_path": "lightning_tgnn.DistTGLStrategy",
+        "init_args": {"epoch": 2, "memory": 2},
+    }
+    assert (recipe["trainer"]["devices"], recipe["trainer"]["num_nodes"], recipe["trainer"]["max_epochs"]) == (2, 2, 2)
+    assert recipe["data"]["init_args"] == {"source": "events.csv", "past": "batch", "batch_size": 200}
+    assert recipe["model"]["init_args"] == {"model": "jodie"}
+    assert "# An epoch trains every event 4 times." in text
+
+
+@pytest.mark.usefixtures("in_own_group")
+def test_the_recipe_of_a_plan_trains_as_it_stands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+    tiny = ["--memory_dim=8", "--embedding_dim=8", "--time_dim=4", "--synthetic={num_events: 600}"]
+    where = ["--devices=1", "--accelerator=cpu", "--epochs=1", "--steps=2", "--rounds=1", "--batch_size=20"]
+    main(["plan", *where, *tiny, "--num_eval_negatives=3"])
+    printed = capsys.readouterr().out
+    assert "recommended: " in printed
+    assert "recipe: lightning-tgnn fit --config runs/plan/recipe.yaml" in printed
+    assert json.loads((tmp_path / "runs/plan/plan.json").read_text())["measured"]["processes"] == 1
+    main(["simulate", "--strategy=disttgl,sven", "--stages=runs/plan/costs.yaml", "--ranks=1,4", "--turns=4"])
+    assert "4 turns of 20 events per rank" in capsys.readouterr().out
+    short = ["--trainer.limit_train_batches=2", "--trainer.limit_val_batches=2", "--test_after_fit=false"]
+    main(["fit", "--config=runs/plan/recipe.yaml", *short])
+    assert list(tmp_path.glob("runs/planned_*/version_0/checkpoints/last.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (["--machines=0"], "machines must be an integer of at least 1, got 0"),
+        (["--processes=0"], "processes must be an integer of at least 1, got 0; give a number, or leave it out"),
+        (["--memory=-1"], "memory must be a finite number above 0, got -1"),
+        (["--max_loss=2"], "max_loss must be"),
+        (["--link=fast"], "link must be MBIT or MBIT:MILLISECONDS, got 'fast'"),
+        (["--batch_sise=3"], "did you mean '--batch_size'?"),
+        (["--devices=1", "--steps=99", "--rounds=1", "--synthetic={num_events: 60}"], "a stream of at least 2 turns"),
+    ],
+)
+@pytest.mark.usefixtures("in_own_group")
+def test_what_cannot_be_planned_is_refused(options, refused, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--accelerator=cpu", *options])
+    assert refused in f"{ended.value} {capsys.readouterr().err}"
