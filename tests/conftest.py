@@ -9,10 +9,14 @@ from unittest import mock
 
 import pytest
 import torch.distributed as dist
+from hypothesis import settings
 from lightning.fabric.utilities import registry
 
 # A Trainer asks all installed packages for callbacks, which takes longer than many a case; they stay the same.
 registry.entry_points = functools.cache(registry.entry_points)
+# Workers wait for each other; that an example takes long is no fault of it.
+settings.register_profile("at any speed", deadline=None)
+settings.load_profile("at any speed")
 # After what starts ranks: files of several times ten seconds each, so that none is the last of a worker alone.
 LONG = ("tests/files/test_untrusted_files", "tests/commands/", "tests/fuzz/", "tests/serving/", "tests/tasks/")
 _gives_way = False

@@ -20,8 +20,13 @@ LIGHTNING = ["lightning", "lightning.fabric", "pytorch_lightning", "torchmetrics
 def imported(code, folder, names):
     """Return which of some modules a process has imported after it has run ``code``."""
     tell = f"import json, sys; print(json.dumps([name for name in {names!r} if name in sys.modules]))"
+    return said(f"{code}\n{tell}", folder)
+
+
+def said(code, folder):
+    """Return what a new process that runs ``code`` prints last, as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{tell}"],
+        [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=120,
@@ -29,6 +34,7 @@ def imported(code, folder, names):
         env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(folder)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -98,29 +104,50 @@ for wrong, named in (
     assert imported(code, tmp_path, LIGHTNING) == []
 
 
-@pytest.mark.parametrize(
-    "order",
-    ["import lightning_tgnn; import lightning.pytorch as pl", "import lightning.pytorch as pl; import lightning_tgnn"],
-    ids=["ours first", "Lightning first"],
-)
-def test_strategies_have_names_whoever_is_imported_first(tmp_path, order):
-    code = f"""{order}
+STRATEGIES_BY_NAME = """
 from lightning.pytorch.strategies import StrategyRegistry
-assert {{"sven", "depcomm", "depcache", "cdfgnn"}} <= set(StrategyRegistry)
+assert {"sven", "depcomm", "depcache", "cdfgnn"} <= set(StrategyRegistry)
 trainer = pl.Trainer(strategy="sven", accelerator="cpu", devices=1, logger=False)
 assert type(trainer.strategy).__name__ == "SvenStrategy"
 """
-    assert imported(code, tmp_path, WITH_LIGHTNING) == []
+# What is imported first, and what must not be afterwards.
+FIRST = {
+    "ours": ("import lightning_tgnn; import lightning.pytorch as pl" + STRATEGIES_BY_NAME, WITH_LIGHTNING),
+    "Lightning": ("import lightning.pytorch as pl; import lightning_tgnn" + STRATEGIES_BY_NAME, WITH_LIGHTNING),
+    "all our names": ("from lightning_tgnn import *", WITH_LIGHTNING),
+    "tasks": ("import lightning_tgnn.tasks", ["dgl"]),
+    "checkpoints": ("import lightning_tgnn.files.checkpoints", ["dgl"]),
+}
 
 
-def test_the_package_alone_imports_nothing_heavy_and_all_its_names_nothing_late(tmp_path):
+@pytest.fixture(scope="module")
+def after_each(tmp_path_factory):
+    """Return what each of `FIRST` has imported: in processes forked from one that holds torch and nothing of ours."""
+    code = f"""
+import json, os, sys, torch, torchmetrics
+assert not {{"lightning", "lightning_tgnn"}} & sys.modules.keys()
+found = {{}}
+for name, (code, late) in {FIRST!r}.items():
+    read, write = os.pipe()
+    if not os.fork():
+        exec(code, {{}})
+        os.write(write, json.dumps([name for name in late if name in sys.modules]).encode())
+        os._exit(0)
+    os.close(write)
+    found[name] = os.read(read, 1000).decode()
+    os.wait()
+print(json.dumps(found))
+"""
+    return said(code, tmp_path_factory.mktemp("first"))
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_whoever_is_imported_first_strategies_have_names_and_nothing_is_imported_early(first, after_each):
+    assert after_each[first] == "[]"  # an error has left nothing but words on standard error
+
+
+def test_the_package_alone_imports_nothing_heavy(tmp_path):
     assert imported("import lightning_tgnn", tmp_path, [*LIGHTNING, *LATE, "torch", "numpy"]) == []
-    assert imported("from lightning_tgnn import *", tmp_path, WITH_LIGHTNING) == []
-
-
-@pytest.mark.parametrize("module", ["lightning_tgnn.tasks", "lightning_tgnn.files.checkpoints"])
-def test_modules_that_import_lightning_register_on_the_way(module, tmp_path):
-    assert imported(f"import {module}", tmp_path, ["dgl"]) == []
 
 
 def test_names_are_found_listed_and_suggested():

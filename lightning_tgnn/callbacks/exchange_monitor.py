@@ -89,10 +89,15 @@ class ExchangeMonitor(Callback):
         assert isinstance(batch, EventBatch)
         self._window.end()
         rows = [now - before for now, before in zip(_rows_asked_for(self._task), self._rows_before, strict=True)]
-        seen = [len(batch.root_index), len(batch.nodes), 2 * len(batch), batch.num_written, *rows]
+        # Later passes over a batch read and write nothing; the first has read for them.
+        reads, writes = batch.shared.reads, batch.shared.writes
+        read = [len(batch.root_index), len(batch.nodes)] if reads else [0, 0]
+        read = [count + len(batch.shared.later) for count in read]
+        seen = [*read, *([2 * len(batch), batch.num_written] if writes else [0, 0]), *rows]
         self._seen = [total + more for total, more in zip(self._seen, seen, strict=True)]
         # A tensor until the window closes: to make a number of it is to wait for the device.
-        self._neighbors = self._neighbors + batch.neighbor_mask.sum()
+        if reads:
+            self._neighbors = self._neighbors + batch.neighbor_mask.sum()
         if self._window.steps == self.every_n_steps:
             self._close_window(trainer)
 
@@ -116,7 +121,9 @@ class ExchangeMonitor(Callback):
         flows = {operation: window.flows.get(operation, Flow()) for operation in operations}
         counts = Counts(roots + int(self._neighbors), distinct, written, distinct_written, asked, found, flows)
         packed = _of_all_ranks(trainer, counts.packed())
-        self.latest = exchange_figures(packed, operations, window.steps, self._task.state_spec)
+        self.latest = exchange_figures(
+            packed, operations, window.steps, self._task.state_spec, sharing=strategy.ranks_per_copy
+        )
         self.latest["sven/staleness"] = float(strategy.staleness)
         if (order := strategy.order) is not None:
             self.latest["sven/micro_batches"] = float(order.micro_batches)

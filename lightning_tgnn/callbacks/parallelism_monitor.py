@@ -54,6 +54,7 @@ class ParallelismMonitor(Callback):
         self.every_n_steps = every_n_steps
         self.latest: dict[str, float] = {}
         self._strategy: PlanRunner | None = None
+        self._served: ServedStore | None = None
         self._hooks: list[RemovableHandle] = []
 
     @override
@@ -74,9 +75,8 @@ class ParallelismMonitor(Callback):
         self._begin_window()
 
     def _begin_window(self) -> None:
-        assert self._strategy is not None
-        self._steps, self._worked, self._begun = 0, 0.0, perf_counter()
-        self._waited, self._counts = self._strategy.waited, self._counted()
+        self._steps, self._seconds, self._worked = 0, 0.0, 0.0
+        self._counts = torch.zeros(6, dtype=torch.float64)
         self._own: dict[int, Tensor] = {}
 
     def _counted(self) -> Tensor:
@@ -94,7 +94,7 @@ class ParallelismMonitor(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
     ) -> None:
         if self._strategy is not None:
-            self._step = perf_counter(), self._strategy.waited
+            self._step = perf_counter(), self._strategy.waited, self._counted()
 
     @override
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
@@ -118,6 +118,14 @@ class ParallelismMonitor(Callback):
         self._hooks = []
 
     @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.on_after_backward(trainer, pl_module)
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._strategy, self._served = None, None
+
+    @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
     ) -> None:
@@ -126,9 +134,12 @@ class ParallelismMonitor(Callback):
             return
         self._steps += 1
         has_events = hasattr(batch, "__len__") and len(batch) > 0
+        begun, waited, counted = self._step
+        seconds = perf_counter() - begun
+        self._seconds += seconds
+        self._counts += self._counted() - counted
         if has_events:
-            begun, waited = self._step
-            self._worked += perf_counter() - begun - (strategy.waited - waited)
+            self._worked += seconds - (strategy.waited - waited)
         if self._steps == self.every_n_steps:
             self._close_window(trainer, strategy, self._gradient() if has_events else None)
 
@@ -146,8 +157,7 @@ class ParallelismMonitor(Callback):
             self._close_window(trainer, self._strategy, None)
 
     def _close_window(self, trainer: pl.Trainer, strategy: PlanRunner, gradient: Tensor | None) -> None:
-        seconds, counts = perf_counter() - self._begun, self._counted() - self._counts
-        told = strategy.of_all_ranks((seconds, self._worked / seconds, counts, gradient))
+        told = strategy.of_all_ranks((self._seconds, self._worked / self._seconds, self._counts, gradient))
         lengths, shares, of_ranks, gradients = zip(*told, strict=True)
         seconds = sum(lengths) / len(lengths)
         counted = torch.stack(of_ranks) if self._served is not None else None

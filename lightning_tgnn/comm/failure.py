@@ -108,6 +108,8 @@ def _who_failed(error: BaseException) -> PeerFailureError:
     """Hold a roll call, and return what to raise: whoever neither answers nor has left word is gone."""
     if _verdicts:  # another rank has held one
         return _failure(_verdicts[-1])
+    if _store() is None:  # there are no others
+        return PeerFailureError(f"{error}; resume from the last checkpoint")
     found: list[PeerFailureError] = []
     # In a thread: where this rank's link is cut, nothing that is asked of the store ever returns.
     calling = threading.Thread(target=lambda: found.append(_call_roll(error)), name="calling the roll", daemon=True)

@@ -1,18 +1,22 @@
-"""A process beside the ranks of a machine that answers what they ask, and ends when one of them does."""
+"""A process beside the ranks of a machine that answers what they ask; where they end, it does."""
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import pickle
 import secrets
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener, wait
+from queue import SimpleQueue
 from typing import Any
 
 import torch.distributed as dist
@@ -22,11 +26,17 @@ from lightning_tgnn.comm.failure import peer_failure
 Serve = Callable[..., None]
 """Answers connections, one per rank in the order of their places, until it returns."""
 
+# All that this process has started. Python and torch take seconds to start, so one whose ranks have left serves again.
+_started: list[subprocess.Popen[bytes]] = []
+if hasattr(os, "register_at_fork"):  # a forked process must neither use them nor keep them alive
+    os.register_at_fork(after_in_child=_started.clear)
+
 
 class Service:
     """A process of its own, started anew rather than forked: threads of the ranks would not survive a fork.
 
-    It sees a rank's connection close, however that comes about.
+    It sees a rank's connection close, however that comes about. It ends with the rank that has started it; until then
+    that rank's later services go on with it.
 
     Args:
         serve: What it runs, a function of a module: called with the connections, and ``arguments``.
@@ -46,12 +56,14 @@ class Service:
         rank: int,
         group: dist.ProcessGroup | None,
     ) -> None:
-        self._name, self._process = name, None
+        self._name = name
         told: list[Any] = [None]
         if rank == ranks[0]:
-            address, key = _address(), secrets.token_bytes(16)
-            self._process = _start(serve, (address, key, len(ranks), arguments))
-            told = [(address, key, self._process.pid)]
+            folder = tempfile.mkdtemp(prefix="lightning_tgnn-")  # which no other user can enter
+            key = secrets.token_bytes(16)
+            address = os.path.join(folder, "s")
+            pid = _start((serve.__module__, serve.__qualname__, address, key, len(ranks), arguments))
+            told = [(address, key, pid)]
         if len(ranks) > 1:
             with peer_failure(f"start of the {name}"):
                 dist.broadcast_object_list(told, src=ranks[0], group=group)
@@ -59,7 +71,13 @@ class Service:
         with self._answering():
             self._connection = Client(address, authkey=key)
             self._connection.send(ranks.index(rank))
+        if len(ranks) > 1:
+            with peer_failure(f"start of the {name}"):
+                dist.barrier(group)  # where one has failed the others would wait for ever
+        with self._answering():
             self._connection.recv()  # all ranks are connected
+        if rank == ranks[0]:
+            shutil.rmtree(os.path.dirname(address), ignore_errors=True)
 
     def send(self, message: object) -> None:
         """Ask for something, or tell it.
@@ -89,65 +107,111 @@ class Service:
                 raise RuntimeError(f"the {self._name}, process {self.pid}, has ended") from error
 
     def close(self) -> None:
-        """End the process."""
+        """Leave it; once all ranks have, it can serve others."""
         with suppress(OSError):
             self._connection.close()
-        if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.wait()
 
 
-def _address() -> str:
-    """Return where to listen: a name without a file where there are such."""
-    name = f"lightning_tgnn-{secrets.token_hex(8)}"
-    return f"\0{name}" if sys.platform == "linux" else os.path.join(tempfile.gettempdir(), name)
+def _start(job: tuple[Any, ...]) -> int:
+    """Give the job to a process that has none, or to a new one; return that one's number once it listens."""
+    for process in _at_hand():
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            pickle.dump(pickle.dumps(job), process.stdin)
+            process.stdin.flush()
+            if _has_reported(process):
+                return process.pid
+    raise RuntimeError(f"process {process.pid} did not start: see its words above")
 
 
-def _start(serve: Serve, settings: tuple[Any, ...]) -> subprocess.Popen[bytes]:
-    """Start the process, and return once it listens."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+def _at_hand() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield the processes that have reported the end of a service, and then a new one."""
+    _started[:] = [process for process in _started if process.poll() is None]
+    by_report = {process.stdout.fileno(): process for process in _started if process.stdout is not None}
+    there = wait(list(by_report), 0.1) if by_report else []  # ranks that have just left are noticed in a moment
+    for report, process in by_report.items():
+        if report in there and _has_reported(process):
+            yield process
+    yield _new()
+
+
+def _has_reported(process: subprocess.Popen[bytes]) -> bool:
+    """Wait for the next word of a process; return whether there was one before its end."""
+    assert process.stdout is not None
+    return bool(os.read(process.stdout.fileno(), 1))  # nothing may wait in a buffer, where nobody looks
+
+
+def _new() -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", f"from {__name__} import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C is for the ranks, whose end it waits for
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    pickle.dump((serve.__module__, serve.__qualname__, *settings), process.stdin)
-    process.stdin.flush()
-    if not process.stdout.read(1):
-        raise RuntimeError(f"process {process.pid} did not start: see its words above")
-    process.stdout.close()
+    _started.append(process)
     return process
 
 
+@atexit.register
+def _end() -> None:
+    """End all processes; one that still serves, once its ranks have left."""
+    for process in _started:
+        assert process.stdin is not None
+        with suppress(OSError):
+            process.stdin.close()
+
+
 def main() -> None:
-    """Be the process."""
-    module, name, address, key, count, arguments = pickle.load(sys.stdin.buffer)
-    are_connected = threading.Event()
-    threading.Thread(target=_end_with_parent, args=(are_connected,), daemon=True).start()
+    """Be the process: serve, report, and serve again, until the rank that has started it ends."""
+    for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):  # of a cluster to all processes: the ranks decide
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    report = os.dup(1)
+    os.dup2(2, 1)  # what it prints is for the user
+    jobs: SimpleQueue[bytes] = SimpleQueue()
+    is_serving = threading.Event()
+    threading.Thread(target=_hear, args=(jobs, is_serving), daemon=True).start()
+    while job := jobs.get():
+        _serve(report, is_serving, *pickle.loads(job))
+        is_serving.clear()
+        with suppress(BrokenPipeError):  # the rank that has started it is the one that has ended
+            os.write(report, b".")
+
+
+def _hear(jobs: SimpleQueue[bytes], is_serving: threading.Event) -> None:
+    """Take in jobs. With the rank that gives them the process ends: at once, or when its service does."""
+    with suppress(EOFError):
+        while True:
+            jobs.put(pickle.load(sys.stdin.buffer))
+    if not is_serving.is_set():
+        os._exit(0)
+    jobs.put(b"")
+
+
+def _serve(
+    report: int,
+    is_serving: threading.Event,
+    module: str,
+    name: str,
+    address: str,
+    key: bytes,
+    count: int,
+    arguments: tuple[Any, ...],
+) -> None:
+    """Wait for all ranks and serve them."""
     serve = getattr(importlib.import_module(module), name)
+    connections: dict[int, Connection] = {}
     with Listener(address, authkey=key, backlog=count) as listener:
-        os.write(1, b".")
-        os.dup2(2, 1)  # what else it prints is for the user
-        connections: dict[int, Connection] = {}
+        os.write(report, b".")
         while len(connections) < count:
             connection = listener.accept()
             connections[connection.recv()] = connection
-    are_connected.set()
+    is_serving.set()
     in_order = [connections[place] for place in sorted(connections)]
     for connection in in_order:
         with suppress(OSError):  # it has ended
             connection.send(None)
     serve(in_order, *arguments)
-
-
-def _end_with_parent(are_connected: threading.Event) -> None:
-    """End when the rank that has started this process does before all are connected; later their connections tell."""
-    while os.read(0, 1):
-        pass
-    if not are_connected.is_set():
-        os._exit(0)
+    for connection in in_order:
+        connection.close()

@@ -97,7 +97,7 @@ class PlanRunner(SupervisedStrategy):
         """How many batches of a rank's size are trained at weights that lack each other's updates."""
         assert self.lightning_module is not None
         plan = self.planned or self.plan(self.lightning_module, self.lightning_module.trainer)
-        in_turn = plan.updates.batches_at_once(plan.schedule.lanes(plan.layout))
+        in_turn = plan.updates.batches_at_once(plan.schedule.batches_at_once(plan.layout))
         shared = max(plan.schedule.global_batch_size(plan.layout, 1), 1)  # none where there are no events
         return shared * in_turn * len(plan.layout.copies)
 

@@ -124,12 +124,13 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             restore_random_states(saved, self.trainer)
 
     def on_train_batch_start(self, batch: EventBatch, batch_idx: int) -> None:
-        """Empty the node state before the first event of an epoch.
+        """Empty the node state before the first event of an epoch, and where an epoch that was cut short has left it.
 
         The batch says so, not a hook of the epoch: Lightning skips those when it resumes.
         """
         self.stages.turn = batch_idx
-        if batch.shared.resets:
+        stands = batch.shared.continues
+        if batch.shared.resets or (stands is not None and self.state_store.position != stands):
             self.state_store.reset()
 
     def on_train_epoch_start(self) -> None:

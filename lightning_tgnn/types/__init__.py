@@ -11,7 +11,14 @@ from lightning_tgnn.types.data_modules import (
     StreamData,
     datamodule_of,
 )
-from lightning_tgnn.types.exchange import ExchangingStore, MessageExchange, RowExchange, RowHandle
+from lightning_tgnn.types.exchange import (
+    ExchangingStore,
+    MessageExchange,
+    RowExchange,
+    RowHandle,
+    ServedCounts,
+    ServedStore,
+)
 from lightning_tgnn.types.graphs import (
     CuttableLoader,
     GraphInfo,
@@ -31,8 +38,6 @@ from lightning_tgnn.types.node_state import (
     PieceHandle,
     PiecewiseStore,
     PipelineStore,
-    ServedCounts,
-    ServedStore,
     Snapshot,
     StateRows,
     StateSpec,

@@ -1,8 +1,9 @@
-"""Rows that travel between ranks, as whoever holds state asks for them."""
+"""Rows that travel between ranks and processes, as whoever holds state asks for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -131,4 +132,37 @@ class ExchangingStore(Protocol):
     @property
     def ranks(self) -> int:
         """How many."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServedCounts:
+    """What a process that serves node state has done so far.
+
+    Attributes:
+        rows_read: Rows handed out.
+        rows_written: Memories and mails taken in.
+        waves: Times that it has woken up to serve.
+        queued: Requests of reads and writes that it has found then, over all waves.
+        busy: Seconds of work.
+    """
+
+    rows_read: float = 0.0
+    rows_written: float = 0.0
+    waves: float = 0.0
+    queued: float = 0.0
+    busy: float = 0.0
+
+
+@runtime_checkable
+class ServedStore(Protocol):
+    """A store whose rows another process holds. Not a `StateStore` in name, see `TurnTakingStore`."""
+
+    @property
+    def served(self) -> ServedCounts:
+        """What that process has done."""
+        ...
+
+    def close(self) -> None:
+        """Leave that process; nothing can be asked any more."""
         ...

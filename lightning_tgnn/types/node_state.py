@@ -263,35 +263,6 @@ class CachingStore(Protocol):
     found: int
 
 
-@dataclass(frozen=True)
-class ServedCounts:
-    """What a process that serves node state has done so far.
-
-    Attributes:
-        rows_read: Rows handed out.
-        rows_written: Memories and mails taken in.
-        waves: Times that it has woken up to serve.
-        queued: Requests of reads and writes that it has found then, over all waves.
-        busy: Seconds of work.
-    """
-
-    rows_read: float = 0.0
-    rows_written: float = 0.0
-    waves: float = 0.0
-    queued: float = 0.0
-    busy: float = 0.0
-
-
-@runtime_checkable
-class ServedStore(Protocol):
-    """A store whose rows another process holds. Not a `StateStore` in name, see `TurnTakingStore`."""
-
-    @property
-    def served(self) -> ServedCounts:
-        """What that process has done."""
-        ...
-
-
 @runtime_checkable
 class HoldingStore(Protocol):
     """A store that shows the rows that it holds."""

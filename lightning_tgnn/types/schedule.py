@@ -45,6 +45,7 @@ class Turn:
             None where every rank plays what comes before.
         after: The one that is played right after it, likewise.
         written: The global batch that is read and written on the copy in this turn, where it may not be ``of``.
+        written_draw: Which set of negatives that is trained with where it is read and written.
         beside: The events that are played on each other copy of node state for the same update of the weights.
     """
 
@@ -59,6 +60,7 @@ class Turn:
     before: range | None = None
     after: range | None = None
     written: range | None = None
+    written_draw: int | None = None
     beside: tuple[range, ...] = ()
 
     @property
@@ -98,6 +100,10 @@ class Schedule(PlannedPart, ABC):
     def batches_per_turn(self, layout: RankLayout) -> int:
         """Return how many global batches all ranks play in a turn."""
         return 1
+
+    def batches_at_once(self, layout: RankLayout) -> int:
+        """Return how many global batches of a copy of node state have part in the updates of a turn."""
+        return self.batches_per_turn(layout)
 
     def lanes(self, layout: RankLayout) -> int:
         """Return in how many groups the ranks of a copy of node state read and write it one after the other."""

@@ -74,6 +74,8 @@ class SharedBatch(TensorFields):
         first: The first event of the global batch, on whatever rank it is.
         position: Events of the stream that have happened once what is written in this turn has, on all ranks.
         resets: Node state has to be empty before this batch.
+        continues: Events of the stream that node state has to have taken in before this batch, else it has to be empty;
+            None where that is not asked.
         share: This rank's share of the global batch's events, times the ranks: 1 where all have as many. A mean over
             the batch times this, averaged over the ranks, is the mean over the global batch.
         labelled: Labels of the global batch that are not negative (1 if there is none), over the ranks: the sum over
@@ -99,6 +101,7 @@ class SharedBatch(TensorFields):
     writes: bool = True
     later: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     upcoming: Tensor | None = None
+    continues: int | None = None
     around: Surroundings | None = None
     upcoming_around: Surroundings | None = None
 

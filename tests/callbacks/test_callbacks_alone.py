@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
-from lightning_tgnn import AdaptiveMicroBatch, ExchangeMonitor
+from lightning_tgnn import AdaptiveMicroBatch, DistTGLStrategy, ExchangeMonitor, ParallelismMonitor
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.comm.failure import PeerFailureError
 from tests.multiprocess.training import build, fit
 
 
@@ -20,6 +21,30 @@ def test_without_a_strategy_that_shares_state_both_say_so_once(caplog):
     _, monitoring = notices(caplog, ExchangeMonitor(), "auto")
     assert tuning == ["AdaptiveMicroBatch has nothing to do: SingleDeviceStrategy has no micro-batches"]
     assert monitoring == ["ExchangeMonitor has nothing to do: SingleDeviceStrategy shares no node state"]
+
+
+@pytest.mark.usefixtures("in_own_group")
+def test_what_breaks_off_leaves_no_hook_and_a_store_that_is_replaced_leaves_its_process(monkeypatch):
+    data, task = build("jodie", 40)
+    monitor = ParallelismMonitor(every_n_steps=1)
+    fit(data, task, DistTGLStrategy(), 1, callbacks=[monitor], epochs=1)
+    assert monitor.latest["memory_process/rows_read_per_second"] > 0
+    first = task.state_store
+
+    def fails(gradient):
+        raise ArithmeticError("in backward")
+
+    hook = next(iter(task.parameters())).register_hook(fails)
+    with pytest.raises(ArithmeticError):
+        fit(data, task, DistTGLStrategy(), 1, callbacks=[monitor], epochs=1)
+    hook.remove()
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in task.parameters())
+    assert task.state_store is not first
+    with pytest.raises(PeerFailureError, match="memory process"):
+        _ = first.position
+    monitor.latest = {}
+    fit(data, task, DistTGLStrategy(), 1, callbacks=[monitor], epochs=1)
+    assert "parallelism/gradient_variance" in monitor.latest
 
 
 def test_counts_are_refused_when_the_callbacks_are_made():

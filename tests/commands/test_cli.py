@@ -1,9 +1,7 @@
 """The command: help, recipes, resuming, its report and its refusals."""
 
 import io
-import os
 import re
-import subprocess
 import sys
 from contextlib import nullcontext
 from inspect import signature
@@ -90,12 +88,9 @@ def test_every_recipe_runs(recipe, tmp_path, capsys, in_own_group):
 def test_a_recipe_trains_in_two_processes(tmp_path):
     source = f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"
     recipe = f"--config={ROOT / 'recipes/sven_wikipedia.yaml'}"
-    command = [Path(sys.executable).parent / "lightning-tgnn", "fit", recipe, source, *LIMITS, *QUIET, *TINY]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "MEMBER: 2/2" in done.stderr
-    check_what_fit_left(done.stdout)
+    first, second = run_commands(tmp_path, ["fit", recipe, source, *LIMITS, *QUIET, *TINY], timeout=120)
+    assert "MEMBER: 2/2" in second
+    check_what_fit_left(first)
 
 
 def test_a_graph_recipe_trains_in_two_processes_with_a_bar(tmp_path):

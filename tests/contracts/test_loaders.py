@@ -214,6 +214,54 @@ def test_other_ranks_go_on_where_the_global_batch_is_the_same(ranks, others):
         assert rest_of(resumed) == uninterrupted("events", "train", rank, others, 0)[2:]
 
 
+@pytest.mark.parametrize("others", [2, 3])
+def test_passes_that_other_ranks_have_begun_are_not_gone_on_with(others):
+    loader = in_passes("train", 0, 1)
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    first = next(iterator)
+    read = set()
+    for rank in range(others):
+        resumed = in_passes("train", rank, others)
+        resumed.load_state_dict(loader.state_dict() | {"position": 4, "batches": 4})
+        for batch in resumed:
+            assert batch.shared.reads or tuple(batch.events.tolist()) in read | {()}
+            read |= {tuple(batch.events.tolist())} if batch.shared.reads else set()
+    assert tuple(first.events.tolist()) in read
+
+
+def test_ranks_that_have_no_part_in_a_batch_know_whom_it_mails():
+    schedule = EpochsAndCopies(epoch=2)
+    layout = RankLayout.of(2, families=families_of(2))
+    uniform = {"neighbor_sampler": "uniform", "num_workers": 0, "batch_size": 5}
+    loaders = []
+    for rank in range(2):
+        data = TemporalDataModule(store(), num_neighbors=2, **uniform)
+        data.sampled_roots = "events"
+        loaders.append(data.train_dataloader().follow(schedule, layout, rank))
+    turns = list(zip(*loaders, strict=True))
+    assert len(turns) > 5
+    for number, batches in enumerate(turns):
+        changed = [sorted(batch.shared.changed.tolist()) for batch in batches]
+        assert changed[0] == changed[1]
+        (reads, *_) = [batch for batch in batches if batch.shared.reads] or [None]
+        if reads is not None:
+            assert changed[0] == sorted(reads.mail_nodes.tolist()), number
+
+
+def test_a_further_copy_is_told_where_it_has_to_stand():
+    for copy in range(2):
+        loader = in_passes("train", 2 * copy, 4)
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            stands = [batch.shared.continues for batch in loader]
+            assert stands[1:] == [None] * (len(stands) - 1)
+            over = len(loader.events)
+            batches = -(-over // 7)
+            assert stands[0] == (int(loader.events[batches // 2 * 7 - 1]) + 1 if copy else None)
+
+
 @pytest.mark.parametrize("others", range(1, 5))
 @pytest.mark.parametrize("ranks", range(1, 5))
 @pytest.mark.parametrize("ends", [False, True])

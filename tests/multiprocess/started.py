@@ -1,7 +1,6 @@
 """A script whose Trainer starts processes of its own, and what its process then holds."""
 
 import json
-import sys
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -83,7 +82,3 @@ def main(start_method, folder, *names):
             first = begins_with(STRATEGIES[name](start_method="fork"), task, data, f"{folder}/{name}/first.pt")
             found["begins_with"] = all(torch.equal(first[key], last[key]) for key in weights)
         print("FOUND", json.dumps(found), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -20,7 +20,7 @@ from tests.multiprocess.training import as_torchrun, build, fit
 def start(run, where, how, folder):
     Path(folder).mkdir(parents=True, exist_ok=True)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
-    shared |= {"TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": str(RANKS), "GROUP_RANK": "0"}
+    shared |= {"TORCHELASTIC_RUN_ID": str(folder), "LOCAL_WORLD_SIZE": str(RANKS), "GROUP_RANK": "0"}
     started = []
     for rank in range(RANKS):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}

@@ -68,6 +68,7 @@ def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
     else:
         assert run.returncode == 130, said
     assert "Traceback" not in said
+    assert ("MEMBER: 2/2" in said) == (starter != "one rank")
     (line,) = re.findall(r"^lightning-tgnn: (.*)$", said, flags=re.MULTILINE)
     command = line.removeprefix("interrupted; go on with: ").removesuffix(", under torchrun as before")
     assert shlex.split(command) == ["lightning-tgnn", *words, "--ckpt_path", str(last.relative_to(tmp_path))]

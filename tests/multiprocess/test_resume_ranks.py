@@ -1,5 +1,6 @@
 """A run of several ranks that is repeated, resumed on as many, and taken over by fewer."""
 
+import gc
 from functools import partial
 
 import lightning.pytorch as pl
@@ -28,6 +29,8 @@ STRATEGIES = {
     "disttgl, sharded in passes": lambda: DistTGLStrategy(epoch=2, memory=2, store="sharded"),
     "disttgl, sharded": lambda: DistTGLStrategy(minibatch=2, memory=2, store="sharded", partition="interval"),
 }
+# A run that is resumed repeats the steps before it, too: one of each kind is enough to tell the two apart.
+REPEATED = ("sven", "pipetgl", "disttgl")
 # With fewer ranks another store takes over.
 MOVED = {name: strategy for name, strategy in STRATEGIES.items() if not name.startswith("disttgl, ")}
 MOVED["pipetgl"] = lambda: PipeTGLStrategy(store="sharded", partition="interval")
@@ -80,11 +83,12 @@ def on_rank(rank, ranks, folder):
         once = fit(
             *prepare(ranks, name), strategy(), ranks, callbacks=[keep], epochs=epochs(name), enable_checkpointing=True
         )
-        again = fit(*prepare(ranks, name), strategy(), ranks, epochs=epochs(name))
-        assert torch.equal(once["losses"], again["losses"]), name
-        assert equal(again["weights"], once["weights"]), name
-        if rank == 0:
-            assert equal(again["state"] | {"spec": 0}, {key: once["state"][key] for key in STATE}), name
+        if name in REPEATED:
+            again = fit(*prepare(ranks, name), strategy(), ranks, epochs=epochs(name))
+            assert torch.equal(once["losses"], again["losses"]), name
+            assert equal(again["weights"], once["weights"]), name
+            if rank == 0:
+                assert equal(again["state"] | {"spec": 0}, {key: once["state"][key] for key in STATE}), name
 
         data, task = prepare(ranks, name)
         path = f"{folder}/{name}/step={step_of(name)}.ckpt"
@@ -98,6 +102,8 @@ def on_rank(rank, ranks, folder):
         if rank == 0:
             assert equal(resumed["state"] | {"spec": 0}, {key: once["state"][key] for key in STATE}), name
         answers[name] = once["val"]
+        del once, resumed, data, task
+        gc.collect()  # nobody keeps a memory process from the next
     return answers
 
 

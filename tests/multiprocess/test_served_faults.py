@@ -13,14 +13,14 @@ from tests.multiprocess.test_pipeline_faults import shared_files
 
 
 def memory_processes(folder):
-    """Return the numbers of the processes that serve node state for runs in a folder."""
+    """Return the numbers of the processes that serve node state to runs in a folder."""
     found = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            words, environment = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
+            words, variables = ((path / name).read_bytes() for name in ("cmdline", "environ"))
         except OSError:
             continue  # it has ended
-        if b"lightning_tgnn.comm.service" in words and f"FAULTY_RUN={folder}".encode() in environment:
+        if b"lightning_tgnn.comm.service" in words and str(folder).encode() in variables:
             found.add(path.name)
     return found
 

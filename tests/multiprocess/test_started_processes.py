@@ -5,13 +5,15 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
 from lightning_tgnn import LinkPrediction, SvenStrategy
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.strategies.processes import launcher
-from tests.multiprocess.ranks import free_port
+from tests.multiprocess import started
+from tests.multiprocess.ranks import Started, free_port
 
 
 def ran(*arguments, given=None):
@@ -40,12 +42,15 @@ def check(line):
 
 @pytest.mark.timeout(300)
 def test_what_forked_processes_train_is_tested_next(tmp_path):
-    printed, said = ran("-m", "tests.multiprocess.started", "fork", str(tmp_path), "depcache", "cdfgnn")
+    port = {"MASTER_PORT": str(free_port())}
+    process = Started(started.main, ("fork", str(tmp_path), "depcache", "cdfgnn"), port, tmp_path / "pipe")
+    code, printed = process.finish(time.monotonic() + 280)
+    assert code == 0, printed[-3000:]
     lines = [line for line in printed.splitlines() if line.startswith("FOUND ")]
     assert len(lines) == 2
     for line in lines:
         assert check(line)["begins_with"]
-    assert "untrained" not in said
+    assert "untrained" not in printed
 
 
 SESSION = """

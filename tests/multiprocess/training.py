@@ -14,13 +14,16 @@ class Record(Callback):
     """Keeps the loss of every step, as this rank has it."""
 
     def __init__(self):
-        self.losses, self.gradients = [], []
+        self.losses, self.gradients, self.parameters = [], [], []
+
+    def on_train_start(self, trainer, module):
+        self.parameters = list(module.parameters())  # to look for them takes longer than to copy their gradients
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.losses.append(float(outputs["loss"]))
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
-        given = [torch.zeros_like(value) if value.grad is None else value.grad for value in module.parameters()]
+        given = [torch.zeros_like(value) if value.grad is None else value.grad for value in self.parameters]
         self.gradients.append(torch.cat([gradient.flatten() for gradient in given]))
 
 
@@ -34,6 +37,12 @@ class Quiet:
     def log(self, name, *arguments, **options):
         if not name.startswith("train/"):
             super().log(name, *arguments, **options | {"sync_dist": False})
+
+    def figures(self, metrics):
+        """Those of a validation in the middle of a fit are asked for by nobody; each is gathered from all ranks."""
+        trainer = self.trainer
+        is_last = trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
+        return super().figures(metrics) if is_last or trainer.state.fn != "fit" else {}
 
 
 class QuietLinks(Quiet, LinkPrediction):

@@ -1,6 +1,7 @@
 """The protocol of a run: when node state is emptied, what evaluation leaves behind, what a checkpoint brings back."""
 
 import warnings
+from dataclasses import replace
 
 import lightning.pytorch as pl
 import numpy as np
@@ -12,6 +13,7 @@ from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.tasks import MemoryTask
+from lightning_tgnn.types import SharedBatch
 from tests.data.example_streams import random_store
 
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "mailbox_size": 3}
@@ -67,6 +69,15 @@ def test_an_epoch_ends_with_the_state_of_its_own_events(tmp_path, name):
     assert task.state_store.position == 210
     # With one mail per event side and node, no node can have been mailed more often than once per batch.
     assert int(task.state_store.rows.mail_count.max()) <= 11
+
+
+@pytest.mark.parametrize(("stands", "kept"), [(None, 210), (210, 210), (140, 0)])
+def test_state_that_has_run_ahead_of_the_stream_is_emptied(tmp_path, stands, kept):
+    task, _ = fitted(tmp_path, limit_val_batches=0)
+    batch = next(iter(task.trainer.datamodule.train_dataloader()))
+    task.on_train_batch_start(replace(batch, shared=SharedBatch(0, 20, continues=stands)), 0)
+    assert task.state_store.position == kept
+    assert bool(task.state_store.rows.memory.any()) == bool(kept)
 
 
 def test_evaluation_leaves_no_trace(tmp_path, name):

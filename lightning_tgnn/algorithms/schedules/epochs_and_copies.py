@@ -93,6 +93,10 @@ class EpochsAndCopies(Schedule):
         """Return the events of a global batch: those of i ranks."""
         return batch_size * self.minibatch
 
+    def batches_at_once(self, layout: RankLayout) -> int:
+        """Return how many global batches of a copy have part in the updates of a turn: j, each in another pass."""
+        return self.epoch
+
     def draws(self, layout: RankLayout, rank: int, epoch: int) -> Sequence[int]:
         """Return the sets of negatives of an epoch: all that there are, or those of the passes over a batch."""
         if self.negative_sets is not None:
@@ -167,6 +171,7 @@ class _Turns(Turns):
             writes=begins is not None and number == 0,
             resets=begins == 0 or epoch == index == self._first == 0,
             written=latest if j > 1 else None,
+            written_draw=self._draw(epoch, latest.start // self._size, 0) if j > 1 else None,
             beside=tuple(self._events(other) for other, _ in played.values()),
         )
 

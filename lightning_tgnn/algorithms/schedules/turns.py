@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import overload
 
 from lightning_tgnn.types.schedule import Turn
@@ -26,17 +26,3 @@ class Turns(Sequence[Turn]):
         if isinstance(index, slice):
             return [self.at(number) for number in range(*index.indices(len(self)))]
         return self.at(range(len(self))[index])
-
-
-def in_passes(turns: Sequence[Turn], position: int) -> Iterator[range]:
-    """Yield the numbers of turns from a position on, one that reads together with those that take what it has read."""
-    number = position
-    while number < len(turns):
-        first, count = turns[number], 1
-        while first.reads and first.events and number + count < len(turns):
-            turn = turns[number + count]
-            if turn.reads or turn.events != first.events:
-                break
-            count += 1
-        yield range(number, number + count)
-        number += count

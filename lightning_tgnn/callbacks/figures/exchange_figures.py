@@ -51,7 +51,9 @@ class Counts:
         return torch.tensor(values, dtype=torch.float64)
 
 
-def exchange_figures(packed: Tensor, operations: Sequence[str], steps: int, spec: StateSpec) -> dict[str, float]:
+def exchange_figures(
+    packed: Tensor, operations: Sequence[str], steps: int, spec: StateSpec, *, sharing: int | None = None
+) -> dict[str, float]:
     """Return what is logged.
 
     The formulas count a row at its sender and at its receiver. Bytes *sent* are what is measured, so half of them is
@@ -62,6 +64,7 @@ def exchange_figures(packed: Tensor, operations: Sequence[str], steps: int, spec
         operations: In any order.
         steps: Steps that the counts are of.
         spec: Widths of a row.
+        sharing: How many ranks share a copy of node state; all if None.
     """
     ranks, width = len(packed), len(_OF_BATCHES)
     of_batches = dict(zip(_OF_BATCHES, packed[:, :width].sum(0).tolist(), strict=True))
@@ -78,7 +81,7 @@ def exchange_figures(packed: Tensor, operations: Sequence[str], steps: int, spec
         figures["exchange/hidden_share"] = 1 - waited / in_flight
     if of_batches["asked"]:
         figures["exchange/cache_hit_rate"] = of_batches["found"] / of_batches["asked"]
-    return figures | _formulas(of_batches, ranks, steps, spec)
+    return figures | _formulas(of_batches, sharing or ranks, steps, spec)
 
 
 def _formulas(counts: Mapping[str, float], ranks: int, steps: int, spec: StateSpec) -> dict[str, float]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.algorithms.schedules.turns import in_passes
 from lightning_tgnn.checks import InvalidArgumentError, check_global_batch_size, refusal
+from lightning_tgnn.data.batches.consecutive import in_passes, with_upcoming
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
@@ -132,15 +132,26 @@ class EventLoader:
         passes = in_passes(turns, self._position)
         made = self._ahead(lambda together: self._passes(turns, together), passes)
         batches: Iterator[EventBatch] = chain.from_iterable(made)
-        batches = batches if self.layout.ranks == 1 else _with_upcoming(batches)
+        batches = batches if self.layout.ranks == 1 else with_upcoming(batches)
         while True:
             begin = perf_counter()
             batch = next(batches, None)
             self.waited += perf_counter() - begin
             if batch is None:
                 return
+            if self._position == 0 and epoch is not None:
+                batch = replace(batch, shared=replace(batch.shared, continues=self._continues(epoch)))
             self._position += 1
             yield batch
+
+    def _continues(self, epoch: int) -> int | None:
+        """Return where the state of a further copy stands if it has gone round in the epoch before; None for others."""
+        copy, _ = self.layout.copy_of(self.rank)
+        if not copy:
+            return None
+        over = Pass(len(self.events), self.batch_size, epoch, self._first * self.global_batch_size)
+        begin = self.schedule.turns(self.layout, self.layout.copies[copy][0], over)[0].of.start
+        return int(self.events[begin - 1]) + 1 if begin else None
 
     @property
     def start(self) -> int:
@@ -192,7 +203,8 @@ class EventLoader:
         turns, others = divmod(batches, self.schedule.batches_per_turn(self.layout))
         if batches * self.global_batch_size >= len(self.events):
             return len(self), 0  # the epoch is over
-        return (0, batches) if others else (turns, 0)
+        # Nobody has what a pass that other ranks have begun has read.
+        return (0, batches) if others or "passes" in self.schedule.needs else (turns, 0)
 
     @property
     def turns_left(self) -> int:
@@ -201,7 +213,12 @@ class EventLoader:
         return len(self._turns(self.events, epoch, self._first * self.global_batch_size)) - self._position
 
     def catch_up(self, position: int) -> Iterator[EventBatch]:
-        """Yield batches, without negatives, of the events from ``position`` up to where this loader begins."""
+        """Yield batches, without negatives, of the events from ``position`` up to where this loader begins.
+
+        Copies of node state beside the first, which evaluates, need none.
+        """
+        if self.layout.copy_of(self.rank)[0]:
+            return iter(())
         return chain.from_iterable(earlier.replay(position) for earlier in self.history)
 
     def replay(self, position: int) -> Iterator[EventBatch]:
@@ -212,7 +229,7 @@ class EventLoader:
         def make(turn: Turn) -> EventBatch:
             turn = replace(turn, before=None, after=None, written=None, beside=())
             own, together = _at(remaining, turn.events), _at(remaining, turn.of)
-            return organizer.organize(own, self._written_of(own, turn, together), self._whole(turn, together))
+            return organizer.organize(own, self._written_of(own, turn.draw, together), self._whole(turn, together))
 
         return self._ahead(make, self._turns(remaining, None) if len(remaining) else ())
 
@@ -254,23 +271,23 @@ class EventLoader:
 
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
-        written = _at(self.events, turn.written or turn.of)
+        written, draw = _at(self.events, turn.written or turn.of), turn.written_draw if turn.written else turn.draw
         before = None if turn.before is None else _at(self.events, turn.before)
         return Whole(
             turn,
             events,
             written,
-            None if turn.ranks == 1 and not turn.written else self._written_of(written, turn, written),
-            before=None if before is None else (before, self._written_of(before, turn, before)),
+            None if turn.ranks == 1 and not turn.written else self._written_of(written, draw, written),
+            before=None if before is None else (before, self._written_of(before, turn.draw, before)),
             after=None if turn.after is None else _at(self.events, turn.after),
             beside=torch.cat([_at(self.events, other) for other in turn.beside]) if turn.beside else None,
         )
 
-    def _written_of(self, events: Tensor, turn: Turn, together: Tensor) -> Sample:
+    def _written_of(self, events: Tensor, draw: int | None, together: Tensor) -> Sample:
         """Draw only what decides who is written."""
         roots = _written(self._sampler.sampled_roots)
         sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
-        return sampler.sample(events, turn.draw, int(together[0]))
+        return sampler.sample(events, draw, int(together[0]))
 
 
 def _at(events: Tensor, places: range) -> Tensor:
@@ -280,16 +297,3 @@ def _at(events: Tensor, places: range) -> Tensor:
 def _written(sampled_roots: SampledRoots) -> SampledRoots:
     """Return whose neighbours decide who is written."""
     return "events" if sampled_roots == "events" else "none"
-
-
-def _with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
-    """Tell each batch the nodes of the next, and what is around it."""
-    batch = next(batches, None)
-    while batch is not None:
-        following = next(batches, None)
-        if following is not None:
-            shared = following.shared
-            upcoming = torch.cat([following.nodes, shared.later]) if shared.reads else None
-            batch = replace(batch, shared=replace(batch.shared, upcoming=upcoming, upcoming_around=shared.around))
-        yield batch
-        batch = following

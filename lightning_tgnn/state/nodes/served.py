@@ -218,7 +218,7 @@ class ServedStateStore:
         self._meet(state["lane"])
 
     def close(self) -> None:
-        """End the process."""
+        """Leave the process."""
         self._service.close()
 
 

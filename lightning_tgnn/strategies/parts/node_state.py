@@ -14,6 +14,7 @@ from lightning_tgnn.types import (
     PipelineStore,
     Run,
     ScheduledLoader,
+    ServedStore,
     StateStore,
     TurnTakingStore,
     has_stages,
@@ -33,6 +34,12 @@ class _Stores(Protocol):
 def _sharing(run: Run) -> str:
     """Return who shares which copy of node state, and by which schedule."""
     return f"{run.schedule} on {run.layout.copies}"
+
+
+def _leave(store: object) -> None:
+    """Leave the process of a store that nobody asks any more."""
+    if isinstance(store, ServedStore):
+        store.close()
 
 
 class NodeState:
@@ -68,6 +75,7 @@ class NodeState:
             self._store = self._part.store(run, task)
             if held is not None:
                 self._store.load_state_dict(run.broadcast(held.state_dict()))
+                _leave(held)
             task.state_store = self._store
             self._goes_on = False
         if saved or not self._goes_on:
@@ -80,6 +88,8 @@ class NodeState:
         self._goes_on = True
         copy, _ = run.layout.copy_of(run.rank)
         goes_on = saved.get("shared by") == _sharing(run)
+        if not goes_on:
+            run.kept_rows.load_state_dict({})
         store = self._store
         assert store is not None
         if len(run.layout.copies) > 1 and run.trainer.ckpt_path is not None and not goes_on:
@@ -123,6 +133,7 @@ class NodeState:
             task: object = self._run.task
             if self._run.ranks > 1 and has_stages(task):
                 task.state_store = LocalStateStore(task.state_spec)  # in the middle of a turn nobody can go on
+                _leave(self._store)
             return
         if isinstance(self._store, PipelineStore):
             _ = self._store.position  # else the next run, by the same process groups, would receive it
