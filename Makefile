@@ -11,13 +11,14 @@ quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
 
 # The loops' own tests go first, in one process beside the linters: ranks of one start would all compile the same loops.
-# One thread a worker: those of two workers on two cores would stand in each other's way.
+# One thread a worker: those of several workers on two cores would stand in each other's way. Three workers: the one whose
+# ranks wait for each other leaves some of a core idle, and ranks go before the other two (tests/conftest.py).
 LOOPS := $(addprefix tests/,algorithms/partitions algorithms/traffic models/memory)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations 20
 
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 --output-sync lint loops
-	$(PYTEST) --numprocesses 2 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests $(LOOPS:%=--ignore %)
+	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests $(LOOPS:%=--ignore %)
 
 loops: .venv/.loops-cached
 	$(PYTEST) $(LOOPS)
