@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.bench.contestants import Contestant
 from lightning_tgnn.commands.bench.meters import Figures, Meter
-from lightning_tgnn.commands.bench.tables import say
+from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.data import FullGraphDataModule, TemporalDataModule
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.strategies.runner import PlanRunner
@@ -168,13 +167,13 @@ class Comparison:
     of_last: Sequence[str]
 
 
+@without_setup_notes()
 def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Figures], Figures]:
     """Train with each contestant in every round; bench.json gets what there is after each.
 
     Returns:
         Figures of every contestant, and how they were measured.
     """
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # what each Trainer says once more
     processes = run.processes
     about = {"kind": comparison.kind, "source": str(comparison.data.source), "ranks": processes.ranks}
     about |= {"hosts": processes.num_nodes, **comparison.about, "rounds": run.rounds}

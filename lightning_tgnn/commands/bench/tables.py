@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 from lightning_tgnn.commands.shared.printed import print_table
+
+
+@contextmanager
+def without_setup_notes() -> Iterator[None]:
+    """Leave out what each Trainer says once more when it is made."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @rank_zero_only

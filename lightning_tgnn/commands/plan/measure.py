@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
@@ -17,7 +16,7 @@ from lightning_tgnn.callbacks import SystemMonitor
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
 from lightning_tgnn.commands.bench.meters import finish, reduced, summed_flows
-from lightning_tgnn.commands.bench.tables import say
+from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.depcache import DepCacheStrategy
@@ -131,6 +130,7 @@ def _turn(measured: Measured) -> float:
     return measured.seconds_per_turn
 
 
+@without_setup_notes()
 def measure(
     data: TemporalDataModule,
     of_task: dict[str, Any],
@@ -152,7 +152,6 @@ def measure(
         rounds: Times that the strategies take turns.
         several_machines: Whether rows of pipelines may have to travel.
     """
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # what each Trainer says once more
     ranks = run.processes.ranks
     narrow, own_events = batch_size or _NARROW, len(data.split.train) // ranks
     wide = max(min(_WIDER * narrow, own_events // 4), narrow + 1)

@@ -271,7 +271,7 @@ class EventLoader:
 
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
-        written, draw = _at(self.events, turn.written or turn.of), turn.written_draw if turn.written else turn.draw
+        written, draw = (_at(self.events, turn.written), turn.written_draw) if turn.written else (events, turn.draw)
         before = None if turn.before is None else _at(self.events, turn.before)
         return Whole(
             turn,
