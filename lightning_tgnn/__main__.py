@@ -97,8 +97,23 @@ def _refusal(error: BaseException | None) -> LightningTGNNError | None:
 
         return refusal_to_write(Path(error.filename or "the folder of the run"), error)
     while error is not None and not isinstance(error, LightningTGNNError):
+        gathered = _gathered(error)
+        if gathered is not None:
+            return gathered
         error = error.__cause__ or error.__context__
     return error
+
+
+def _gathered(error: BaseException) -> LightningTGNNError | None:
+    """Return the refusal among the errors that jsonargparse gathers where a value may be of several types."""
+    trace = error.__traceback__
+    while trace is not None:
+        for held in trace.tb_frame.f_locals.values():
+            for one in held if isinstance(held, list) else ():
+                if isinstance(one, LightningTGNNError):
+                    return one
+        trace = trace.tb_next
+    return None
 
 
 if __name__ == "__main__":

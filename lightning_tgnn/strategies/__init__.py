@@ -13,7 +13,9 @@ register("sven", SvenStrategy, description="Sharded node state, exchanged withou
 register("depcomm", DepCommStrategy, description="Sharded node state, updated by its owners")
 register("depcache", DepCacheStrategy, description="The whole node state on every rank")
 register("pipetgl", PipeTGLStrategy, description="A pipeline over batches, with exact node memory")
-register("disttgl", DistTGLStrategy, description="Mini-batch, epoch and memory parallelism")
+register(
+    "disttgl", DistTGLStrategy, description="Mini-batch, epoch and memory parallelism", arguments={"minibatch": "auto"}
+)
 register("cdfgnn", CDFGNNStrategy, description="Full-batch training on a cached vertex-cut")
 
 __all__ = [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lightning.pytorch.strategies import Strategy, StrategyRegistry
 
 from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal
 
 
-def register(name: str, strategy: type[Strategy], description: str) -> None:
-    """Give a strategy of ours a name."""
-    StrategyRegistry.register(name, strategy, description=description)
+def register(name: str, strategy: type[Strategy], description: str, arguments: dict[str, Any] | None = None) -> None:
+    """Give a strategy of ours, made with some arguments, a name."""
+    StrategyRegistry.register(name, strategy, description=description, **(arguments or {}))
 
 
 def own_names() -> list[str]:

@@ -284,6 +284,10 @@ def test_another_task_keeps_its_own_defaults(capsys):
             ["--trainer.strategy=svn"],
             r"one of cdfgnn, depcache, depcomm, disttgl, pipetgl, sven .*, got 'svn'; did you mean 'sven'\?",
         ),
+        (
+            ["--trainer.strategy=lightning_tgnn.SvenStrategy", "--trainer.strategy.init_args.micro_batches=0"],
+            r"lightning-tgnn: micro_batches must be a number or 'adaptive', got '0'",
+        ),
         (["--trainer.accelerator=mps"], r"lightning-tgnn: .*MPSAccelerator"),
     ],
 )

@@ -78,7 +78,7 @@ def test_every_plan_has_its_reason():
     found = rank(plans, cluster, STREAM)
     words = [reason(one, found, place) for place, one in enumerate(found)]
     assert words[0].startswith("recommended: ")
-    assert any(re.match(r"\d+% slower than the fastest; waits \d+% for ", each) for each in words)
+    assert any(re.match(r"[\d.]+% slower than the fastest; waits \d+% for ", each) for each in words)
     assert "node state does not fit: 0.40 GB on a machine with 0.30 GB" in words
     assert json.loads(json.dumps(figures_of(found[0])))["plan"] == found[0].candidate.written
     # What is faster than the recommended plan is so at a cost.

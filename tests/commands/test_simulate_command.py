@@ -142,9 +142,12 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         ),
         (
             ["--strategy=disttgl:minibatch=2:memory=2"],
-            "must be factors of the 2 ranks, got '2 x 1 x 2'; let their prod",
+            "must be three factors whose product is the 2 ranks, got '2 x 1 x 2'; let their prod",
         ),
-        (["--strategy=disttgl:memory=1", "--ranks=1,2"], "must be factors of the 2 ranks, got '1 x 1 x 1'"),
+        (
+            ["--strategy=disttgl:memory=1", "--ranks=1,2"],
+            "three factors whose product is the 2 ranks, got '1 x 1 x 1'",
+        ),
         (
             ["--strategy=disttgl:minibatch=2", "--hosts=2"],
             "memory must be a multiple of the 2 hosts: a copy of node mem",

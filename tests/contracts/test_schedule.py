@@ -362,7 +362,10 @@ def test_epochs_and_copies_alone_are_data_parallel():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((2, 1, 1), "minibatch, epoch, memory must be factors of the 4 ranks, got '2 x 1 x 1'; let their product be"),
+        (
+            (2, 1, 1),
+            "minibatch, epoch, memory must be three factors whose product is the 4 ranks, got '2 x 1 x 1'",
+        ),
         ((4, 1, 1), "memory must be the 2 copies of node state that the ranks share, got 1; let groups be the same"),
         ((0, 1, 1), "minibatch must be an integer of at least 1, got 0"),
         ((1, 3, 1, 2), "negative_sets must be an integer of at least 3, got 2; give one for each pass at least"),

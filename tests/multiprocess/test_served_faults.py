@@ -53,9 +53,13 @@ def test_all_end_nothing_stays_and_the_last_checkpoint_resumes(tmp_path):
         (
             {"epoch": 3},
             1,
-            "minibatch, epoch, memory must be factors of the 2 ranks, got '1 x 3 x 1'; let their product",
+            "must be three factors whose product is the 2 ranks, got '1 x 3 x 1'; let",
         ),
-        ({"memory": 3}, 1, "minibatch, epoch, memory must be factors of the 2 ranks, got '1 x 1 x 3'; let their prod"),
+        (
+            {"memory": 3},
+            1,
+            "must be three factors whose product is the 2 ranks, got '1 x 1 x 3'; let",
+        ),
         ({"epoch": 2}, 2, "memory must be a multiple of the 2 machines: a copy of node memory lies on one, got 1"),
     ],
 )

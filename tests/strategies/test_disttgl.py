@@ -75,6 +75,11 @@ def test_nothing_is_chosen_for_what_is_not_known(ready):
     ("arguments", "message"),
     [
         ({"minibatch": "all"}, "minibatch must be an integer of at least 1 or 'auto', got 'all'; give one of them"),
+        ({"store": "shared"}, "store must be 'served' or 'sharded', got 'shared'; take one of these"),
+        (
+            {"partition": "range"},
+            "partition must be left out where a process serves all rows, got 'range'",
+        ),
         ({"minibatch": "auto", "epoch": 0}, "epoch must be an integer of at least 1, got 0"),
         ({"minibatch": "auto", "max_loss": 2}, "max_loss must be .* got 2; 0.75 is the default"),
         ({"epoch": 2, "negative_sets": 1}, "negative_sets must be an integer of at least 2, got 1"),
@@ -84,6 +89,16 @@ def test_nothing_is_chosen_for_what_is_not_known(ready):
 def test_what_cannot_work_is_refused_at_once(arguments, message):
     with pytest.raises(InvalidArgumentError, match=message):
         DistTGLStrategy(**arguments)
+
+
+@pytest.mark.usefixtures("in_own_group")
+def test_by_its_name_it_chooses_its_factors():
+    quiet = {"logger": False, "enable_checkpointing": False}
+    trainer = pl.Trainer(strategy="disttgl", accelerator="cpu", devices=1, max_epochs=1, **quiet)
+    trainer.limit_train_batches = trainer.limit_val_batches = 1
+    data = TemporalDataModule(random_store(400, num_nodes=30, bipartite=True), batch_size=10)
+    trainer.fit(LinkPrediction("jodie", memory_dim=4, embedding_dim=4, time_dim=4), datamodule=data)
+    assert trainer.strategy.strategy_state()["parallelism"] == [1, 1, 1]
 
 
 def test_given_factors_that_fit_no_rank_are_refused_before_one_is_started():

@@ -85,8 +85,8 @@ class EpochsAndCopies(Schedule):
         """
         i, j, k = self.minibatch, self.epoch, self.memory
         if i * j * k != ranks:
-            cure = "let their product be devices times num_nodes"
-            requirement = f"factors of the {ranks} ranks"
+            cure = "let their product be the ranks (devices times num_nodes), or give minibatch='auto'"
+            requirement = f"three factors whose product is the {ranks} ranks"
             raise InvalidArgumentError(refusal("minibatch, epoch, memory", requirement, f"{i} x {j} x {k}", cure))
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:

@@ -174,7 +174,7 @@ def _recommend(
         f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "
         f"{found.fixed_share:.0%} of their time does not grow with the events",
         f"global batches of up to {largest:,} events lose at most {options.max_loss:.0%} of the updates of node memory",
-        f"recipe: lightning-tgnn fit --config {folder / 'recipe.yaml'}",
+        f"recipe: {_start(options.machines, options.devices)}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
         recipe,
         f"figures: {folder / 'plan.json'}; simulate --stages {folder / 'costs.yaml'}",
@@ -187,3 +187,11 @@ def _distances(data: TemporalDataModule) -> EventDistances:
     """Return how far apart the events of nodes are in the training split."""
     train = data.split.train
     return event_distances(*ends_by_node(data.store.src[train].numpy(), data.store.dst[train].numpy()))
+
+
+def _start(machines: int, devices: int) -> str:
+    """Return what stands before the command where several machines run it."""
+    if machines == 1:
+        return ""
+    meeting = "--rdzv-backend c10d --rdzv-id plan --rdzv-endpoint HOST:29500"  # HOST is the first machine
+    return f"torchrun --nnodes {machines} --nproc-per-node {devices} {meeting} --no-python "

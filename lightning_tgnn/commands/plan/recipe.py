@@ -74,7 +74,7 @@ def recipe_of(
     if times > 1:
         said.append(f"# An epoch trains every event {times} times.")
     if cluster.machines > 1:
-        said.append("# Start it on each of them, for example with torchrun: see docs/guide/distributed.md.")
+        said.append("# Start it on each of them with torchrun, as the plan says: see docs/guide/distributed.md.")
     return "\n".join([*said, yaml.safe_dump(parts, sort_keys=False, width=120)])
 
 

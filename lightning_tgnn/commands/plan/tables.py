@@ -58,12 +58,12 @@ def reason(one: Assessment, found: Sequence[Assessment], place: int) -> str:
     waits = ", ".join(f"{share:.0%} for {name}" for name, share in list(one.waits_for.items())[:2] if share >= 0.01)
     waiting = f"; waits {waits}" if waits else ""
     if place == 0:
-        speed = "the fastest" if slower < 0.005 else f"{slower:.0%} slower than the fastest, and costs less accuracy"
+        speed = "the fastest" if slower < 0.005 else f"{slower:.1%} slower than the fastest, and costs less accuracy"
         return f"recommended: {speed}{waiting}"
     if one.events_per_second > first.events_per_second:
         faster = one.events_per_second / first.events_per_second - 1
         return f"{faster:.0%} faster, but {_dearer(one, first)}{waiting}"
-    return f"{slower:.0%} slower than the fastest{waiting}"
+    return f"{slower:.1%} slower than the fastest{waiting}"
 
 
 def _dearer(one: Assessment, first: Assessment) -> str:
