@@ -87,7 +87,7 @@ def write_tensors(path: Path, held: object) -> None:
             with partial.open("wb") as file:  # of a path that it opens itself torch does not say what is wrong
                 torch.save(held, file)
         except RuntimeError as error:
-            if isinstance(error.__context__, OSError):
+            if isinstance(error.__context__, OSError | KeyboardInterrupt):  # which torch hides as it closes the file
                 raise error.__context__ from None
             raise
 

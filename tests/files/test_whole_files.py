@@ -75,6 +75,22 @@ def test_a_run_ends_at_the_checkpoint_that_does_not_fit(tmp_path):
     assert held(tmp_path) == {}
 
 
+def test_ctrl_c_while_tensors_are_written_is_no_other_error(tmp_path, monkeypatch):
+    def interrupted(held, file):
+        file.write(b"half")
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("unexpected pos 64 vs 0")  # as torch's writer says when it is closed
+
+    write_tensors(tmp_path / "a.pt", {"held": torch.ones(2)})
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_tensors(tmp_path / "a.pt", {"held": torch.zeros(2)})
+    assert torch.equal(torch.load(tmp_path / "a.pt")["held"], torch.ones(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
 def test_checkpoints_in_a_folder_that_may_not_be_written(read_only):
     runner = fitted()
     read_only.chmod(0o555)

@@ -97,7 +97,7 @@ def test_a_delay_is_refused_by_the_name_that_a_user_has_written(delay):
 )
 def test_a_loss_scale_is_refused_with_the_argument_that_a_user_has_written(strategy, cure):
     trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), precision="16-mixed")
-    run = SimpleNamespace(group_of=lambda family: None, ranks=1, device=torch.device("cpu"))
+    run = SimpleNamespace(group_of=lambda family: None, ranks=1, rank=0, device=torch.device("cpu"))
     updates = strategy().plan(None, trainer).updates.open(run)
     with pytest.raises(InvalidArgumentError, match=cure):
         updates.check(trainer)

@@ -45,7 +45,7 @@ def test_served_copies_have_no_fault(served, ranks):
 @pytest.mark.parametrize(("served", "ranks"), SERVED_RANKS[::2], ids=str)
 def test_the_process_of_a_copy_has_what_the_schedule_says_in_its_order(served, ranks):
     """(R0 ... R[i-1]) (W0 ... W[i-1]) of the lane that begins a batch, turn by turn."""
-    layout, over = RankLayout.of(ranks, families=families_of(ranks, served.memory)), Pass(40, 2, epoch=0)
+    layout, over = RankLayout.of(ranks, families=families_of(ranks, served.memory)), Pass(100, 2, epoch=0)
     written = programs(served.of(ranks), ranks, 4 * served.epoch)
     turns = [served.schedule.turns(layout, rank, over) for rank in range(ranks)]
     for sharing in layout.copies:
