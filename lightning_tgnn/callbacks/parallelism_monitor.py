@@ -15,7 +15,12 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
-from lightning_tgnn.callbacks.figures.parallelism_figures import Factors, parallelism_figures, spread_of_gradients
+from lightning_tgnn.callbacks.figures.parallelism_figures import (
+    Factors,
+    information_loss,
+    parallelism_figures,
+    spread_of_gradients,
+)
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import ServedStore
@@ -35,6 +40,8 @@ class ParallelismMonitor(Callback):
       ``…_memory`` are its parts: between ranks that share a batch, between such groups of a copy of node state (under
       PipeTGL the ranks of a pipeline), and between copies. Of models with more than 65,536 weights as many are taken,
       drawn once.
+    - ``parallelism/information_loss``: share of the updates of node memory that global batches lose, for of a node's
+      events in one batch only the latest counts; of the first 2^20 training events, the same in all windows.
     - With ``store="served"``: ``memory_process/rows_read_per_second`` and ``…rows_written_per_second``, of all copies;
       ``memory_process/queue_depth``, reads and writes that it finds when it wakes up; ``memory_process/busy_share`` of
       its time; ``memory_process/wait_milliseconds``, for which a rank stands waiting for it in a step.
@@ -68,6 +75,7 @@ class ParallelismMonitor(Callback):
         store: object = getattr(pl_module, "state_store", None)
         self._served = store if isinstance(store, ServedStore) else None
         self._factors = Factors.of(strategy)
+        self._loss = information_loss(trainer, self._factors.sharing)
         self._parameters = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
         size = sum(parameter.numel() for parameter in self._parameters)
         drawn = torch.randperm(size, generator=torch.Generator().manual_seed(0))[:_COORDINATES]
@@ -161,7 +169,7 @@ class ParallelismMonitor(Callback):
         lengths, shares, of_ranks, gradients = zip(*told, strict=True)
         seconds = sum(lengths) / len(lengths)
         counted = torch.stack(of_ranks) if self._served is not None else None
-        self.latest = parallelism_figures(shares, counted, seconds, self._steps, self._factors)
+        self.latest = self._loss | parallelism_figures(shares, counted, seconds, self._steps, self._factors)
         present = [own for own in gradients if own is not None]
         if len(present) == len(gradients):
             self.latest |= spread_of_gradients(torch.stack(present), self._factors)

@@ -244,6 +244,7 @@ def test_parallelism_is_logged_where_ranks_read_in_turn(ranks, folder):
     for row in logged:
         assert 0 < row["parallelism/effective"] <= RANKS
         assert 0 < row["memory_process/busy_share"] < 1
+        assert row["parallelism/information_loss"] == logged[0]["parallelism/information_loss"] > 0
     for row in logged[:-1]:  # in the last turn nobody reads or writes
         assert row["memory_process/wait_milliseconds"] > 0
         assert row["memory_process/rows_read_per_second"] > 0

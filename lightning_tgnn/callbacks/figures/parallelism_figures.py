@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.streams.information_loss import event_distances
+from lightning_tgnn.algorithms.streams.stream_statistics import ends_by_node
 from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import BatchedData, SplitStreamData, datamodule_of
 from lightning_tgnn.types.layout import STATE
 
 _TINY = 1e-30
+_COUNTED = 1 << 20  # events
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,21 @@ class Factors:
         layout = strategy.layout
         ranks = layout.group_of(STATE, strategy.global_rank)
         return cls(layout.copies, strategy.ranks_per_batch, ranks.index(strategy.global_rank))
+
+
+def information_loss(trainer: pl.Trainer, sharing: int) -> dict[str, float]:
+    """Return the share of the updates of node memory that global batches lose, counted over the first 2^20 events.
+
+    Args:
+        trainer: Its DataModule knows the stream and the batch size; else there is nothing to say.
+        sharing: How many ranks share a global batch.
+    """
+    data = datamodule_of(trainer)
+    if not (isinstance(data, SplitStreamData) and isinstance(data, BatchedData)):
+        return {}
+    events = data.split.train[:_COUNTED]
+    ends = ends_by_node(data.store.src[events].numpy(), data.store.dst[events].numpy())
+    return {"parallelism/information_loss": event_distances(*ends).loss(data.batch_size * sharing)}
 
 
 def parallelism_figures(
