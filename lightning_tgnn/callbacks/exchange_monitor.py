@@ -6,8 +6,6 @@ from functools import partial
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from typing_extensions import override
@@ -15,14 +13,13 @@ from typing_extensions import override
 from lightning_tgnn.callbacks.figures.exchange_figures import Counts, exchange_figures, residual_figure
 from lightning_tgnn.callbacks.figures.step_traffic import StepTraffic
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
-from lightning_tgnn.checks import check_int
+from lightning_tgnn.callbacks.windowed_monitor import WindowedMonitor
 from lightning_tgnn.comm import Flow
-from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import CachingStore, EventBatch, NodeStateTask, has_stages
 from lightning_tgnn.types.layout import STATE
 
 
-class ExchangeMonitor(Callback):
+class ExchangeMonitor(WindowedMonitor):
     """Logs what the ranks of a strategy that shares node state exchange in training steps.
 
     Means per step over a window, bytes and rows summed over ranks, logged by rank 0:
@@ -49,17 +46,14 @@ class ExchangeMonitor(Callback):
     """
 
     def __init__(self, every_n_steps: int = 50) -> None:
-        check_int("every_n_steps", every_n_steps, minimum=1, cure="give batches per window, for example 50")
-        self.every_n_steps = every_n_steps
-        self.latest: dict[str, float] = {}
+        super().__init__(every_n_steps)
         self._window: StepTraffic | None = None
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        strategy, task = trainer.strategy, pl_module
+        strategy, task = self.strategy_of(trainer), pl_module
         self._window = None
-        if not isinstance(strategy, PlanRunner) or not strategy.shares_node_state:
-            rank_zero_info(f"ExchangeMonitor has nothing to do: {type(strategy).__name__} shares no node state")
+        if strategy is None:
             return
         assert has_stages(task)
         self._strategy, self._task = strategy, task
@@ -127,9 +121,7 @@ class ExchangeMonitor(Callback):
         self.latest["sven/staleness"] = float(strategy.staleness)
         if (order := strategy.order) is not None:
             self.latest["sven/micro_batches"] = float(order.micro_batches)
-        if trainer.is_global_zero:
-            for logger in trainer.loggers:
-                logger.log_metrics(self.latest, step=trainer.global_step)
+        self.log_latest(trainer)
         for flow in window.flows.values():
             sharing = list(strategy.layout.group_of(STATE, trainer.global_rank))
             self._sent[sharing[: len(flow.sent_to)]] += torch.tensor(flow.sent_to, dtype=torch.float64)

@@ -8,8 +8,6 @@ from time import perf_counter
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
@@ -21,14 +19,14 @@ from lightning_tgnn.callbacks.figures.parallelism_figures import (
     parallelism_figures,
     spread_of_gradients,
 )
-from lightning_tgnn.checks import check_int
+from lightning_tgnn.callbacks.windowed_monitor import WindowedMonitor
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import ServedStore
 
 _COORDINATES = 1 << 16
 
 
-class ParallelismMonitor(Callback):
+class ParallelismMonitor(WindowedMonitor):
     """Logs what several ranks gain over one, and what they do to gradients, in training steps.
 
     Means over a window, logged by rank 0:
@@ -57,21 +55,16 @@ class ParallelismMonitor(Callback):
     """
 
     def __init__(self, every_n_steps: int = 50) -> None:
-        check_int("every_n_steps", every_n_steps, minimum=1, cure="give batches per window, for example 50")
-        self.every_n_steps = every_n_steps
-        self.latest: dict[str, float] = {}
+        super().__init__(every_n_steps)
         self._strategy: PlanRunner | None = None
         self._served: ServedStore | None = None
         self._hooks: list[RemovableHandle] = []
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        strategy = trainer.strategy
-        self._strategy = None
-        if not isinstance(strategy, PlanRunner) or not strategy.shares_node_state:
-            rank_zero_info(f"ParallelismMonitor has nothing to do: {type(strategy).__name__} shares no node state")
+        strategy = self._strategy = self.strategy_of(trainer)
+        if strategy is None:
             return
-        self._strategy = strategy
         store: object = getattr(pl_module, "state_store", None)
         self._served = store if isinstance(store, ServedStore) else None
         self._factors = Factors.of(strategy)
@@ -173,7 +166,5 @@ class ParallelismMonitor(Callback):
         present = [own for own in gradients if own is not None]
         if len(present) == len(gradients):
             self.latest |= spread_of_gradients(torch.stack(present), self._factors)
-        if trainer.is_global_zero:
-            for logger in trainer.loggers:
-                logger.log_metrics(self.latest, step=trainer.global_step)
+        self.log_latest(trainer)
         self._begin_window()

@@ -132,7 +132,6 @@ def cdfgnn(folder, callbacks=()):
 
 
 def main(run, where, how, folder):
-    os.environ["FAULTY_RUN"] = folder  # by which what it starts is known
     if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
         break_at(where, how)
     runs = {

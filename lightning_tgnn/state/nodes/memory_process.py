@@ -58,7 +58,7 @@ def serve(connections: list[Connection], spec: StateSpec, lanes: int) -> None:
     Args:
         connections: To the ranks, lane by lane; in a lane in the order of their events.
         spec: Of the rows.
-        lanes: j.
+        lanes: How many groups of ranks take turns.
     """
     torch.set_num_threads(1)
     places = {connection: place for place, connection in enumerate(connections)}
