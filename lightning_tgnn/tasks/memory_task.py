@@ -26,7 +26,7 @@ from lightning_tgnn.types import (
     CatchUpLoader,
     EventBatch,
     NamedData,
-    Snapshot,
+    StateSnapshot,
     StreamInfo,
     datamodule_of,
     ranks_per_batch,
@@ -105,7 +105,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             param_groups=param_groups,
             detect_nan=detect_nan,
         )
-        self._snapshot: Snapshot | None = None
+        self._snapshot: StateSnapshot | None = None
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
 

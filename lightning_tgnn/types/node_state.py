@@ -130,7 +130,7 @@ class CommitHandle(Protocol):
         ...
 
 
-Snapshot = dict[str, Any]
+StateSnapshot = dict[str, Any]
 """A copy of node state, or of a rank's rows of it, that only the store which has made it can read."""
 
 
@@ -155,15 +155,15 @@ class StateStore(Protocol):
         """Return to the state before the first event."""
         ...
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> StateSnapshot:
         """Return a copy of the whole state, for `restore` only."""
         ...
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: StateSnapshot) -> None:
         """Put a snapshot back."""
         ...
 
-    def state_dict(self, snapshot: Snapshot | None = None) -> dict[str, Any]:
+    def state_dict(self, snapshot: StateSnapshot | None = None) -> dict[str, Any]:
         """Return tensors and plain values that hold the whole state, or that of a snapshot.
 
         Where several ranks share the state, all have to call it, and rank 0 gets the rows.
