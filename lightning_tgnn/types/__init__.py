@@ -50,6 +50,7 @@ from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
 from lightning_tgnn.types.queries import QueryBatch, RootBatch
 from lightning_tgnn.types.run import (
     Broadcast,
+    DealsBatches,
     OpenState,
     Run,
     SharesNodeState,
@@ -68,19 +69,24 @@ from lightning_tgnn.types.schedule import (
     ScheduledLoader,
     Turn,
 )
-from lightning_tgnn.types.snapshots import (
+from lightning_tgnn.types.snapshot_tasks import (
+    Carried,
     GroupOrder,
-    GroupPart,
     Operators,
     PredictedLoads,
+    SnapshotData,
+    SnapshotLoader,
+    SnapshotModel,
+    SnapshotTask,
+)
+from lightning_tgnn.types.snapshots import (
+    GroupCuts,
+    GroupPart,
     Snapshot,
     SnapshotBatch,
     SnapshotGroup,
     SnapshotInfo,
-    SnapshotLoader,
-    SnapshotModel,
     SnapshotPass,
-    SnapshotTask,
     SnapshotTurn,
     Targets,
 )
@@ -102,11 +108,13 @@ __all__ = [
     "BatchedData",
     "Broadcast",
     "CachingStore",
+    "Carried",
     "CatchUpLoader",
     "ChecksGradients",
     "CommitHandle",
     "CountingLoader",
     "CuttableLoader",
+    "DealsBatches",
     "DrawsNegatives",
     "EventBatch",
     "EventColumns",
@@ -114,6 +122,7 @@ __all__ = [
     "FetchHandle",
     "FixedSettings",
     "GraphInfo",
+    "GroupCuts",
     "GroupOrder",
     "GroupPart",
     "HoldingStore",
@@ -153,6 +162,7 @@ __all__ = [
     "SharesNodeState",
     "Snapshot",
     "SnapshotBatch",
+    "SnapshotData",
     "SnapshotGroup",
     "SnapshotInfo",
     "SnapshotLoader",

@@ -58,11 +58,13 @@ class ReplicaLinks(TensorFields):
 class SparseRows(TensorFields):
     """A subgraph's edges as a matrix in compressed rows, and its transpose.
 
+    A matrix of fewer rows than columns has the edges into the first vertices only.
+
     Attributes:
-        starts: int64 [n + 1], where the edges into each vertex begin.
+        starts: int64 [rows + 1], where the edges into each vertex begin.
         columns: int64 [e], the vertex that each edge comes from.
         weights: float32 [e].
-        starts_back: int64 [n + 1], where the edges out of each vertex begin.
+        starts_back: int64 [columns + 1], where the edges out of each vertex begin.
         columns_back: int64 [e], the vertex that each of these goes to.
         edges_back: int64 [e], which edge of ``columns`` each of these is.
     """
@@ -75,12 +77,23 @@ class SparseRows(TensorFields):
     edges_back: Tensor
 
     @classmethod
-    def of(cls, src: Tensor, dst: Tensor, weights: Tensor, num_nodes: int) -> SparseRows:
-        """Return those of edges given by their ends (int64 [e]) and weights (float32 [e])."""
-        forth = torch.argsort(dst * num_nodes + src, stable=True)
+    def of(
+        cls, src: Tensor, dst: Tensor, weights: Tensor, num_nodes: int, num_sources: int | None = None
+    ) -> SparseRows:
+        """Return those of edges given by their ends (int64 [e]) and weights (float32 [e]).
+
+        Args:
+            src: Columns.
+            dst: Rows.
+            weights: Of the edges.
+            num_nodes: How many rows there are.
+            num_sources: How many columns; as many if None.
+        """
+        num_sources = num_nodes if num_sources is None else num_sources
+        forth = torch.argsort(dst * num_sources + src, stable=True)
         src, dst, weights = src[forth], dst[forth], weights[forth]
         back = torch.argsort(src, stable=True)
-        return cls(_starts(dst, num_nodes), src, weights, _starts(src, num_nodes), dst[back], back)
+        return cls(_starts(dst, num_nodes), src, weights, _starts(src, num_sources), dst[back], back)
 
     @property
     def rows(self) -> Tensor:

@@ -11,8 +11,10 @@ from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 Groups = tuple[tuple[int, ...], ...]
 """Disjoint groups of ranks."""
 
-STATE, GRADIENTS, COPIES = "state", "gradients", "copies"
-"""Families: ranks that share a copy of node state, all ranks, and ranks of the same place in every copy."""
+STATE, GRADIENTS, COPIES, PIPELINES = "state", "gradients", "copies", "pipelines"
+"""Families: ranks that share a copy of node state, all ranks, ranks of the same place in every copy, and ranks of one
+device, which hand snapshots on.
+"""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,15 @@ class RankLayout:
         return next((copy, ranks.index(rank)) for copy, ranks in enumerate(self.copies) if rank in ranks)
 
 
+def consecutive(ranks: int, size: int) -> Groups:
+    """Return groups of as many consecutive ranks.
+
+    >>> consecutive(4, 2)
+    ((0, 1), (2, 3))
+    """
+    return tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
+
+
 def everybody(ranks: int) -> Groups:
     """Return the one group of all ranks."""
     return (tuple(range(ranks)),)
@@ -104,7 +115,7 @@ def families_of(ranks: int, copies: int = 1) -> dict[str, Groups]:
         cure = "let groups divide devices times num_nodes"
         raise InvalidArgumentError(refusal("groups", f"a divisor of the {ranks} ranks", copies, cure))
     size = ranks // copies
-    sharing = tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
+    sharing = consecutive(ranks, size)
     across = tuple(zip(*sharing, strict=True)) if copies > 1 else ()
     return {STATE: sharing, GRADIENTS: everybody(ranks), COPIES: across}
 
@@ -124,7 +135,8 @@ def check_families(layout: RankLayout) -> None:
     Raises:
         InvalidArgumentError: They are others.
     """
-    if layout.families != families_of(layout.ranks, len(layout.copies)):
+    families = {name: groups for name, groups in layout.families.items() if name != PIPELINES}
+    if families != families_of(layout.ranks, len(layout.copies)):
         cure = "take PlanRunner.layout, and change its hosts only"
         requirement = "those of consecutive ranks that share a copy of node state"
         raise InvalidArgumentError(refusal("families of the layout", requirement, dict(layout.families), cure))

@@ -12,6 +12,7 @@ from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import Outline, Stage
 from lightning_tgnn.types.run import OpenState, Run, WeightUpdates
 from lightning_tgnn.types.schedule import PlannedPart, Schedule
+from lightning_tgnn.types.snapshot_tasks import GroupOrder
 from lightning_tgnn.types.stages import NodeStateTask, StageOrder
 
 
@@ -34,8 +35,10 @@ class OrderPart(PlannedPart, ABC):
     """How the stages of a turn follow each other."""
 
     @abstractmethod
-    def open(self, run: Run, task: NodeStateTask[object] | None) -> StageOrder | None:
+    def open(self, run: Run, task: NodeStateTask[object] | None) -> StageOrder | GroupOrder | None:
         """Return the order over the store of a task; None takes the task's own.
+
+        Of a `StageOrder` and a `GroupOrder` it is what the run's task takes.
 
         Args:
             run: What begins.
@@ -156,4 +159,6 @@ _OFFERED_BY = {
     "pieces": "a store that hands out rows in pieces, such as Sharded, or the order InOrder",
     "owners": "a store whose rows have owners, such as Sharded, or the order InOrder",
     "sums": "the store VertexCut, or parts for event streams",
+    "groups": "the schedule SnapshotGroups, or parts for event streams",
+    "hand-over": "the store SnapshotMemory, or parts for event streams",
 }

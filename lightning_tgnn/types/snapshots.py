@@ -6,10 +6,8 @@ group, one for every vertex that it knows of; ``d`` width of an embedding; ``q``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,11 +15,7 @@ from torch import Tensor
 
 from lightning_tgnn.types.graphs import SparseRows
 from lightning_tgnn.types.schedule import Pass, Turn
-from lightning_tgnn.types.stages import Stages
 from lightning_tgnn.types.tensor_fields import TensorFields
-
-Carried = tuple[Tensor, ...]
-"""What a model carries from snapshot to snapshot: hidden state of rows [m, d] of every layer, or evolved weights."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +104,7 @@ class SnapshotGroup(TensorFields):
         targets: What is trained on the embeddings after the last snapshot.
         share: What the mean loss over the targets is multiplied by, so that the mean over all ranks is the mean over
             the groups of an update.
+        is_cut: Whether all ranks compute it together, each some of its vertices.
     """
 
     number: int
@@ -118,6 +113,7 @@ class SnapshotGroup(TensorFields):
     nodes: Tensor
     targets: Targets
     share: float = 1.0
+    is_cut: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -161,11 +157,26 @@ class GroupPart:
         group: Number of the group's last snapshot.
         first: Number of its first snapshot.
         snapshots: Numbers of those that the rank computes; they may be none.
+        is_cut: Whether all ranks compute them together, each some of the vertices.
     """
 
     group: int
     first: int
     snapshots: range
+    is_cut: bool = False
+
+
+@dataclass(frozen=True)
+class GroupCuts:
+    """What is known of groups that all ranks could compute together, each some of their vertices.
+
+    Attributes:
+        too_large: Numbers of those that do not fit a device.
+        seconds_per_edge: What the exchange of rows takes, forward and backward.
+    """
+
+    too_large: frozenset[int] = frozenset()
+    seconds_per_edge: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -190,113 +201,21 @@ class SnapshotPass(Pass):
         group_size: Snapshots of a group; those at the start of the sequence have fewer.
         forward: Of each group, in that order, the predicted seconds [l_i] of its snapshots; None where nobody knows.
         backward: The same of the backward pass.
+        too_large: Numbers of the groups that do not fit a device.
+        exchange: Of each group the seconds that its exchange takes where its vertices are cut over all ranks; None
+            where nobody knows.
     """
 
     order: tuple[int, ...] = ()
     group_size: int = 1
     forward: tuple[np.ndarray, ...] | None = None
     backward: tuple[np.ndarray, ...] | None = None
+    too_large: frozenset[int] = frozenset()
+    exchange: tuple[float, ...] | None = None
 
     def snapshots_of(self, group: int) -> range:
         """Return the numbers of a group's snapshots."""
         return range(max(group + 1 - self.group_size, 0), group + 1)
-
-
-class PredictedLoads(Protocol):
-    """Says how long snapshots take."""
-
-    def forward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Return seconds [l] of the forward pass of snapshots with so many vertices and edges, [l] each."""
-        ...
-
-    def backward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Return seconds [l] of the backward pass."""
-        ...
-
-
-@runtime_checkable
-class SnapshotLoader(Protocol):
-    """A loader of groups of snapshots that a schedule deals out to ranks.
-
-    Attributes:
-        loads: How long snapshots take, asked at the start of each pass; None where nobody knows.
-    """
-
-    loads: PredictedLoads | None
-
-    @property
-    def sizes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Vertices and edges of every snapshot, int64 [T] each."""
-        ...
-
-
-class Operators(Protocol):
-    """Runs the two kinds of operators of a model's layers: products with the graph, and those with weights."""
-
-    def weights_first(self, layer: int, in_dim: int, out_dim: int) -> bool:
-        """Return whether a layer forms ``H (X W)`` and not ``(H X) W``, which is the same.
-
-        Args:
-            layer: From 0.
-            in_dim: Width of X.
-            out_dim: Width of X W.
-        """
-        ...
-
-    def aggregate(self, snapshot: Snapshot, layer: int, rows: Tensor, relation: int = 0) -> Tensor:
-        """Return the product of a layer's edges with ``rows`` [n_(k-1), d]: float32 [n_k, d]."""
-        ...
-
-    def timed(self, kind: str, layer: int) -> AbstractContextManager[object]:
-        """Return a context that says that an operator of a kind, ``"graph"``, ``"nn"`` or ``"rnn"``, is running."""
-        ...
-
-
-class SnapshotModel(Protocol):
-    """A model of graph convolutions and recurrent cells that steps from snapshot to snapshot."""
-
-    def start(self, rows: int) -> Carried:
-        """Return what is carried into the first snapshot of a group with so many rows."""
-        ...
-
-    def step(
-        self, snapshot: Snapshot, carried: Carried, operators: Operators, *, last: bool
-    ) -> tuple[Carried, Tensor | None]:
-        """Return what is carried on, and the embeddings [m, d] of all rows of the group if it is its last snapshot.
-
-        Rows whose vertex is not there keep their state.
-        """
-        ...
-
-
-GroupOrder = Callable[["SnapshotTask", SnapshotBatch], Tensor]
-"""Runs the parts of groups of a batch and returns the loss; what is trained has its gradient from it."""
-
-
-@runtime_checkable
-class SnapshotTask(Protocol):
-    """What a strategy asks of a task on snapshots."""
-
-    stages: Stages
-    group_order: GroupOrder
-    operators: Operators
-
-    @property
-    def default_group_order(self) -> GroupOrder:
-        """All groups of a batch in one process, one after the other."""
-        ...
-
-    def start(self, group: SnapshotGroup) -> Carried:
-        """Return what is carried into a group's first snapshot."""
-        ...
-
-    def step(self, snapshot: Snapshot, carried: Carried, *, last: bool) -> tuple[Carried, Tensor | None]:
-        """Return what is carried on, and the embeddings if it is the last snapshot of its group."""
-        ...
-
-    def loss(self, embeddings: Tensor, group: SnapshotGroup) -> Tensor:
-        """Return the mean loss over a group's targets; 0, with a gradient of 0, if there are none."""
-        ...
 
 
 def whole_groups(groups: Sequence[int], over: SnapshotPass) -> tuple[GroupPart, ...]:

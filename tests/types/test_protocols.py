@@ -14,6 +14,7 @@ from lightning_tgnn import (
     FullGraphDataModule,
     LinkPrediction,
     NodeClassification,
+    SnapshotDataModule,
     SvenStrategy,
     TemporalDataModule,
     types,
@@ -26,7 +27,7 @@ from tests.data.example_streams import random_store
 
 SPEC = types.StateSpec(num_nodes=3, memory_dim=2, mail_dim=4, mailbox_size=1, own_half=True)
 OF_STREAMS = ("StreamData", "SplitStreamData", "NamedData", "BatchedData")
-OF_LOADERS = ("ScheduledLoader", "PrefetchingLoader", "CuttableLoader")
+OF_LOADERS = ("ScheduledLoader", "PrefetchingLoader", "CuttableLoader", "SnapshotLoader")
 OF_TASKS = ("OrderedTask", "MeasuredTask", "DrawsNegatives", "ReplicaTask", "TracksAccuracy")
 OF_ALL_TASKS = ("TellsStages", "ChecksGradients")
 OF_STORES = ("StateStore", "HoldingStore", "ExchangingStore", "PiecewiseStore", "CachingStore")
@@ -44,15 +45,29 @@ def graph():
     return data
 
 
+def snapshots():
+    return SnapshotDataModule(random_store(60, 9, seed=1), num_snapshots=9, num_workers=0)
+
+
 CASES = {
     "stream": (stream, {*OF_STREAMS, "FixedSettings", "KnownData"}, {*OF_STREAMS, "FixedSettings", "KnownData"}),
     "graph": (graph, {"FixedSettings", "KnownData"}, {*OF_STREAMS, "FixedSettings", "KnownData"}),
+    "snapshots": (
+        snapshots,
+        {"NamedData", "BatchedData", "FixedSettings", "KnownData"},
+        {*OF_STREAMS, "FixedSettings", "KnownData"},
+    ),
     "loader of a stream": (
         lambda: stream().train_dataloader(),
         {"ScheduledLoader", "PrefetchingLoader"},
         {*OF_LOADERS},
     ),
     "loader of a graph": (lambda: graph().train_dataloader(), {"CuttableLoader"}, {*OF_LOADERS}),
+    "loader of snapshots": (
+        lambda: snapshots().train_dataloader(),
+        {"ScheduledLoader", "PrefetchingLoader", "SnapshotLoader"},
+        {*OF_LOADERS},
+    ),
     "loader of a user": (lambda: DataLoader([1]), set(), {*OF_LOADERS}),
     "links": (
         lambda: LinkPrediction("jodie"),

@@ -3,7 +3,7 @@
 import lightning.pytorch as pl
 import pytest
 
-from lightning_tgnn import FullGraphDataModule, LinkPrediction, Predictor, TemporalDataModule
+from lightning_tgnn import FullGraphDataModule, LinkPrediction, Predictor, SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.checks import LightningTGNNError
 from tests.data.example_streams import random_store
 
@@ -24,7 +24,11 @@ def test_a_line_or_two_with_shapes_and_no_numbers_of_tensors(tmp_path):
     rows = task.state_store.fetch(batch.nodes).wait()
     trainer.save_checkpoint(tmp_path / "run.ckpt")
     predictor = Predictor.from_checkpoint(tmp_path / "run.ckpt", data)
+    steps = SnapshotDataModule(store, num_snapshots=9, group_size=2)
+    assert repr(steps) == "SnapshotDataModule(source='EventStore', group_size=2: not read yet)"
+    group = next(iter(steps.train_dataloader())).groups[0]
     seen = [store, data, data.adjacency, data.train_dataloader(), batch, rows, graphs, graphs.graph, part, predictor]
+    seen += [steps, steps.sequence, steps.train_dataloader(), group, group.snapshots[0], group.targets]
     for value in seen:
         shown = repr(value)
         assert shown.startswith(f"{type(value).__name__}("), shown

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-STAGES = ("sample", "wait", "fetch", "update", "embed", "score", "write", "backward", "step", "other")
+import numpy as np
+
+STAGES = (
+    "sample",
+    "wait",
+    "fetch",
+    "update",
+    "embed",
+    "graph",
+    "nn",
+    "rnn",
+    "hand-over",
+    "score",
+    "write",
+    "backward",
+    "step",
+    "other",
+)
 
 
 class Mark(NamedTuple):
@@ -65,3 +82,47 @@ def segments(marks: Iterable[Mark | tuple[str | None, float, float]]) -> Iterato
         else:
             within.append(stage)
         then, had_waited = moment, waited
+
+
+def seconds_by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of stages by their kinds, which are `STAGES`: the number of a layer is left out.
+
+    What is none of them is ``other``.
+
+    >>> seconds_by_kind({"graph 1": 2.0, "graph 2": 1.0, "own": 4.0})
+    {'graph': 3.0, 'other': 4.0}
+    """
+    found: dict[str, float] = {}
+    for stage, spent in seconds.items():
+        kind = kind_of(stage)
+        kind = kind if kind in STAGES else "other"
+        found[kind] = found.get(kind, 0.0) + spent
+    return found
+
+
+def kind_of(stage: str) -> str:
+    """Return a stage without the number of its layer.
+
+    >>> kind_of("graph 1")
+    'graph'
+    """
+    return stage.partition(" ")[0]
+
+
+def overlap_seconds(first: np.ndarray, second: np.ndarray) -> float:
+    """Return for how long something of both runs at once.
+
+    Args:
+        first: float64 [n, 2], beginnings and ends of what runs, one after the other, in order.
+        second: float64 [m, 2], likewise.
+
+    >>> overlap_seconds(np.array([[0.0, 2.0], [5.0, 6.0]]), np.array([[1.0, 5.5]]))
+    1.5
+    """
+    if not (len(first) and len(second)):
+        return 0.0
+    # How long the second has run until a moment is linear between its beginnings and ends.
+    run = np.repeat(np.cumsum(second[:, 1] - second[:, 0]), 2)
+    run[::2] -= second[:, 1] - second[:, 0]
+    until = np.interp(first, second.ravel(), run)
+    return float((until[:, 1] - until[:, 0]).sum())

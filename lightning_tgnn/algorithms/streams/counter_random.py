@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 _LOW_62_BITS = (1 << 62) - 1
+_FEISTEL_ROUNDS = 6
 
 
 def _as_int64(value: int) -> int:
@@ -81,6 +82,33 @@ def random_below(limit: Tensor | int, *counters: Tensor | int) -> Tensor:
         int64 of the broadcast shape.
     """
     return counter_hash(*counters).remainder(limit)
+
+
+def shuffled(places: Tensor, size: int, *counters: int) -> Tensor:
+    """Return where ``places`` stand in a random order of ``0 .. size - 1``, which need not be made whole.
+
+    A Feistel network over the next power of 4, walked until it ends within (Black and Rogaway, "Ciphers with arbitrary
+    finite domains", CT-RSA 2002, method 2).
+
+    Args:
+        places: int64, any shape, in [0, ``size``).
+        size: How many there are.
+        counters: As in `counter_hash`; each combination has an order of its own.
+
+    Returns:
+        int64 of the same shape; different places have different results.
+    """
+    half = max((max(size - 1, 1).bit_length() + 1) // 2, 1)
+    mask = (1 << half) - 1
+    found = places.clone()
+    outside = torch.ones_like(found, dtype=torch.bool)
+    while outside.any():
+        left, right = found[outside] >> half, found[outside] & mask
+        for turn in range(_FEISTEL_ROUNDS):
+            left, right = right, left ^ (counter_hash(*counters, turn, right) & mask)
+        found[outside] = (left << half) | right
+        outside = found >= size
+    return found
 
 
 def _xor_shifted_(bits: Tensor, shift: int, scratch: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lightning_tgnn.algorithms.streams.counter_random import counter_hash, random_below, splitmix64
+from lightning_tgnn.algorithms.streams.counter_random import counter_hash, random_below, shuffled, splitmix64
 
 _BITS_64 = (1 << 64) - 1
 _DEVICES = [
@@ -109,3 +109,23 @@ def test_neighbouring_counters_are_uncorrelated(others):
     assert bool(((flipped - 0.5).abs() < 5 * 0.5 / 20_000**0.5).all())
     cells = torch.bincount((drawn % 8) * 8 + other % 8, minlength=64)
     assert stats.chisquare(cells.numpy()).pvalue > 1e-3
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.integers(0, 2**40), st.integers(0, 5))
+def test_a_shuffled_order_has_every_place_once_and_any_part_of_it_is_the_same(size, seed, epoch):
+    places = torch.arange(size)
+    order = shuffled(places, size, seed, epoch)
+    assert sorted(order.tolist()) == list(range(size))
+    assert torch.equal(shuffled(places[size // 3 :], size, seed, epoch), order[size // 3 :])
+    assert places.tolist() == list(range(size))
+
+
+def test_a_shuffled_order_puts_every_place_everywhere():
+    counts = torch.zeros(7, 7)
+    for epoch in range(1400):
+        order = shuffled(torch.arange(7), 7, 3, epoch)
+        counts[torch.arange(7), order] += 1
+    assert stats.chisquare(counts.flatten()).pvalue > 1e-4
+    neighbours = torch.cat([shuffled(torch.arange(1000), 1000, 3, epoch).diff() for epoch in range(10)])
+    assert len(neighbours.unique()) > 1400

@@ -1,0 +1,283 @@
+"""Forecasts of an epoch over snapshot groups: BLAD, and the two schemes that it is measured against.
+
+An epoch is a sequence of updates. In each, ranks train some groups, add up their gradients, and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates
+from lightning_tgnn.algorithms.schedules.pair_simulation import (
+    OPEN_GROUPS,
+    ChainSimulation,
+    GroupParts,
+    simulate_chain,
+)
+from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
+from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_split
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
+from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.outline import ALL_REDUCE, ALL_TO_ALL
+
+LOAD, EVEN = "load", "even"
+FEATURES, STATES, WEIGHTS = "features", "hidden states", "weights"
+
+
+@dataclass(frozen=True, eq=False)
+class EpochForecast:
+    """A simulated epoch.
+
+    Attributes:
+        seconds: Until the last update is done.
+        busy: float64 [ranks], seconds in which each rank computes.
+        sent: Bytes that all ranks send in it, by kind: ``"features"``, ``"hidden states"`` between ranks that share no
+            device, and ``"weights"``, which are their gradients.
+        overlap: Share of the time in which ranks of one device run graph and NN operators at once, the mean over
+            devices.
+        pipelines: What the ranks of the longest device, or of the chain, do in each update; none where ranks keep step.
+    """
+
+    seconds: float
+    busy: np.ndarray
+    sent: dict[str, float]
+    overlap: float = 0.0
+    pipelines: tuple[ChainSimulation, ...] = field(default=(), repr=False)
+
+    @property
+    def waiting(self) -> np.ndarray:
+        """Share of the time in which each rank computes nothing, float64 [ranks]."""
+        return 1 - self.busy / self.seconds if self.seconds else np.zeros_like(self.busy)
+
+    def sent_between(self, layout: RankLayout) -> dict[str, float]:
+        """Return how many of the bytes go from a host to another, by kind.
+
+        Weights go round a ring of all ranks, hidden states along a chain of them, features from every rank to every
+        other alike; consecutive ranks are on a host.
+
+        Args:
+            layout: Of the ranks.
+        """
+        ranks, hosts = layout.ranks, np.asarray(layout.hosts)
+        crossings = int((hosts[1:] != hosts[:-1]).sum())
+        pairs = (hosts[:, None] != hosts).sum() / max(ranks * (ranks - 1), 1)
+        shares = {WEIGHTS: (crossings + (hosts[0] != hosts[-1])) / ranks, FEATURES: pairs}
+        shares[STATES] = crossings / max(ranks - 1, 1)
+        return {kind: float(shares[kind] * size) for kind, size in self.sent.items()}
+
+
+def blad_epoch(
+    groups: Sequence[GroupOperators],
+    updates: Sequence[Sequence[Sequence[int]]],
+    layout: RankLayout,
+    *,
+    split: str = LOAD,
+    reorder: bool = False,
+    gradient_bytes: float = 0.0,
+    hand_over: float = 0.0,
+    rates: Rates = ALONE,
+    open_groups: int = OPEN_GROUPS,
+    links: Links | None = None,
+) -> EpochForecast:
+    """Forecast an epoch of BLAD: whole groups go to devices, and each device's two processes share its groups.
+
+    Args:
+        groups: Of the epoch.
+        updates: For each update and device the places of its groups, as `groups_by_load` returns them.
+        layout: Of the ranks: two for each device, one after the other, or one for each device.
+        split: ``"load"`` for `best_splits`, or ``"even"``.
+        reorder: Whether pairs of operators that commute change places where the pair gains by it (`best_order`).
+        gradient_bytes: Of all weights.
+        hand_over: Seconds until a hidden state, or its gradient, has gone from one process of a device to the other.
+        rates: How fast an operator runs beside another of the same device.
+        open_groups: As of `simulate_pair`.
+        links: What gradients travel on.
+
+    Raises:
+        InvalidArgumentError: The ranks are not one or two for each device, or an argument is out of range.
+    """
+    check_choice("split", split, (LOAD, EVEN))
+    devices = _devices(updates, layout)
+    busy, seconds, beside = np.zeros(layout.ranks), 0.0, 0.0
+    per_device = layout.ranks // devices
+    longest = []
+    for update in updates:
+        found = []
+        for device, places in enumerate(update):
+            own = [groups[place] for place in places]
+            parts = (
+                _pair(own, split, reorder, hand_over, rates, open_groups) if per_device > 1 else _alone(own, reorder)
+            )
+            run = (
+                simulate_chain(parts, devices=(0,) * per_device, rates=rates, open_groups=open_groups)
+                if parts
+                else None
+            )
+            if run is not None:
+                busy[device * per_device : (device + 1) * per_device] += run.busy
+                beside += run.beside.max()
+                found.append(run)
+        if found:
+            longest.append(max(found, key=lambda run: run.seconds))
+            seconds += longest[-1].seconds
+    meeting, weights = _gradients(layout, links, gradient_bytes, len(updates))
+    seconds += meeting
+    overlap = beside / devices / seconds if seconds else 0.0
+    return EpochForecast(seconds, busy, {WEIGHTS: weights}, overlap, tuple(longest))
+
+
+def snapshot_partition_epoch(
+    groups: Sequence[GroupOperators],
+    updates: Sequence[Sequence[int]],
+    layout: RankLayout,
+    *,
+    state_bytes: float | Sequence[float] = 0.0,
+    gradient_bytes: float = 0.0,
+    devices: Sequence[int] | None = None,
+    rates: Rates = ALONE,
+    open_groups: int | None = None,
+    links: Links | None = None,
+) -> EpochForecast:
+    """Forecast an epoch of ESDG: the snapshots of each group are cut into as many equal runs as there are ranks.
+
+    The hidden state goes from rank to rank, its gradient comes back: a pipeline over the groups of an update.
+
+    Args:
+        groups: Of the epoch.
+        updates: For each update the places of its groups.
+        layout: Of the ranks.
+        state_bytes: Of a hidden state: a number, or one for each group.
+        gradient_bytes: Of all weights.
+        devices: Of each rank; None is a device for each.
+        rates: How fast an operator runs beside another of the same device.
+        open_groups: As of `simulate_chain`.
+        links: What hidden states and gradients travel on.
+
+    Raises:
+        InvalidArgumentError: An argument is out of range.
+    """
+    ranks, links = layout.ranks, links or Links()
+    each = np.broadcast_to(np.asarray(state_bytes, dtype=np.float64), (len(groups),))
+    busy, seconds, beside, travelled, found = np.zeros(ranks), 0.0, 0.0, 0.0, []
+    for update in updates:
+        parts = []
+        for place in update:
+            length = len(groups[place].forward)
+            forth, back = _neighbours(layout, links, float(each[place]))
+            ends = [length * (rank + 1) // ranks for rank in range(ranks)]
+            parts.append(groups[place].cut(ends, forth, back))
+            travelled += 2 * (sum(bool(own) for own in parts[-1].forward) - 1) * float(each[place])
+        if parts:
+            run = simulate_chain(parts, devices=devices, rates=rates, open_groups=open_groups)
+            busy += run.busy
+            seconds += run.seconds
+            beside += run.beside.max()
+            found.append(run)
+    meeting, weights = _gradients(layout, links, gradient_bytes, len(updates))
+    seconds += meeting
+    sent = {STATES: travelled, WEIGHTS: weights}
+    return EpochForecast(seconds, busy, sent, beside / seconds if seconds else 0.0, tuple(found))
+
+
+def vertex_partition_epoch(
+    forward: Sequence[np.ndarray],
+    backward: Sequence[np.ndarray],
+    updates: Sequence[Sequence[int]],
+    layout: RankLayout,
+    *,
+    feature_bytes: Sequence[np.ndarray],
+    exchanges: tuple[int, int] = (2, 2),
+    gradient_bytes: float = 0.0,
+    links: Links | None = None,
+) -> EpochForecast:
+    """Forecast an epoch of AliGraph: each rank has its share of the vertices of every snapshot.
+
+    Ranks keep step: each layer of each snapshot exchanges the features of neighbours, forward and backward, and lasts
+    as long as that of the slowest rank.
+
+    Args:
+        forward: float64 [len_i, ranks] for each group, forward seconds of each rank's share of each snapshot.
+        backward: Likewise.
+        updates: For each update the places of its groups.
+        layout: Of the ranks.
+        feature_bytes: float64 [len_i] or [len_i, ranks] for each group, bytes that a rank sends in one exchange.
+        exchanges: Of each snapshot, forward and backward.
+        gradient_bytes: Of all weights.
+        links: What features and gradients travel on.
+
+    Raises:
+        InvalidArgumentError: Seconds or bytes are of another shape, or an argument is out of range.
+    """
+    ranks, links = layout.ranks, links or Links()
+    for name, count in zip(("forward", "backward"), exchanges, strict=True):
+        check_int(f"exchanges, {name},", count, minimum=0, cure="2 layers exchange twice")
+    _gradients(layout, links, gradient_bytes, 0)
+    busy, seconds, travelled = np.zeros(ranks), 0.0, 0.0
+    for place in (place for update in updates for place in update):
+        ahead, back = (np.asarray(given[place], dtype=np.float64) for given in (forward, backward))
+        if ahead.ndim != 2 or ahead.shape[1] != ranks or ahead.shape != back.shape:
+            cure = "give the seconds of each rank's share of each snapshot"
+            received = ahead.shape, back.shape
+            raise InvalidArgumentError(refusal(f"seconds of group {place}", f"[snapshots, {ranks}]", received, cure))
+        given = np.asarray(feature_bytes[place], dtype=np.float64)
+        sent = np.broadcast_to(given[:, None] if given.ndim == 1 else given, ahead.shape)
+        rounds = sum(exchanges) if ranks > 1 else 0
+        meeting = links.meeting(layout, 1, ALL_TO_ALL, sent) * rounds
+        busy += ahead.sum(axis=0) + back.sum(axis=0)
+        seconds += float(ahead.max(axis=1).sum() + back.max(axis=1).sum() + meeting.sum())
+        travelled += float(sent.sum()) * rounds
+    meeting_seconds, weights = _gradients(layout, links, gradient_bytes, len(updates))
+    return EpochForecast(seconds + meeting_seconds, busy, {FEATURES: travelled, WEIGHTS: weights})
+
+
+def _devices(updates: Sequence[Sequence[Sequence[int]]], layout: RankLayout) -> int:
+    counts = {len(update) for update in updates}
+    if len(counts) != 1 or layout.ranks not in {one * processes for one in counts for processes in (1, 2)}:
+        requirement = f"of as many devices each, with one or two of the {layout.ranks} ranks for each"
+        cure = "give the groups of each device in each update"
+        raise InvalidArgumentError(refusal("updates", requirement, sorted(counts), cure))
+    devices = counts.pop()
+    if layout.ranks > devices and layout.hosts[::2] != layout.hosts[1::2]:
+        requirement, cure = "the same for both ranks of a device", "put an even number of ranks on each host"
+        raise InvalidArgumentError(refusal("hosts", requirement, layout.hosts, cure))
+    return devices
+
+
+def _alone(groups: Sequence[GroupOperators], reorder: bool) -> list[GroupParts]:
+    parts = [group.cut([len(group.forward)]) for group in groups]
+    return reordered(parts, ALONE) if reorder else parts
+
+
+def _pair(
+    groups: Sequence[GroupOperators], split: str, reorder: bool, hand_over: float, rates: Rates, open_groups: int
+) -> list[GroupParts]:
+    forward, backward = zip(*(group.seconds for group in groups), strict=True) if groups else ((), ())
+    if split == LOAD:
+        splits = best_splits(forward, backward, open_groups=open_groups, hand_over=hand_over)
+    else:
+        splits = tuple(even_split(len(group.forward)) for group in groups)
+    parts = [
+        group.cut((place, len(group.forward)), hand_over, hand_over)
+        for group, place in zip(groups, splits, strict=True)
+    ]
+    return reordered(parts, rates) if reorder else parts
+
+
+def _neighbours(layout: RankLayout, links: Links, size: float) -> tuple[list[float], list[float]]:
+    """Return the seconds in which a message of each rank reaches the next one, and the one before it."""
+    hosts = np.asarray(layout.hosts)
+    near = hosts == np.roll(hosts, -1)
+    forth = np.where(near, links.within.latency, links.between.latency)
+    forth = forth + size / np.where(near, links.within.bandwidth, links.between.bandwidth)
+    return forth.tolist(), np.roll(forth, 1).tolist()
+
+
+def _gradients(layout: RankLayout, links: Links | None, size: float, updates: int) -> tuple[float, float]:
+    """Return the seconds in which all ranks add up gradients in so many updates, and the bytes that they send."""
+    check_not_negative("gradient_bytes", size, cure="4 bytes a weight are usual")
+    each = (links or Links()).meeting(layout, 1, ALL_REDUCE, np.full((1, layout.ranks), float(size)))
+    return updates * float(each[0, 0]), updates * 2.0 * (layout.ranks - 1) * size

@@ -1,0 +1,204 @@
+"""Groups of snapshots go to devices as a whole; inside a device they go through a pipeline (BLAD, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from lightning_tgnn.algorithms.schedules.snapshot_splits import (
+    best_splits,
+    groups_by_count,
+    groups_by_load,
+    groups_to_cut,
+)
+from lightning_tgnn.algorithms.schedules.turns import Turns
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.schedule import Pass, Schedule, Turn
+from lightning_tgnn.types.snapshots import GroupPart, SnapshotPass, SnapshotTurn
+
+LOAD, EVEN = "load", "even"
+BALANCES = (LOAD, EVEN)
+
+
+@dataclass(frozen=True)
+class SnapshotGroups(Schedule):
+    """The groups of an update are dealt out to devices; the ranks of a device share each group, one after the other.
+
+    Consecutive ranks are of one device. The first computes the leading snapshots of a group, the next ones those that
+    follow, and the last one the last snapshot, with the loss. Weights change once a turn, so the result is that of one
+    process, however groups are dealt out and wherever they are split.
+
+    With ``balance="load"`` groups go to devices by their predicted seconds, and the two processes of a device split
+    them where the pipeline takes least time (Equation 2). Without predictions, which is so until a first epoch has been
+    measured, and with ``"even"``, devices get as many groups and processes as many snapshots.
+
+    With ``cut`` a group may be computed by all ranks together, each some of its vertices: one that does not fit a
+    device, and those for which the update so takes less time, by `groups_to_cut`. These come first in a turn.
+
+    Args:
+        processes: Ranks of a device; None for all, so that every group goes through all ranks.
+        balance: ``"load"`` or ``"even"``.
+        cut: Whether groups may be cut by vertices.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+
+    >>> groups = SnapshotPass(4, 1, epoch=0, order=(3, 5, 4, 6), group_size=4)
+    >>> [turn.parts for turn in SnapshotGroups().turns(RankLayout.of(4), 0, groups)]
+    [(GroupPart(group=3, first=0, snapshots=range(0, 2)),), (GroupPart(group=4, first=1, snapshots=range(1, 3)),)]
+    """
+
+    processes: int | None = 2
+    balance: str = LOAD
+    cut: bool = False
+
+    needs: ClassVar[frozenset[str]] = frozenset({"hand-over"})
+    offers: ClassVar[frozenset[str]] = frozenset({"groups"})
+
+    def __post_init__(self) -> None:
+        if self.processes is not None:
+            check_int("processes_per_device", self.processes, minimum=1, cure="2 is a pipeline, 1 is none")
+        check_choice("balance", self.balance, BALANCES)
+
+    def length(self, layout: RankLayout) -> int:
+        """Return the ranks of a device.
+
+        Raises:
+            InvalidArgumentError: They do not divide the ranks.
+        """
+        length = self.processes or layout.ranks
+        if layout.ranks % length:
+            cure = "let processes_per_device divide devices times num_nodes, or set it to 1"
+            raise InvalidArgumentError(refusal("ranks", f"a multiple of {length}", layout.ranks, cure))
+        return length
+
+    def check(self, layout: RankLayout, num_events: int) -> None:
+        """Refuse ranks that are not those of whole devices.
+
+        Raises:
+            InvalidArgumentError: They are not.
+        """
+        self.length(layout)
+
+    def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
+        """Return the groups of an update."""
+        return batch_size * (layout.ranks // self.length(layout))
+
+    def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
+        """Return the turns of a rank: the updates of a pass."""
+        assert isinstance(over, SnapshotPass)
+        length = self.length(layout)
+        return _Turns(layout.ranks // length, length, *divmod(rank, length), self, over)
+
+
+@dataclass(frozen=True, eq=False)
+class _Turns(Turns):
+    """The turns of a rank: the one in a place of the pipeline of a device."""
+
+    devices: int
+    length: int
+    device: int
+    place: int
+    planned: SnapshotGroups
+    over: SnapshotPass
+
+    @property
+    def _size(self) -> int:
+        return self.over.batch_size * self.devices
+
+    def __len__(self) -> int:
+        return -(-(len(self.over.order) - self.over.first) // self._size)
+
+    def at(self, index: int) -> SnapshotTurn:
+        places = range(self.over.first, len(self.over.order))[index * self._size : (index + 1) * self._size]
+        together = self._cut(places)
+        alone = [place for place in places if place not in together]
+        own = [alone[place] for place in self._dealt(alone)[self.device]]
+        spans = (self.over.snapshots_of(self.over.order[place]) for place in sorted(together))
+        parts = [GroupPart(span[-1], span[0], span, is_cut=True) for span in spans]
+        for place, bounds in zip(own, self._bounds(own), strict=True):
+            span = self.over.snapshots_of(self.over.order[place])
+            parts.append(GroupPart(span[-1], span[0], span[bounds[self.place] : bounds[self.place + 1]]))
+        return SnapshotTurn(
+            places, places, self.over.epoch, self.length * self.devices, parts=tuple(parts), groups=len(places)
+        )
+
+    def _seconds(self, places: Sequence[int]) -> list[float] | None:
+        """Return how long groups take in one process; None where nobody knows."""
+        forward, backward = self.over.forward, self.over.backward
+        if forward is None or backward is None:
+            return None
+        return [float(forward[place].sum() + backward[place].sum()) for place in places]
+
+    def _cut(self, places: range) -> set[int]:
+        """Return which groups of an update all ranks compute together."""
+        if not self.planned.cut:
+            return set()
+        seconds = self._seconds(places)
+        must = [place for place in places if self.over.order[place] in self.over.too_large]
+        if seconds is None or self.over.exchange is None:
+            return set(must)
+        exchange = [self.over.exchange[place] for place in places]
+        own = [place - places[0] for place in must]
+        return {places[place] for place in groups_to_cut(seconds, exchange, self.devices, self.length, must=own)}
+
+    def _dealt(self, places: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Return the groups of every device, counted from the first that is given."""
+        seconds = self._seconds(places)
+        if self.planned.balance == EVEN or seconds is None:
+            return groups_by_count(len(places), self.devices)
+        return groups_by_load(seconds, self.devices)
+
+    def _bounds(self, own: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return for each group of the device where the snapshots of its processes begin, and where the last end."""
+        lengths = [len(self.over.snapshots_of(self.over.order[place])) for place in own]
+        forward, backward = self.over.forward, self.over.backward
+        if self.planned.balance == EVEN or self.length != 2 or forward is None or backward is None:
+            return [even_bounds(length, self.length) for length in lengths]
+        splits = best_splits([forward[place] for place in own], [backward[place] for place in own])
+        return [(0, split, length) for split, length in zip(splits, lengths, strict=True)]
+
+
+@lru_cache(maxsize=1024)
+def even_bounds(length: int, processes: int) -> tuple[int, ...]:
+    """Return where the parts of a group begin, as equal as can be, and where the last ends.
+
+    Where there are more processes than snapshots, the first processes have none: the last one has the loss.
+
+    >>> even_bounds(5, 2), even_bounds(1, 2), even_bounds(2, 3)
+    ((0, 2, 5), (0, 0, 1), (0, 0, 1, 2))
+    """
+    working = min(length, processes)
+    starts = np.arange(working + 1) * length // working
+    return (0,) * (processes - working) + tuple(int(start) for start in starts)
+
+
+@dataclass(frozen=True)
+class SharedGroups(Schedule):
+    """All ranks compute every snapshot of every group, each some of its vertices.
+
+    >>> groups = SnapshotPass(2, 2, epoch=0, order=(1, 0), group_size=2)
+    >>> [len(turn.parts) for turn in SharedGroups().turns(RankLayout.of(2), 1, groups)]
+    [2]
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"hand-over"})
+    offers: ClassVar[frozenset[str]] = frozenset({"groups"})
+
+    def check(self, layout: RankLayout, num_events: int) -> None:
+        """Take any number of ranks."""
+
+    def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
+        """Return the groups of an update: all ranks have the same."""
+        return batch_size
+
+    def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
+        """Return the turns of a rank."""
+        assert isinstance(over, SnapshotPass)
+        whole = SnapshotGroups(1).turns(RankLayout.of(1), 0, over)
+        return [replace(turn, ranks=layout.ranks) for turn in whole]

@@ -1,0 +1,219 @@
+"""How long the operators of a snapshot take, from its vertices and edges: BLAD's load model (Section 5.2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, check_not_negative, refusal
+
+BACKWARD, HEAD = "backward", "head"
+
+_ROUNDS = 10
+_TOO_LONG = 3.0  # times as long as predicted, where the median call is as long as predicted
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A call of an operator, and what it worked on.
+
+    Attributes:
+        operator: Its name.
+        seconds: It took.
+        snapshots: Of the call: 1, or more where one backward covers a run of snapshots.
+        vertices: Vertices times width, summed over the snapshots.
+        edges: Edges times width, likewise.
+
+    Raises:
+        InvalidArgumentError: Seconds are not above 0, or a size is negative or not finite.
+    """
+
+    operator: str
+    seconds: float
+    snapshots: int
+    vertices: float
+    edges: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.seconds) and self.seconds > 0):
+            requirement, cure = "a finite number above 0", "leave out a call that no clock has seen"
+            raise InvalidArgumentError(refusal(f"seconds of {self.operator!r}", requirement, self.seconds, cure))
+        for name in ("snapshots", "vertices", "edges"):
+            value = float(getattr(self, name))
+            check_not_negative(f"{name} of {self.operator!r}", value, cure="give what the call worked on")
+
+
+class Load(NamedTuple):
+    """Seconds of an operator, each at least 0.
+
+    Attributes:
+        call: For each snapshot, however small.
+        vertex: For each vertex and unit of width.
+        edge: For each edge and unit of width.
+    """
+
+    call: float
+    vertex: float
+    edge: float
+
+
+@dataclass(frozen=True)
+class LoadModel:
+    """Seconds of operators, each linear in the sizes of a snapshot: call + vertex · |V| · width + edge · |E| · width.
+
+    Attributes:
+        loads: By the name of the operator.
+
+    >>> model = LoadModel({"graph 1": Load(1e-4, 0.0, 1e-9)})
+    >>> model.predict("graph 1", [0, 100_000], [0, 3_200_000]).tolist()
+    [0.0001, 0.0033]
+    """
+
+    loads: Mapping[str, Load]
+
+    @classmethod
+    def fit(cls, measurements: Iterable[Measured]) -> LoadModel:
+        """Return the model of least squared error relative to the prediction, by non-negative least squares.
+
+        Relative, since a split weighs snapshots of few edges against those of many. To the prediction and not to the
+        measurement, which would favour what is too low: on measured operators its sums were 5 to 20 percent lower. And
+        a busy machine makes calls longer, never shorter: those that took more than three times as long as predicted
+        are left out, in rounds, since a few such calls would decide the model alone. Coefficients are not negative, so
+        no snapshot of any size has a negative load.
+
+        Raises:
+            DataError: There are no measurements.
+        """
+        found: dict[str, list[tuple[float, float, float, float]]] = {}
+        for one in measurements:
+            found.setdefault(one.operator, []).append((one.seconds, one.snapshots, one.vertices, one.edges))
+        if not found:
+            cure = "train the first epoch before the loads are predicted"
+            raise DataError(refusal("measurements", "of at least one call", 0, cure))
+        return cls({operator: _least_relative_error(np.asarray(rows)) for operator, rows in found.items()})
+
+    def predict(self, operator: str, vertices: ArrayLike, edges: ArrayLike, snapshots: ArrayLike = 1) -> np.ndarray:
+        """Return seconds of an operator, float64 of the shape of the arguments together.
+
+        Args:
+            operator: Its name.
+            vertices: Vertices times width, of one snapshot or summed over several.
+            edges: Edges times width, likewise.
+            snapshots: How many they are.
+
+        Raises:
+            InvalidArgumentError: The operator has not been measured.
+        """
+        check_choice("operator", operator, self.loads)
+        load = self.loads[operator]
+        counted, vertex, edge = (np.asarray(size, dtype=np.float64) for size in (snapshots, vertices, edges))
+        return np.asarray(load.call * counted + load.vertex * vertex + load.edge * edge)
+
+    def error(self, measurements: Iterable[Measured]) -> dict[str, float]:
+        """Return the mean relative error of each operator over measurements, best such that were held out of the fit.
+
+        Raises:
+            InvalidArgumentError: An operator has not been fitted.
+        """
+        found: dict[str, list[float]] = {}
+        for one in measurements:
+            predicted = float(self.predict(one.operator, one.vertices, one.edges, one.snapshots))
+            found.setdefault(one.operator, []).append(abs(predicted - one.seconds) / one.seconds)
+        return {operator: float(np.mean(errors)) for operator, errors in found.items()}
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Return the coefficients of each operator as plain values."""
+        return {operator: list(load) for operator, load in self.loads.items()}
+
+    @classmethod
+    def from_dict(cls, held: Mapping[str, Sequence[float]]) -> LoadModel:
+        """Return the model that `to_dict` has returned.
+
+        Raises:
+            InvalidArgumentError: An operator has not three numbers of at least 0.
+        """
+        for operator, load in held.items():
+            if len(load) != len(Load._fields) or not all(np.isfinite(load)) or min(load) < 0:
+                requirement, cure = "three finite numbers of at least 0", "give what `to_dict` has returned"
+                raise InvalidArgumentError(refusal(f"load of {operator!r}", requirement, load, cure))
+        return cls({operator: Load(*map(float, load)) for operator, load in held.items()})
+
+
+def forward_seconds(
+    model: LoadModel,
+    sizes: Sequence[np.ndarray],
+    widths: Mapping[str, float],
+    *,
+    last_only: Collection[str] = (HEAD,),
+) -> list[np.ndarray]:
+    """Return l(i, j), the predicted forward seconds of each snapshot of each group, float64 [len_i] for each.
+
+    Args:
+        model: Of all operators of a snapshot.
+        sizes: For each group, [len_i, 2]: vertices and edges of its snapshots.
+        widths: Of each forward operator.
+        last_only: Operators that only the last snapshot of a group has, such as the head with the loss.
+
+    Raises:
+        InvalidArgumentError: An operator has not been measured, or sizes have another shape.
+    """
+    total = [np.zeros(len(own)) for own in sizes]
+    for operator, width in widths.items():
+        for own, seconds in zip(total, operator_seconds(model, sizes, operator, width), strict=True):
+            counted = slice(-1, None) if operator in last_only else slice(None)
+            own[counted] += seconds[counted]
+    return total
+
+
+def backward_seconds(model: LoadModel, sizes: Sequence[np.ndarray], width: float) -> list[np.ndarray]:
+    """Return b(i, j), the predicted backward seconds of each snapshot of each group, float64 [len_i] for each.
+
+    Args:
+        model: Of the operator ``"backward"``.
+        sizes: As of `forward_seconds`.
+        width: With which the measured backward's vertices and edges were multiplied.
+
+    Raises:
+        InvalidArgumentError: As of `forward_seconds`.
+    """
+    return operator_seconds(model, sizes, BACKWARD, width)
+
+
+def operator_seconds(model: LoadModel, sizes: Sequence[np.ndarray], operator: str, width: float) -> list[np.ndarray]:
+    """Return the predicted seconds of one operator on each snapshot of each group, float64 [len_i] for each.
+
+    Args:
+        model: Of the operator.
+        sizes: As of `forward_seconds`.
+        operator: Its name.
+        width: Of the operator.
+
+    Raises:
+        InvalidArgumentError: As of `forward_seconds`.
+    """
+    shapes = [np.shape(own) for own in sizes]
+    if not shapes or not all(len(shape) == 2 and shape[0] and shape[1] == 2 for shape in shapes):
+        cure = "give the vertices and edges of each snapshot for every group"
+        raise InvalidArgumentError(refusal("sizes", "an array [snapshots, 2] for each group", shapes, cure))
+    flat = np.concatenate(list(sizes)) * float(width)
+    return np.split(model.predict(operator, flat[:, 0], flat[:, 1]), np.cumsum([shape[0] for shape in shapes])[:-1])
+
+
+def _least_relative_error(rows: np.ndarray) -> Load:
+    """Return the load that fits rows of seconds, snapshots, vertices and edges, float64 [n, 4]."""
+    from scipy.optimize import nnls  # takes a moment
+
+    seconds, sizes = rows[:, 0], rows[:, 1:]
+    scale = sizes.max(axis=0)
+    scale[scale == 0] = 1.0  # what has no size has no seconds
+    sizes, expected, kept = sizes / scale, seconds, np.ones(len(rows), dtype=bool)
+    for _ in range(_ROUNDS):
+        found, _ = nnls((sizes / expected[:, None])[kept], (seconds / expected)[kept])
+        expected = np.maximum(sizes @ found, seconds.min())  # not 0, by which no error can be divided
+        ratio = seconds / expected
+        kept = ratio <= _TOO_LONG * np.median(ratio)
+    return Load(*(found / scale).tolist())

@@ -1,0 +1,144 @@
+"""The operators of snapshots, for the simulation: from a load model or from seconds, as listed or reordered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, Rates, best_order, ordered
+from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts
+from lightning_tgnn.algorithms.schedules.snapshot_loads import HEAD, LoadModel, backward_seconds, operator_seconds
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+
+
+@dataclass(frozen=True)
+class GroupOperators:
+    """The operators of a group's snapshots.
+
+    Attributes:
+        forward: Of each snapshot, in order.
+        backward: Of each snapshot, in the order of its backward.
+    """
+
+    forward: Sequence[Sequence[Operator]]
+    backward: Sequence[Sequence[Operator]]
+
+    @classmethod
+    def of_seconds(cls, forward: Sequence[float], backward: Sequence[float]) -> GroupOperators:
+        """Return a group of whose snapshots only forward and backward seconds are known."""
+        both = ([(Operator(NN, float(one)),) for one in seconds] for seconds in (forward, backward))
+        return cls(*both)
+
+    @property
+    def seconds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Forward and backward seconds of each snapshot, float64 [snapshots] each."""
+        forward, backward = (
+            np.array([sum(one.seconds for one in own) for own in both]) for both in (self.forward, self.backward)
+        )
+        return forward, backward
+
+    def cut(
+        self,
+        ends: Sequence[int],
+        state_seconds: float | Sequence[float] = 0.0,
+        gradient_seconds: float | Sequence[float] = 0.0,
+    ) -> GroupParts:
+        """Return the runs of consecutive snapshots that end before ``ends``; the last end is the group's length."""
+        spans = [range(begin, end) for begin, end in zip((0, *ends), ends, strict=False)]
+        forward = tuple(tuple(one for place in span for one in self.forward[place]) for span in spans)
+        backward = tuple(tuple(one for place in reversed(span) for one in self.backward[place]) for span in spans)
+        return GroupParts(forward, backward, state_seconds, gradient_seconds)
+
+
+def mirrored(forward: Sequence[Operator], seconds: float) -> tuple[Operator, ...]:
+    """Return the backward of operators: the same kinds in reverse, each with its share of ``seconds``.
+
+    >>> mirrored([Operator("graph", 1.0), Operator("nn", 3.0)], 8.0)[0].seconds
+    6.0
+    """
+    total = sum(one.seconds for one in forward)
+    return tuple(Operator(one.kind, one.seconds / total * seconds if total else 0.0) for one in reversed(forward))
+
+
+def reordered(parts: Sequence[GroupParts], rates: Rates) -> list[GroupParts]:
+    """Return groups whose pairs of forward operators have changed places where the processes of a device gain by it.
+
+    The second process's forward of a group runs beside the first one's forward of the next group: `best_order` is asked
+    about the two.
+
+    Args:
+        parts: Cut for one process or for two.
+        rates: How fast an operator runs beside another.
+    """
+    nobody: tuple[Operator, ...] = ()
+    first = [*(part.forward[0] for part in parts), nobody]
+    second = [nobody, *(part.forward[1] if len(part.forward) > 1 else nobody for part in parts)]
+    chosen = [best_order(one, two, rates) for one, two in zip(first, second, strict=True)]
+    found = []
+    for place, part in enumerate(parts):
+        runs = ordered(first[place], chosen[place][0]), ordered(second[place + 1], chosen[place + 1][1])
+        forward = runs[: len(part.forward)]
+        found.append(GroupParts(forward, part.backward, part.state_seconds, part.gradient_seconds))
+    return found
+
+
+def predicted_groups(
+    model: LoadModel,
+    sizes: Sequence[np.ndarray],
+    widths: Mapping[str, float],
+    backward_width: float,
+    *,
+    exchanged_widths: Mapping[str, float] | None = None,
+    last_only: Collection[str] = (HEAD,),
+) -> list[GroupOperators]:
+    """Return the operators of groups with their predicted seconds.
+
+    An operator whose name begins with ``graph`` is a graph operator, any other an NN operator. The backward runs them
+    in reverse, each with a share of the predicted backward as large as its share of the forward.
+
+    Args:
+        model: Of all operators and of the backward.
+        sizes: For each group, [len_i, 2]: vertices and edges of its snapshots.
+        widths: Of each forward operator, in the order in which they run.
+        backward_width: With which the sizes of the measured backward were multiplied.
+        exchanged_widths: Of graph operators that commute with the next one, where they have changed places.
+        last_only: Operators that only the last snapshot of a group has.
+
+    Raises:
+        InvalidArgumentError: An operator has not been measured, commutes with none, or sizes have another shape.
+    """
+    exchanged = dict(exchanged_widths or {})
+    names = list(widths)
+    for name in exchanged:
+        check_choice("exchanged_widths", name, [one for one in names[:-1] if _kind(one) == GRAPH])
+        after = names[names.index(name) + 1]
+        if _kind(after) == GRAPH or after in last_only:
+            cure = "name graph operators that an operator with weights follows"
+            raise InvalidArgumentError(refusal(f"operator after {name!r}", "an NN operator", after, cure))
+    listed = [operator_seconds(model, sizes, name, width) for name, width in widths.items()]
+    turned = {name: operator_seconds(model, sizes, name, width) for name, width in exchanged.items()}
+    found = []
+    for group, back in enumerate(backward_seconds(model, sizes, backward_width)):
+        forward = []
+        for place in range(len(back)):
+            seconds = [float(own[group][place]) for own in listed]
+            ahead = tuple(
+                Operator(
+                    _kind(name),
+                    seconds[number],
+                    name in turned,
+                    (float(turned[name][group][place]), seconds[number + 1]) if name in turned else None,
+                )
+                for number, name in enumerate(names)
+                if name not in last_only or place == len(back) - 1
+            )
+            forward.append(ahead)
+        backward = [mirrored(ahead, float(one)) for ahead, one in zip(forward, back, strict=True)]
+        found.append(GroupOperators(forward, backward))
+    return found
+
+
+def _kind(operator: str) -> str:
+    return GRAPH if operator.startswith(GRAPH) else NN

@@ -1,0 +1,243 @@
+"""Which device trains which snapshot groups, and where its two processes cut each group: BLAD's load scheduler."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from lightning_tgnn.algorithms.schedules.pair_simulation import OPEN_GROUPS
+from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
+
+_STEPS = 100_000  # of simulated groups, from each start: about 2 ms
+
+
+def groups_by_load(seconds: Sequence[float], devices: int) -> tuple[tuple[int, ...], ...]:
+    """Give each group, the longest first, to the device that has least to do (LPT; Graham, 1969).
+
+    The longest device has at most 4/3 of what is possible. Ties go to the lowest number.
+
+    Args:
+        seconds: Of each group.
+        devices: How many.
+
+    Returns:
+        For each device the places of its groups, ascending.
+
+    Raises:
+        InvalidArgumentError: Seconds are negative or not finite, or there is no device.
+
+    >>> groups_by_load([1.0, 2.0, 4.0, 1.0], 2)
+    ((2,), (0, 1, 3))
+    """
+    check_int("devices", devices, minimum=1, cure="give the number of devices")
+    lengths = np.asarray(seconds, dtype=np.float64)
+    _check_seconds("seconds", lengths)
+    loads = [(0.0, device) for device in range(devices)]
+    found: list[list[int]] = [[] for _ in range(devices)]
+    for place in np.argsort(-lengths, kind="stable").tolist():
+        load, device = loads[0]
+        found[device].append(place)
+        heapq.heapreplace(loads, (load + float(lengths[place]), device))
+    return tuple(tuple(sorted(places)) for places in found)
+
+
+def groups_by_count(count: int, devices: int) -> tuple[tuple[int, ...], ...]:
+    """Give each device as many consecutive groups as the others, or one more.
+
+    >>> groups_by_count(5, 2)
+    ((0, 1, 2), (3, 4))
+    """
+    check_int("count", count, minimum=0, cure="give the number of groups")
+    check_int("devices", devices, minimum=1, cure="give the number of devices")
+    return tuple(tuple(places.tolist()) for places in np.array_split(np.arange(count), devices))
+
+
+def groups_to_cut(
+    seconds: Sequence[float],
+    exchange: Sequence[float],
+    devices: int,
+    processes: int,
+    *,
+    must: Sequence[int] = (),
+) -> tuple[int, ...]:
+    """Choose which groups of an update all ranks compute together, each some of their vertices.
+
+    A group takes its seconds over the number of ranks, and those of its exchange. The others are dealt out to devices
+    by `groups_by_load`, whose processes share each. One group after the other is cut, those that take longest first. Of
+    all these choices the one is taken by which the update ends first; of equal ones the one that cuts fewer.
+
+    Args:
+        seconds: Of each group, in one process.
+        exchange: Of each group, that the exchange of rows takes if it is cut.
+        devices: How many.
+        processes: Of each device.
+        must: Places of groups that have to be cut.
+
+    Returns:
+        Places of the groups that are cut, ascending.
+
+    >>> groups_to_cut([8.0, 1.0, 1.0], [0.1, 0.1, 0.1], devices=2, processes=1)
+    (0,)
+    """
+    lengths, costs = np.asarray(seconds, dtype=np.float64), np.asarray(exchange, dtype=np.float64)
+    _check_seconds("seconds", lengths)
+    own = np.isin(np.arange(len(lengths)), must)
+    together = lengths / (devices * processes) + costs
+    free = [place for place in np.argsort(-lengths, kind="stable").tolist() if not own[place]]
+
+    def ends(count: int) -> float:
+        cut, rest = free[:count], free[count:]
+        dealt = groups_by_load(lengths[rest].tolist(), devices)
+        longest = max((lengths[rest][list(places)].sum() for places in dealt), default=0.0)
+        return float(together[cut].sum() + longest / processes)
+
+    best = min(range(len(free) + 1), key=lambda count: (ends(count), count))
+    return tuple(sorted([*np.flatnonzero(own).tolist(), *free[:best]]))
+
+
+def even_split(length: int) -> int:
+    """Return how many leading snapshots of a group the first process has where both have as many, or it one less.
+
+    >>> even_split(5)
+    2
+    """
+    return check_int("length", length, minimum=1, cure="a group has at least the snapshot that is trained") // 2
+
+
+def best_splits(
+    forward: Sequence[np.ndarray],
+    backward: Sequence[np.ndarray],
+    *,
+    open_groups: int = OPEN_GROUPS,
+    hand_over: float = 0.0,
+) -> tuple[int, ...]:
+    """Choose how many leading snapshots of each group the first process of a device takes.
+
+    It goes on from the dynamic programme of BLAD (Equation 2) and from the even split: one group or two at a time get
+    another split as long as the simulated pair ends earlier, up to a fixed number of trials. So it is never slower in
+    the simulation than either. The programme alone can be: its stages end for both processes at once, while a process
+    of the pipeline goes on with what it has, and with few groups it lacks a fifth and more of what is possible.
+
+    The last snapshot of a group, with the loss, is always the second process's: p_i < len_i, where the paper lets p_i
+    reach the group's length and has the second process idle. It may be 0, where the paper begins at 1.
+
+    Args:
+        forward: float64 [len_i] for each group of the device in order, seconds l(i, j) of each snapshot.
+        backward: float64 [len_i], seconds b(i, j).
+        open_groups: Groups of which the first process may have run the forward and not the backward.
+        hand_over: Seconds until a hidden state, or its gradient, has gone from one process to the other.
+
+    Raises:
+        InvalidArgumentError: A group is empty, or its seconds are negative, not finite or not as many.
+
+    >>> best_splits([np.array([1.0, 1.0, 2.0])], [np.zeros(3)])
+    (0,)
+    """
+    from lightning_tgnn.algorithms.schedules.split_loops import improved, least_cost  # numba, which takes a second
+
+    check_int("open_groups", open_groups, minimum=1, cure="2 is usual")
+    check_not_negative("hand_over", hand_over, cure="0 is a hand-over that takes no time")
+    check_groups(forward, backward)
+    if not len(forward):
+        return ()
+    sums = _sums(forward, backward)
+    starts = least_cost(*sums), sums[2] // 2
+    found = [improved(*sums, start, open_groups, float(hand_over), _STEPS) for start in starts]
+    return tuple(min(found, key=lambda one: one[1])[0].tolist())
+
+
+def planned_splits(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> tuple[int, ...]:
+    """Return the splits of least cost by the dynamic programme of BLAD (Equation 2), O(groups snapshots²).
+
+    In stage i the first process runs the forward of its part of group i and the backward of its part of group i - 1,
+    beside it the second process its part of group i - 1, forward and backward; the stage takes as long as the longer:
+    ``OPT(i, p) = min over q of OPT(i - 1, q) + max(T1, T2)``, where ``T1 = sum of l(i, j) for j <= p + sum of
+    b(i - 1, j) for j <= q`` and ``T2 = sum of l(i - 1, j) + b(i - 1, j) for j > q``. The paper prints j = q as the
+    lower limit of T2, which counts a snapshot twice, and leaves out what follows the last stage: the second process's
+    part of the last group and the first one's backward. Both count here.
+
+    Args:
+        forward: As of `best_splits`.
+        backward: Likewise.
+
+    Raises:
+        InvalidArgumentError: As of `best_splits`.
+    """
+    from lightning_tgnn.algorithms.schedules.split_loops import least_cost
+
+    check_groups(forward, backward)
+    return tuple(least_cost(*_sums(forward, backward)).tolist()) if len(forward) else ()
+
+
+def pair_seconds(
+    forward: Sequence[np.ndarray],
+    backward: Sequence[np.ndarray],
+    splits: Sequence[int],
+    *,
+    open_groups: int = OPEN_GROUPS,
+    hand_over: float = 0.0,
+) -> float:
+    """Return the seconds of groups on the two processes of a device, neither of which slows the other down.
+
+    It is `simulate_pair` with one operator for each part of a group.
+
+    Args:
+        forward: As of `best_splits`.
+        backward: Likewise.
+        splits: How many leading snapshots of each group the first process has, fewer than all.
+        open_groups: As of `best_splits`.
+        hand_over: Likewise.
+
+    Raises:
+        InvalidArgumentError: As of `best_splits`, or a split is out of range.
+
+    >>> one = np.ones(2)
+    >>> pair_seconds([one, one], [one, one], [1, 1])
+    6.0
+    """
+    from lightning_tgnn.algorithms.schedules.split_loops import pair_end
+
+    check_groups(forward, backward)
+    if not len(forward):
+        return 0.0
+    sums, given = _sums(forward, backward), np.asarray(splits, dtype=np.int64)
+    if given.shape != sums[2].shape or not ((given >= 0) & (given < sums[2])).all():
+        requirement = "for each group at least 0 and fewer than its snapshots"
+        raise InvalidArgumentError(refusal("splits", requirement, splits, "leave the last snapshot to the second"))
+    return float(pair_end(*sums, given, open_groups, float(hand_over)))
+
+
+def check_groups(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> None:
+    """Refuse groups without snapshots, and seconds that are none.
+
+    Raises:
+        InvalidArgumentError: There are such.
+    """
+    lengths, others = [np.shape(own) for own in forward], [np.shape(own) for own in backward]
+    if lengths != others or not all(len(shape) == 1 and shape[0] for shape in lengths):
+        requirement = "seconds of as many snapshots, at least one in each group"
+        cure = "give one array of each kind for every group"
+        raise InvalidArgumentError(refusal("forward and backward", requirement, (lengths, others), cure))
+    if lengths:
+        _check_seconds("forward", np.concatenate(forward))
+        _check_seconds("backward", np.concatenate(backward))
+
+
+def _sums(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return forward and backward seconds of 0, 1, ... leading snapshots, [groups, longest + 1], and the lengths."""
+    lengths = np.array([len(own) for own in forward], dtype=np.int64)
+    ahead, back = (np.zeros((len(lengths), lengths.max() + 1)) for _ in range(2))
+    for group, length in enumerate(lengths.tolist()):
+        ahead[group, 1 : length + 1] = forward[group]
+        back[group, 1 : length + 1] = backward[group]
+    return ahead.cumsum(axis=1), back.cumsum(axis=1), lengths
+
+
+def _check_seconds(argument: str, seconds: np.ndarray) -> None:
+    wrong = ~(np.isfinite(seconds) & (seconds >= 0))
+    if wrong.any():
+        received = float(seconds[wrong][0])
+        cure = "give what was measured or predicted"
+        raise InvalidArgumentError(refusal(argument, "finite and at least 0", received, cure))

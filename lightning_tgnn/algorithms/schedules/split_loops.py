@@ -1,0 +1,116 @@
+"""The compiled loops of the splits. Letters: m groups of at most L snapshots.
+
+``ahead`` and ``back``, float64 [m, L + 1], are the forward and the backward seconds of 0, 1, ... leading snapshots;
+``lengths`` is int64 [m], ``splits`` int64 [m].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def least_cost(ahead: Any, back: Any, lengths: Any) -> Any:
+    """Return the splits of least cost by Equation 2, int64 [m]; see `snapshot_splits.planned_splits`."""
+    groups, longest = len(lengths), ahead.shape[1]
+    cost, came_from = np.zeros((groups, longest)), np.zeros((groups, longest), np.int64)
+    cost[0] = ahead[0]
+    for group in range(1, groups):
+        before = group - 1
+        length = lengths[before]
+        whole = ahead[before, length] + back[before, length]
+        for split in range(lengths[group]):
+            least = np.inf
+            for earlier in range(length):
+                first = ahead[group, split] + back[before, earlier]
+                second = whole - ahead[before, earlier] - back[before, earlier]
+                found = cost[before, earlier] + max(first, second)
+                if found < least:
+                    least, came_from[group, split] = found, earlier
+            cost[group, split] = least
+    last = groups - 1
+    # Behind the last stage: all of its group that the first process has not done forward, and both backwards.
+    rest = ahead[last, lengths[last]] - ahead[last] + back[last, lengths[last]]
+    splits = np.zeros(groups, np.int64)
+    splits[last] = (cost[last] + rest)[: lengths[last]].argmin()
+    for group in range(last, 0, -1):
+        splits[group - 1] = came_from[group, splits[group]]
+    return splits
+
+
+@njit(nogil=True, cache=True)
+def pair_end(ahead: Any, back: Any, lengths: Any, splits: Any, open_groups: Any, hand_over: Any) -> Any:
+    """Return when the two processes of a device have trained all groups, if neither slows the other down.
+
+    The first process takes the backward of its oldest open group once its gradient is there, else the next forward.
+    The second takes the groups in order, so when a forward of the first ends, it is known when its gradient comes.
+    """
+    groups = len(lengths)
+    gradient_at = np.zeros(groups)
+    first = second = 0.0
+    opened = closed = served = 0  # groups of which the first process has begun, has ended, and the second has ended
+    waiting = 0
+    while closed < groups:
+        if closed < opened and splits[closed] == 0:
+            closed += 1
+            continue
+        if opened < groups and splits[opened] == 0:
+            opened += 1
+        elif waiting > 0 and (gradient_at[closed] <= first or waiting == open_groups or opened == groups):
+            first = max(first, gradient_at[closed]) + back[closed, splits[closed]]
+            closed += 1
+            waiting -= 1
+        else:
+            first += ahead[opened, splits[opened]]
+            opened += 1
+            waiting += 1
+        while served < opened:
+            own, length = splits[served], lengths[served]
+            begin = max(second, first + hand_over) if own > 0 else second
+            second = begin + ahead[served, length] - ahead[served, own] + back[served, length] - back[served, own]
+            gradient_at[served] = second + hand_over
+            served += 1
+    return max(first, second)
+
+
+@njit(nogil=True, cache=True)
+def improved(ahead: Any, back: Any, lengths: Any, splits: Any, open_groups: Any, hand_over: Any, steps: Any) -> Any:
+    """Try every split of one group, then every two splits of two groups, as long as the pair ends earlier.
+
+    Args:
+        ahead: As above, and so the next three.
+        back: As above.
+        lengths: As above.
+        splits: To begin with.
+        open_groups: Groups of which the first process may wait for the gradient.
+        hand_over: Seconds each way.
+        steps: It ends after so many, a simulation being one for each group.
+
+    Returns:
+        The splits, and when the pair ends.
+    """
+    groups, found = len(lengths), splits.copy()
+    best = pair_end(ahead, back, lengths, found, open_groups, hand_over)
+    left = steps // groups
+    for distance in range(groups):
+        since, place = 0, 0
+        while since < groups and left > 0:
+            since += 1
+            other = (place + distance) % groups
+            own, their = found[place], found[other]
+            for split in range(lengths[place]):
+                for second in range(lengths[other] if distance else 1):
+                    found[place] = split
+                    if distance:
+                        found[other] = second
+                    seconds = pair_end(ahead, back, lengths, found, open_groups, hand_over)
+                    left -= 1
+                    if seconds < best * (1 - 1e-12):
+                        best, own, their, since = seconds, split, found[other], 0
+            found[other] = their
+            found[place] = own
+            place = (place + 1) % groups
+    return found, best

@@ -1,0 +1,169 @@
+"""What loaders, models and tasks on snapshots are to whoever trains them.
+
+Letters are those of `lightning_tgnn.types.snapshots`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+from lightning_tgnn.types.snapshots import GroupCuts, Snapshot, SnapshotBatch, SnapshotGroup
+from lightning_tgnn.types.stages import Stages
+
+Carried = tuple[Tensor, ...]
+"""What a model carries from snapshot to snapshot: hidden state of rows [m, d] of every layer, or evolved weights."""
+
+
+class PredictedLoads(Protocol):
+    """Says how long snapshots take."""
+
+    def forward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Return seconds [l] of the forward pass of snapshots with so many vertices and edges, [l] each."""
+        ...
+
+    def backward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Return seconds [l] of the backward pass."""
+        ...
+
+
+@runtime_checkable
+class SnapshotLoader(Protocol):
+    """A loader of groups of snapshots that a schedule deals out to ranks.
+
+    Attributes:
+        loads: How long snapshots take, asked at the start of each pass; None where nobody knows.
+        cuts: Which groups may be cut over all ranks; None for none.
+    """
+
+    loads: PredictedLoads | None
+    cuts: GroupCuts | None
+
+    @property
+    def is_training(self) -> bool:
+        """Whether its groups are trained."""
+        ...
+
+    def largest_group(self) -> SnapshotBatch:
+        """Return the last group of full length whole, or the last one; what is measured before anything is trained."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Vertices and edges of every snapshot, int64 [T] each."""
+        ...
+
+    @property
+    def group_size(self) -> int:
+        """Snapshots of a group; fewer at the start of the sequence."""
+        ...
+
+
+class EdgeSequence(Protocol):
+    """The edges of all snapshots."""
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def src(self) -> Tensor:
+        """int64 [E]."""
+        ...
+
+    @property
+    def dst(self) -> Tensor:
+        """int64 [E]."""
+        ...
+
+
+@runtime_checkable
+class SnapshotData(Protocol):
+    """A DataModule of snapshots."""
+
+    @property
+    def sequence(self) -> EdgeSequence:
+        """What they are made of."""
+        ...
+
+
+class Operators(Protocol):
+    """Runs the two kinds of operators of a model's layers: products with the graph, and those with weights."""
+
+    def weights_first(self, layer: int, in_dim: int, out_dim: int) -> bool:
+        """Return whether a layer forms ``H (X W)`` and not ``(H X) W``, which is the same.
+
+        Args:
+            layer: From 0.
+            in_dim: Width of X.
+            out_dim: Width of X W.
+        """
+        ...
+
+    def keeps(self, layer: int) -> bool:
+        """Return whether products of a layer's edges and features are kept, so that they cost nothing the next time."""
+        ...
+
+    def everyone(self, rows: Tensor) -> Tensor:
+        """Return the rows [n', d] of all ranks that share a snapshot, given those that this one has of it, [n, d]."""
+        ...
+
+    def aggregate(self, snapshot: Snapshot, layer: int, rows: Tensor, relation: int = 0) -> Tensor:
+        """Return the product of a layer's edges with ``rows`` [n_(k-1), d]: float32 [n_k, d]."""
+        ...
+
+    def timed(self, kind: str, layer: int) -> AbstractContextManager[object]:
+        """Return a context that says that an operator of a kind, ``"graph"``, ``"nn"`` or ``"rnn"``, is running."""
+        ...
+
+
+class SnapshotModel(Protocol):
+    """A model of graph convolutions and recurrent cells that steps from snapshot to snapshot."""
+
+    def start(self, rows: int) -> Carried:
+        """Return what is carried into the first snapshot of a group with so many rows."""
+        ...
+
+    def step(
+        self, snapshot: Snapshot, carried: Carried, operators: Operators, *, last: bool
+    ) -> tuple[Carried, Tensor | None]:
+        """Return what is carried on, and the embeddings [m, d] of all rows of the group if it is its last snapshot.
+
+        Rows whose vertex is not there keep their state.
+        """
+        ...
+
+
+GroupOrder = Callable[["SnapshotTask", SnapshotBatch], Tensor]
+"""Runs the parts of groups of a batch and returns the loss; what is trained has its gradient from it."""
+
+
+@runtime_checkable
+class SnapshotTask(Protocol):
+    """What a strategy asks of a task on snapshots."""
+
+    stages: Stages
+    group_order: GroupOrder
+    operators: Operators
+
+    @property
+    def default_group_order(self) -> GroupOrder:
+        """All groups of a batch in one process, one after the other."""
+        ...
+
+    def start(self, group: SnapshotGroup) -> Carried:
+        """Return what is carried into a group's first snapshot."""
+        ...
+
+    def step(self, snapshot: Snapshot, carried: Carried, *, last: bool) -> tuple[Carried, Tensor | None]:
+        """Return what is carried on, and the embeddings if it is the last snapshot of its group."""
+        ...
+
+    def loss(self, embeddings: Tensor, group: SnapshotGroup) -> Tensor:
+        """Return the mean loss over a group's targets; 0, with a gradient of 0, if there are none."""
+        ...

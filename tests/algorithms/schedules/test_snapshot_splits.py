@@ -1,0 +1,161 @@
+"""The splits against exhaustive search, and the groups of devices against the best there is."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from lightning_tgnn.algorithms.schedules.operator_order import Operator
+from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts, simulate_pair
+from lightning_tgnn.algorithms.schedules.snapshot_splits import (
+    best_splits,
+    even_split,
+    groups_by_count,
+    groups_by_load,
+    pair_seconds,
+    planned_splits,
+)
+from lightning_tgnn.checks import InvalidArgumentError
+
+SNAPSHOT = st.tuples(st.integers(0, 9), st.integers(0, 9))
+GROUPS = st.lists(st.lists(SNAPSHOT, min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+def loads_of(groups):
+    both = [np.array(group, dtype=float) for group in groups]
+    return [group[:, 0] for group in both], [group[:, 1] for group in both]
+
+
+def all_splits(forward):
+    return product(*(range(len(own)) for own in forward))
+
+
+def cost_of(forward, backward, splits):
+    """Return the cost of Equation 2 with its limits put right, and what follows the last stage."""
+    cost = forward[0][: splits[0]].sum()
+    for i in range(1, len(forward)):
+        p, q = splits[i], splits[i - 1]
+        first = forward[i][:p].sum() + backward[i - 1][:q].sum()
+        second = forward[i - 1][q:].sum() + backward[i - 1][q:].sum()
+        cost += max(first, second)
+    p = splits[-1]
+    return cost + forward[-1][p:].sum() + backward[-1][p:].sum() + backward[-1][:p].sum()
+
+
+def by_operators(forward, backward, splits, hand_over=0.0, **options):
+    """Return the seconds of a pair whose every snapshot is an operator of its own."""
+
+    def part(seconds):
+        return tuple(Operator("nn", float(one)) for one in seconds)
+
+    groups = [
+        GroupParts((part(f[:p]), part(f[p:])), (part(b[:p]), part(b[p:])), hand_over, hand_over)
+        for f, b, p in zip(forward, backward, splits, strict=True)
+    ]
+    return simulate_pair(groups, **options).seconds
+
+
+@seed(16)
+@settings(max_examples=100, deadline=None)
+@given(GROUPS)
+def test_no_splits_cost_less_than_the_planned_ones(groups):
+    forward, backward = loads_of(groups)
+    found = cost_of(forward, backward, planned_splits(forward, backward))
+    assert found == min(cost_of(forward, backward, splits) for splits in all_splits(forward))
+
+
+@seed(16)
+@settings(max_examples=100, deadline=None)
+@given(GROUPS, st.integers(1, 3), st.integers(0, 2), st.data())
+def test_the_short_simulation_is_that_of_the_operators(groups, open_groups, hand_over, data):
+    forward, backward = loads_of(groups)
+    splits = data.draw(st.tuples(*(st.integers(0, len(own) - 1) for own in forward)))
+    found = pair_seconds(forward, backward, splits, open_groups=open_groups, hand_over=hand_over)
+    assert found == by_operators(forward, backward, splits, float(hand_over), open_groups=open_groups)
+
+
+@seed(16)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(SNAPSHOT, min_size=1, max_size=8), min_size=1, max_size=12), st.integers(1, 3))
+def test_the_best_splits_are_never_slower_than_the_even_or_the_planned_ones(groups, open_groups):
+    forward, backward = loads_of(groups)
+    found = best_splits(forward, backward, open_groups=open_groups)
+    assert all(0 <= split < len(own) for split, own in zip(found, forward, strict=True))
+    seconds = by_operators(forward, backward, found, open_groups=open_groups)
+    even = [even_split(len(own)) for own in forward]
+    assert seconds <= by_operators(forward, backward, even, open_groups=open_groups)
+    planned = planned_splits(forward, backward)
+    assert seconds <= by_operators(forward, backward, planned, open_groups=open_groups)
+
+
+@seed(16)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(SNAPSHOT, min_size=1, max_size=6), min_size=1, max_size=2))
+def test_the_best_splits_of_one_or_two_groups_are_the_best_there_are(groups):
+    forward, backward = loads_of(groups)
+    best = min(pair_seconds(forward, backward, splits) for splits in all_splits(forward))
+    assert pair_seconds(forward, backward, best_splits(forward, backward)) == best
+
+
+def test_uneven_loads_are_split_unevenly():
+    # The work is in the first snapshot of each group, so an even split leaves the second process without any.
+    forward = [np.array([4.0, 1.0, 1.0, 1.0])] * 20
+    splits = best_splits(forward, forward)
+    assert pair_seconds(forward, forward, splits) < 0.9 * pair_seconds(forward, forward, [2] * 20)
+
+
+def test_a_group_of_one_snapshot_is_the_second_processs():
+    one = [np.ones(1)] * 3
+    assert best_splits(one, one) == (0, 0, 0)
+    assert best_splits([], []) == ()
+    assert planned_splits([], []) == ()
+    assert pair_seconds([], [], []) == 0.0
+
+
+@seed(16)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 20), max_size=7), st.integers(1, 3))
+def test_groups_by_load_are_near_the_best_there_is(seconds, devices):
+    found = groups_by_load([float(one) for one in seconds], devices)
+    assert len(found) == devices
+    assert sorted(place for places in found for place in places) == list(range(len(seconds)))
+    assert all(list(places) == sorted(places) for places in found)
+    longest = max(sum(seconds[place] for place in places) for places in found)
+    best = min(
+        max(sum(s for s, own in zip(seconds, owners, strict=True) if own == device) for device in range(devices))
+        for owners in product(range(devices), repeat=len(seconds))
+    )
+    assert 3 * devices * longest <= (4 * devices - 1) * best  # Graham's bound
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(7, [3, 2, 2]), (2, [1, 1, 0]), (0, [0, 0, 0])])
+def test_groups_by_count_follow_each_other(count, sizes):
+    found = groups_by_count(count, 3)
+    assert [len(places) for places in found] == sizes
+    assert [place for places in found for place in places] == list(range(count))
+
+
+def test_equal_loads_go_round_the_devices():
+    assert groups_by_load([1.0] * 5, 2) == ((0, 2, 4), (1, 3))
+
+
+def test_what_cannot_be_split_is_refused():
+    one = np.ones(2)
+    with pytest.raises(InvalidArgumentError, match="forward and backward must be seconds of as many snapshots"):
+        best_splits([one], [np.ones(3)])
+    with pytest.raises(InvalidArgumentError, match="at least one in each group"):
+        best_splits([np.ones(0)], [np.ones(0)])
+    with pytest.raises(InvalidArgumentError, match="backward must be finite and at least 0, got nan"):
+        best_splits([one], [np.array([1.0, np.nan])])
+    with pytest.raises(InvalidArgumentError, match="splits must be for each group at least 0 and fewer"):
+        pair_seconds([one], [one], [2])
+    with pytest.raises(InvalidArgumentError, match=r"seconds must be finite and at least 0, got -1\.0"):
+        groups_by_load([-1.0], 2)
+    with pytest.raises(InvalidArgumentError, match="devices must be an integer of at least 1, got 0"):
+        groups_by_load([1.0], 0)
+    with pytest.raises(InvalidArgumentError, match="length must be an integer of at least 1, got 0"):
+        even_split(0)
+    with pytest.raises(InvalidArgumentError, match="open_groups must be an integer of at least 1, got 0"):
+        best_splits([one], [one], open_groups=0)
