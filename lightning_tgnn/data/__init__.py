@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from lightning_tgnn.data.graphs.sources.folder import open_graph, save_graph
     from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
     from lightning_tgnn.data.readers import read_events
+    from lightning_tgnn.data.snapshots.datamodule import SnapshotDataModule
+    from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
     from lightning_tgnn.data.sources.synthetic import generate_stream
     from lightning_tgnn.data.streams.event_store import EventStore
     from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
@@ -25,6 +27,8 @@ _HOMES = {
     "streams.event_store": ("EventStore",),
     "graphs.graph": ("Graph",),
     "graphs.datamodule": ("FullGraphDataModule",),
+    "snapshots.datamodule": ("SnapshotDataModule",),
+    "snapshots.sequence": ("SnapshotSequence",),
     "graphs.sources.folder": ("open_graph", "save_graph"),
     "batches.loader": ("EventLoader",),
     "readers": ("read_events",),
@@ -39,6 +43,8 @@ __all__ = [
     "EventStore",
     "FullGraphDataModule",
     "Graph",
+    "SnapshotDataModule",
+    "SnapshotSequence",
     "TemporalAdjacency",
     "TemporalDataModule",
     "generate_graph",

@@ -6,12 +6,13 @@ from functools import cache
 import pytest
 import torch
 
-from lightning_tgnn import FullGraphDataModule, TemporalDataModule
+from lightning_tgnn import FullGraphDataModule, SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.types import RankLayout
 from lightning_tgnn.types.layout import families_of
 from tests.data.example_streams import random_store
+from tests.data.snapshots.dealt_groups import DealtGroups
 
 GRAPH = {"num_nodes": 40, "num_edges": 160, "feature_dim": 3, "num_classes": 3}
 SPLITS = ("train", "val", "test")
@@ -53,6 +54,21 @@ def whole_graph(split, rank, ranks):
     return loader.shard(torch.arange(len(loader.edges[0])) % ranks, torch.zeros(ranks, dtype=torch.int64), rank)
 
 
+@cache
+def snapshot_data(options):
+    return SnapshotDataModule(store(), num_snapshots=17, group_size=4, test_ratio=0.3, val_ratio=0.3, **dict(options))
+
+
+def snapshots(split, rank, ranks, **options):
+    schedule = DealtGroups(2 - ranks % 2)
+    loader = getattr(snapshot_data(tuple(options.items())), f"{split}_dataloader")()
+    return loader.follow(schedule, RankLayout.of(ranks), rank)
+
+
+def sampled_snapshots(split, rank, ranks, **options):
+    return snapshots(split, rank, ranks, vertices_per_batch=24, fanouts=2, **options)
+
+
 @dataclass(frozen=True)
 class Loaders:
     """How loaders of a kind are made, by split, rank and number of ranks, and by which options."""
@@ -67,12 +83,15 @@ AHEAD = tuple(
     for workers in (0, 2)
     for presample in ("off", "epoch")
 )
+SNAPSHOTS_AHEAD = ({"prefetch_batches": 0}, {"prefetch_batches": 2, "num_workers": 2})
 # A new loader is added here in a line.
 LOADERS = {
     "events": Loaders(events, AHEAD),
     "in turn": Loaders(in_turn, AHEAD[::3]),
     "in passes": Loaders(in_passes, AHEAD[::3]),
     "graph": Loaders(whole_graph),
+    "snapshots": Loaders(snapshots, SNAPSHOTS_AHEAD),
+    "sampled snapshots": Loaders(sampled_snapshots, SNAPSHOTS_AHEAD[1:]),
 }
 CASES = [
     (name, ranks, number)

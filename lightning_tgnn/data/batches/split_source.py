@@ -113,7 +113,7 @@ class SplitSource(Pipeline):
         """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
         read = self._read_options
         return {
-            "source": _lasting_name(self.source) if isinstance(self.source, (str, Path)) else None,
+            "source": lasting_name(self.source) if isinstance(self.source, (str, Path)) else None,
             **self._split_options,
             "seed": self.seed,
             **{name: getattr(read, name) for name in ("format", "columns", "bipartite", "longest_id")},
@@ -137,6 +137,6 @@ def shown_name(source: object) -> str:
     return str(source) if isinstance(source, (str, Path)) else type(source).__name__
 
 
-def _lasting_name(source: str | Path) -> str:
+def lasting_name(source: str | Path) -> str:
     """Return the name of a source as it reads from any folder."""
     return str(Path(source).resolve()) if Path(source).exists() else str(source)

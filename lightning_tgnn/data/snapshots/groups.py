@@ -1,0 +1,39 @@
+"""Groups of snapshots, whole or in part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_tgnn.data.snapshots.targets import TargetMaker
+from lightning_tgnn.types import GroupPart, SnapshotGroup
+
+
+@dataclass(frozen=True)
+class WholeGroups:
+    """Makes groups of all vertices; a group's rows are the vertices.
+
+    Attributes:
+        targets: Of the groups.
+    """
+
+    targets: TargetMaker
+
+    def rounds(self, groups: tuple[int, ...], *, training: bool) -> int:
+        """Return how many batches of vertices each of some groups has: all are in one."""
+        return 1
+
+    def group(self, part: GroupPart, number: int, rounds: int, epoch: int | None, share: float) -> SnapshotGroup:
+        """Return a rank's part of a group.
+
+        Args:
+            part: Its snapshots.
+            number: Which batch of vertices.
+            rounds: Of so many.
+            epoch: Of training; None in evaluation.
+            share: Of the loss.
+        """
+        snapshots = self.targets.snapshots
+        own = tuple(snapshots[place] for place in part.snapshots)
+        return SnapshotGroup(
+            part.group, part.first, own, snapshots.nodes, self.targets.of_group(part.group, epoch), share
+        )

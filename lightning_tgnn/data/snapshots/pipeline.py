@@ -1,0 +1,266 @@
+"""From a source of snapshots to the groups of training, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.data.batches.prefetch import default_workers
+from lightning_tgnn.data.batches.split_source import lasting_name, shown_name
+from lightning_tgnn.data.graphs.graph import NORMALIZATIONS
+from lightning_tgnn.data.pipeline import plain_values
+from lightning_tgnn.data.readers import FORMATS
+from lightning_tgnn.data.snapshots.adjacency import Adjacency
+from lightning_tgnn.data.snapshots.groups import WholeGroups
+from lightning_tgnn.data.snapshots.loader import GroupMaker, GroupOrder, SnapshotGroupLoader
+from lightning_tgnn.data.snapshots.neighborhoods import SampledGroups, checked_fanouts
+from lightning_tgnn.data.snapshots.sources.open_snapshots import (
+    SYNTHETIC_SNAPSHOTS,
+    SnapshotSource,
+    cut_of,
+)
+from lightning_tgnn.data.snapshots.split_snapshots import AskedTargets, SplitSnapshots
+from lightning_tgnn.data.snapshots.targets import NEGATIVES, TARGETS
+from lightning_tgnn.data.snapshots.whole_snapshots import DEGREES, PRESENT, SnapshotForm
+from lightning_tgnn.data.sources.open_events import ReadOptions
+
+_CUT = ("num_snapshots", "window", "events_per_snapshot", "overlap", "lifetime", "edge_counts", "turnover")
+_SHOWN = ("vertices", "undirected", "self_loops", "normalization", "features", "weights", "relations", "group_size")
+_SPLIT = ("target", "labels", "val_ratio", "test_ratio")
+_DRAWN = ("negatives", "negative_sampler", "vertices_per_batch", "fanouts", "num_hops", "shuffle", "seed")
+
+
+class SnapshotPipeline(SplitSnapshots):
+    """Groups of snapshots: each snapshot with the ones before it, and what is to be predicted after it.
+
+    Args:
+        source: What holds snapshots: an event stream in any form that `TemporalDataModule` takes, which is cut into
+            them; a list of `dgl.DGLGraph` or of PyG ``Data``; a signal of PyTorch Geometric Temporal; a
+            `lightning_tgnn.data.SnapshotSequence`; a static graph in any form that `FullGraphDataModule` takes, with
+            ``edge_counts``; or ``"synthetic_snapshots"``.
+        num_snapshots: Cut a stream into so many windows of time of one length.
+        window: Or into windows of this length, in the unit of its times.
+        events_per_snapshot: Or into windows of so many events.
+        overlap: Share of a window that it has in common with the one before.
+        lifetime: How long an edge stays after its event: a snapshot then has the edges that are there at the end of its
+            window; ``inf`` lets them stay for good. None gives it the events of its window.
+        edge_counts: How many edges each snapshot of a static graph keeps; see `SnapshotSequence.by_deletion`.
+        turnover: Share of a snapshot's edges that are deleted in the next of such a graph.
+        group_size: Snapshots of a group; groups at the start of the sequence have fewer.
+        batch_size: Groups per device and update of the weights.
+        vertices_per_batch: Train and score a group in batches of so many vertices, with the neighbours that their
+            embeddings are made of; None takes all vertices at once.
+        fanouts: With it: neighbours that are drawn for a vertex in every layer, one number for all or one for each,
+            from the first on; None takes all neighbours.
+        num_layers: Layers of the model.
+        num_hops: With ``vertices_per_batch``: products with the adjacency matrix in a layer, 1 in a GCN, K - 1 in a
+            Chebyshev convolution of order K.
+        target: What is predicted after a group: the ``"links"`` of the next snapshot, labels of the ``"edges"`` of the
+            next snapshot, or labels of the ``"vertices"`` of the last one.
+        labels: Of an event stream's edges the name or number of an edge feature, ``"label"`` or ``"sign"`` (whether the
+            only edge feature is positive); or a tensor, [E] of edges, [N] or [T, N] of vertices: whole numbers are
+            classes, -1 none. None takes the labels that the source has.
+        weights: Of the edges, likewise, or a tensor [E]; None takes those of the source's graphs, and 1 for events.
+        relations: Kinds of edges, likewise, or a tensor [E] of numbers from 0.
+        features: Of the vertices: a matrix [N, F], one for each snapshot ([T, N, F] or a list), or ``.npy`` files of
+            such; ``"degree"``, the logarithms of 1 + in- and out-degree in the snapshot; ``"one_hot_degree"``, both
+            marked. None takes those of the source, and ``"degree"`` where it has none.
+        vertices: Which vertices a snapshot has: ``"seen"`` those with an edge in it or before, ``"active"`` those with
+            an edge in it, ``"all"``.
+        undirected: Take every edge in both directions. Parallel edges are added up.
+        self_loops: Add a loop at every vertex; where edges are of several kinds the loops are one more.
+        normalization: Weights of the edges: ``"symmetric"``, ``"row"`` or ``"none"``; see
+            `lightning_tgnn.data.snapshots.adjacency.Adjacency`.
+        negatives: Other destinations per link in training.
+        eval_negatives: The same in validation and test; as ``negatives`` if None.
+        negative_sampler: Where they are drawn from: ``"all"`` vertices, or those that are a ``"destination"``.
+        val_ratio: Share of the snapshots whose targets are for validation; it follows training in time.
+        test_ratio: The same for test, the last ones.
+        shuffle: Train the groups in another order in each epoch.
+        seed: Of this order, negatives and neighbours, and of deletion.
+        folder: Where the snapshots are written once and mapped from, for those that memory does not hold.
+        num_workers: Background threads that make batches; None takes one where there are more than two cores, else 0.
+        prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
+        format: Format of a file of events; see `TemporalDataModule`, as for ``columns`` and ``bipartite``.
+        columns: Which column of a file or object is what.
+        bipartite: Number sources and destinations apart; None asks the format.
+        synthetic: Settings of what is generated; for ``"synthetic_snapshots"`` see
+            `lightning_tgnn.data.snapshots.sources.synthetic.generate_snapshots`.
+        root: Folder of the named streams and graphs, which are downloaded into it and converted once.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work; also in `prepare_data` and `setup`.
+        DataError: In `prepare_data` and `setup`: something cannot be downloaded, or the source holds something that
+            must not be trained on.
+    """
+
+    def __init__(
+        self,
+        source: Any = SYNTHETIC_SNAPSHOTS,
+        *,
+        num_snapshots: int | None = None,
+        window: float | None = None,
+        events_per_snapshot: int | None = None,
+        overlap: float = 0.0,
+        lifetime: float | None = None,
+        edge_counts: Sequence[int] | None = None,
+        turnover: float = 0.1,
+        group_size: int = 8,
+        batch_size: int = 1,
+        vertices_per_batch: int | None = None,
+        fanouts: int | Sequence[int] | None = None,
+        num_layers: int = 2,
+        num_hops: int = 1,
+        target: str = "links",
+        labels: str | int | Tensor | None = None,
+        weights: str | int | Tensor | None = None,
+        relations: str | int | Tensor | None = None,
+        features: str | Tensor | Sequence[str] | Sequence[Tensor] | None = None,
+        vertices: str = "seen",
+        undirected: bool = True,
+        self_loops: bool = True,
+        normalization: str = "symmetric",
+        negatives: int = 1,
+        eval_negatives: int | None = None,
+        negative_sampler: str = "all",
+        val_ratio: float = 0.15,
+        test_ratio: float = 0.15,
+        shuffle: bool = True,
+        seed: int = 0,
+        folder: str | Path | None = None,
+        num_workers: int | None = None,
+        prefetch_batches: int = 2,
+        format: str = "auto",
+        columns: Mapping[str, Any] | None = None,
+        bipartite: bool | None = None,
+        synthetic: Mapping[str, Any] | None = None,
+        root: str = "data",
+    ) -> None:
+        given = dict(locals())
+        eval_negatives = negatives if eval_negatives is None else eval_negatives
+        num_workers = default_workers() if num_workers is None else num_workers
+        counts = {
+            "group_size": (group_size, 1, "8 is the default"),
+            "batch_size": (batch_size, 1, "1 is usual"),
+            "num_layers": (num_layers, 1, "2 is usual"),
+            "num_hops": (num_hops, 1, "1 is usual"),
+            "negatives": (negatives, 1, "1 is usual"),
+            "eval_negatives": (eval_negatives, 1, "1 is usual"),
+            "seed": (seed, 0, "give a seed, for example 0"),
+            "num_workers": (num_workers, 0, "1 makes batches beside training, 0 does not"),
+            "prefetch_batches": (prefetch_batches, 0, "2 is usual, 0 turns prefetching off"),
+        }
+        for name, (value, minimum, cure) in counts.items():
+            check_int(name, value, minimum=minimum, cure=cure)
+        check_choice("target", target, TARGETS)
+        check_choice("vertices", vertices, PRESENT)
+        check_choice("normalization", normalization, NORMALIZATIONS)
+        check_choice("negative_sampler", negative_sampler, NEGATIVES)
+        check_choice("format", format, FORMATS)
+        if isinstance(features, str) and not features.endswith(".npy"):
+            check_choice("features", features, DEGREES)
+        self._fanouts = checked_fanouts(vertices_per_batch, fanouts, num_layers, num_hops)
+        cut = cut_of(
+            source,
+            edge_counts,
+            num_snapshots=num_snapshots,
+            window=window,
+            events_per_snapshot=events_per_snapshot,
+            overlap=overlap,
+            lifetime=lifetime,
+        )
+        read = ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser())
+        labels_of = None if target == "links" else target
+        super().__init__(
+            SnapshotSource(source, read, cut, edge_counts, turnover, seed, weights, relations, labels, labels_of),
+            SnapshotForm(Adjacency(undirected, self_loops, normalization), vertices, num_layers),
+            features,
+            folder,
+            AskedTargets(target, negative_sampler, (negatives, eval_negatives), seed, val_ratio, test_ratio),
+        )
+        self._log_settings(given)
+        self._given = {name: given[name] for name in (*_CUT, *_SHOWN, *_SPLIT, *_DRAWN)}
+        self._read_options = read
+        self.source, self.seed, self.shuffle = source, seed, shuffle
+        self.group_size, self.batch_size = group_size, batch_size
+        self.vertices_per_batch, self.num_hops = vertices_per_batch, num_hops
+        self.num_workers, self.prefetch_batches = num_workers, prefetch_batches
+
+    def __repr__(self) -> str:
+        read = vars(self).get("sequence", "not read yet")
+        return f"{type(self).__name__}(source={shown_name(self.source)!r}, group_size={self.group_size}: {read})"
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the source and say what it is; once."""
+        if "split" in vars(self):
+            return
+        sequence, split = self.sequence, self.split
+        if self.group_size > len(sequence):
+            cure = "take smaller groups, or cut the source into more snapshots"
+            requirement = f"at most the number of snapshots, {len(sequence)}"
+            raise InvalidArgumentError(refusal("group_size", requirement, self.group_size, cure))
+        if self.folder is None:
+            self.snapshots.check_memory()
+        groups = " / ".join(f"{len(numbers):,}" for numbers in (split.train, split.val, split.test))
+        name = shown_name(self.source)
+        self._tell(f"{name}: {sequence}; groups of {self.group_size}: {groups} for training, validation, test")
+        for notice in (split.notice, sequence.notice):
+            if notice is not None:
+                self._tell(f"{name}: {notice}")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Arguments, plain values all, that make the same snapshots again; without a ``source`` of that kind."""
+        read = self._read_options
+        return {
+            "source": lasting_name(self.source) if isinstance(self.source, (str, Path)) else None,
+            **plain_values(self._given),
+            "batch_size": self.batch_size,
+            **{name: getattr(read, name) for name in ("format", "columns", "bipartite")},
+            "synthetic": dict(read.synthetic),
+            "root": str(read.root.resolve()),
+        }
+
+    def fixed_settings(self, *, training: bool) -> dict[str, Any]:
+        """Return the settings, by argument, that a checkpoint fixes.
+
+        Args:
+            training: Of a run that goes on with it; otherwise of its evaluation: what decides what a model is shown.
+        """
+        names = (*_CUT, *_SHOWN, *_SPLIT, *(_DRAWN if training else ()))
+        return plain_values({name: self._given[name] for name in names})
+
+    def train_dataloader(self) -> SnapshotGroupLoader:
+        """Return the groups of the training split."""
+        return self._loader(self.split.train, training=True)
+
+    def val_dataloader(self) -> SnapshotGroupLoader:
+        """Return the groups of the validation split."""
+        return self._loader(self.split.val)
+
+    def test_dataloader(self) -> SnapshotGroupLoader:
+        """Return the groups of the test split."""
+        return self._loader(self.split.test)
+
+    def predict_dataloader(self) -> SnapshotGroupLoader:
+        """Return the groups of the test split."""
+        return self.test_dataloader()
+
+    def _loader(self, numbers: tuple[int, ...], *, training: bool = False) -> SnapshotGroupLoader:
+        maker: GroupMaker = (
+            WholeGroups(self.targets)
+            if self.vertices_per_batch is None
+            else SampledGroups(self.targets, self.vertices_per_batch, self._fanouts, self.num_hops, self.seed)
+        )
+        return SnapshotGroupLoader(
+            GroupOrder(numbers, self.group_size, training, self.shuffle, self.seed),
+            maker,
+            self.snapshots,
+            self.batch_size,
+            prefetch_batches=self.prefetch_batches,
+            num_workers=self.num_workers,
+        )

@@ -1,0 +1,200 @@
+"""A sequence of snapshots as it is read: ranges of one list of edges, features and labels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.data.snapshots.checks import (
+    check_edge_columns,
+    check_ranges,
+    check_snapshot_times,
+    check_vertex_features,
+    check_vertex_labels,
+)
+from lightning_tgnn.files.npy_file import pieces
+
+VertexFeatures: TypeAlias = "Tensor | Sequence[Tensor]"
+"""float32 [N, F] of all snapshots, or one such matrix for each of them."""
+
+
+class Edges(NamedTuple):
+    """The edges of a snapshot; parallel ones stand side by side.
+
+    Attributes:
+        src: int64 [e].
+        dst: int64 [e].
+        weights: float32 [e], or None where all are 1.
+        relations: int64 [e], or None where all are of one kind.
+        labels: [e], int64 classes or float32 numbers, or None.
+    """
+
+    src: Tensor
+    dst: Tensor
+    weights: Tensor | None
+    relations: Tensor | None
+    labels: Tensor | None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SnapshotSequence:
+    """T snapshots of a graph of N vertices: snapshot t has the edges ``begins[t] .. ends[t] - 1`` of the columns.
+
+    Snapshots that overlap so share their edges. Columns are in memory or memory-mapped, and only read.
+
+    Attributes:
+        begins: int64 [T].
+        ends: int64 [T].
+        src: int64 [E].
+        dst: int64 [E].
+        num_nodes: N.
+        weights: float32 [E]; None where all edges weigh 1.
+        relations: int64 [E], the kind of each edge from 0; None where all are of one kind.
+        edge_labels: [E], int64 classes or float32 numbers, or None.
+        features: float32 [N, F], or one such matrix for each snapshot, or None.
+        vertex_labels: [N] or [T, N], int64 classes (-1 for none) or float32 numbers, or None.
+        times: float64 [T], ascending, when each snapshot is taken; None where that is not known.
+
+    Raises:
+        DataError: A column is of another shape or type, or holds something that must not be trained on.
+    """
+
+    begins: Tensor
+    ends: Tensor
+    src: Tensor
+    dst: Tensor
+    num_nodes: int
+    weights: Tensor | None = None
+    relations: Tensor | None = None
+    edge_labels: Tensor | None = None
+    features: VertexFeatures | None = None
+    vertex_labels: Tensor | None = None
+    times: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_edge_columns(self.src, self.dst, self.num_nodes, self.weights, self.relations, self.edge_labels)
+        check_ranges(self.begins, self.ends, len(self.src))
+        if self.times is not None:
+            check_snapshot_times(self.times, len(self))
+        if self.features is not None:
+            check_vertex_features(self.features, len(self), self.num_nodes)
+        if self.vertex_labels is not None:
+            check_vertex_labels(self.vertex_labels, len(self), self.num_nodes)
+
+    @classmethod
+    def by_deletion(
+        cls,
+        src: Tensor,
+        dst: Tensor,
+        edge_counts: Sequence[int],
+        *,
+        num_nodes: int,
+        turnover: float = 0.1,
+        seed: int = 0,
+        features: VertexFeatures | None = None,
+        vertex_labels: Tensor | None = None,
+    ) -> SnapshotSequence:
+        """Return snapshots of a static graph from each of which random edges are deleted.
+
+        Edges stand in a random ring. A snapshot has those of an arc, and the next arc begins a little later.
+
+        Args:
+            src: int64 [E].
+            dst: int64 [E].
+            edge_counts: How many edges each snapshot keeps, the trend that is followed; each at most E.
+            num_nodes: N.
+            turnover: Share of a snapshot's edges that are deleted in the next, in [0, 1].
+            seed: Of the order of the edges.
+            features: See the class.
+            vertex_labels: See the class.
+
+        Raises:
+            InvalidArgumentError: A number of edges cannot be kept.
+            DataError: As for the class.
+        """
+        if not 0 <= turnover <= 1:
+            cure = "give a share, for example 0.1"
+            raise InvalidArgumentError(refusal("turnover", "a share in [0, 1]", turnover, cure))
+        for number, count in enumerate(edge_counts):
+            cure = f"the graph has {len(src):,} edges"
+            if check_int(f"edge_counts[{number}]", count, minimum=0, cure=cure) > len(src):
+                raise InvalidArgumentError(refusal(f"edge_counts[{number}]", f"at most {len(src)}", count, cure))
+        counts = torch.tensor(list(edge_counts), dtype=torch.int64)
+        gone = (counts * turnover).round().long()
+        begins = gone.cumsum(0) - gone
+        ring = torch.randperm(len(src), generator=torch.Generator().manual_seed(seed))
+        length = int((begins + counts).max()) if len(counts) else 0
+        kept = ring[torch.arange(length) % max(len(src), 1)]
+        edges = src[kept].long(), dst[kept].long()
+        return cls(begins, begins + counts, *edges, num_nodes, features=features, vertex_labels=vertex_labels)
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def __repr__(self) -> str:
+        edges = self.ends - self.begins
+        sizes = f"{int(edges.min()):,} to {int(edges.max()):,} edges"
+        return f"SnapshotSequence({len(self)} snapshots of {self.num_nodes:,} vertices, {sizes})"
+
+    def edges(self, snapshot: int) -> Edges:
+        """Return the edges of a snapshot."""
+        own = slice(int(self.begins[snapshot]), int(self.ends[snapshot]))
+        columns = self.weights, self.relations, self.edge_labels
+        return Edges(self.src[own], self.dst[own], *(None if column is None else column[own] for column in columns))
+
+    def features_of(self, snapshot: int) -> Tensor | None:
+        """Return the features of all vertices in a snapshot, float32 [N, F]; None where there are none."""
+        return self.features if self.features is None or isinstance(self.features, Tensor) else self.features[snapshot]
+
+    def labels_of(self, snapshot: int) -> Tensor:
+        """Return the labels of all vertices in a snapshot, [N]."""
+        assert self.vertex_labels is not None
+        return self.vertex_labels if self.vertex_labels.dim() == 1 else self.vertex_labels[snapshot]
+
+    @property
+    def num_relations(self) -> int:
+        """Kinds of edges."""
+        return 1 if self.relations is None or not len(self.relations) else int(self.relations.max()) + 1
+
+    @property
+    def notice(self) -> str | None:
+        """What is to be told of edges that no snapshot has; None where each is in one."""
+        change = torch.zeros(len(self.src) + 1, dtype=torch.int64)
+        change.index_add_(0, self.begins, torch.ones_like(self.begins))
+        change.index_add_(0, self.ends, -torch.ones_like(self.ends))
+        lost = int((change.cumsum(0)[:-1] == 0).sum())
+        return f"{lost:,} of {len(self.src):,} edges are in no snapshot" if lost else None
+
+    @cached_property
+    def first_seen(self) -> Tensor:
+        """The first snapshot in which each vertex has an edge, int64 [N]; T where it has none."""
+        first = torch.full((self.num_nodes,), len(self))
+        for snapshot in reversed(range(len(self))):
+            edges = self.edges(snapshot)
+            first[edges.src] = snapshot
+            first[edges.dst] = snapshot
+        return first
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all that it holds, to tell one sequence from another."""
+        digest = hashlib.blake2b(str(self.num_nodes).encode(), digest_size=16)
+        features = self.features if isinstance(self.features, Tensor | None) else None
+        each = () if isinstance(self.features, Tensor | None) else self.features
+        names = ("begins", "ends", "src", "dst", "weights", "relations", "edge_labels", "vertex_labels")
+        columns = {name: getattr(self, name) for name in names} | {"features": features}
+        columns |= {f"features of {number}": matrix for number, matrix in enumerate(each)}
+        for name, column in columns.items():
+            if column is not None:
+                digest.update(f"{name} {column.dtype} {tuple(column.shape)}".encode())
+                for piece in pieces(len(column), column[:1].numel()):
+                    digest.update(np.ascontiguousarray(column[piece].numpy()).data)
+        return digest.hexdigest()

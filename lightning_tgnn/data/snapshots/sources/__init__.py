@@ -1,0 +1,1 @@
+"""Sequences of snapshots from streams, lists of graphs, signals and static graphs."""

@@ -1,0 +1,150 @@
+"""A source of snapshots, read and split once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.data.pipeline import Pipeline
+from lightning_tgnn.data.snapshots.folder import MappedSnapshots, write_snapshots
+from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
+from lightning_tgnn.data.snapshots.sources.open_snapshots import SnapshotSource, given_features
+from lightning_tgnn.data.snapshots.splits import SnapshotSplit
+from lightning_tgnn.data.snapshots.targets import TargetMaker
+from lightning_tgnn.data.snapshots.whole_snapshots import DEGREES, SnapshotForm, WholeSnapshots
+from lightning_tgnn.data.streams.negatives import NegativeSampler
+from lightning_tgnn.types import SnapshotInfo
+
+
+@dataclass(frozen=True)
+class AskedTargets:
+    """What is to be predicted, and when; see `lightning_tgnn.SnapshotDataModule`.
+
+    Attributes:
+        kind: ``"links"``, ``"edges"`` or ``"vertices"``.
+        sampler: Where other destinations of links are drawn from.
+        num_negatives: So many in training and in evaluation.
+        seed: Of them.
+        val_ratio: Share of the validation split.
+        test_ratio: Share of the test split.
+    """
+
+    kind: str
+    sampler: str
+    num_negatives: tuple[int, int]
+    seed: int
+    val_ratio: float
+    test_ratio: float
+
+
+class SplitSnapshots(Pipeline):
+    """Snapshots that are read when somebody asks for what is in them, and split by time.
+
+    Args:
+        source: Where they come from.
+        form: What is made of them; kinds of edges and degrees follow from what is read.
+        features: Of the vertices, as `lightning_tgnn.SnapshotDataModule` takes them.
+        folder: Where they are written once and mapped from; None keeps them in memory.
+        asked: What is to be predicted.
+    """
+
+    def __init__(
+        self,
+        source: SnapshotSource,
+        form: SnapshotForm,
+        features: str | Tensor | Sequence[str] | Sequence[Tensor] | None,
+        folder: str | Path | None,
+        asked: AskedTargets,
+    ) -> None:
+        super().__init__()
+        self._source, self._form, self._features, self._asked = source, form, features, asked
+        self.folder = None if folder is None else Path(folder).expanduser()
+
+    def prepare_data(self) -> None:
+        """Download and convert what is kept in files, unless it is there; on one process of a machine in Lightning."""
+        self._source.prepare()
+        if self.folder is not None:
+            sequence = self._read()
+            write_snapshots(self.folder, sequence, self._form_of(sequence))
+
+    @cached_property
+    def sequence(self) -> SnapshotSequence:
+        """What the source holds."""
+        self._make_ready()
+        return self._read()
+
+    @cached_property
+    def snapshots(self) -> WholeSnapshots:
+        """All snapshots, with all their vertices; each is made once."""
+        form = self._form_of(self.sequence)
+        if self.folder is not None:
+            return MappedSnapshots(self.folder, self.sequence, form)
+        return WholeSnapshots(self.sequence, form)
+
+    @cached_property
+    def info(self) -> SnapshotInfo:
+        """What a model has to know of the snapshots."""
+        sequence, form, labels = self.sequence, self.snapshots.form, self._labels
+        return SnapshotInfo(
+            num_nodes=sequence.num_nodes,
+            num_snapshots=len(sequence),
+            feature_dim=self.snapshots.feature_dim,
+            num_relations=form.adjacency.num_matrices,
+            num_classes=0 if labels is None else 1 if labels.is_floating_point() else int(labels.max()) + 1,
+            fingerprint=sequence.fingerprint,
+        )
+
+    @cached_property
+    def targets(self) -> TargetMaker:
+        """What the groups are trained and scored on."""
+        ends = self.sequence.src, self.sequence.dst, self.sequence.num_nodes
+        labels = self._labels
+        sampler = (
+            NegativeSampler.build(self._asked.sampler, *ends, seed=self._asked.seed, train_events=0)
+            if labels is None
+            else None
+        )
+        return TargetMaker(self.snapshots, self._asked.kind, sampler, self._asked.num_negatives)
+
+    @cached_property
+    def split(self) -> SnapshotSplit:
+        """The groups of each split, by the number of their last snapshot."""
+        return SnapshotSplit.of(self.targets, val_ratio=self._asked.val_ratio, test_ratio=self._asked.test_ratio)
+
+    @property
+    def _degrees(self) -> str | None:
+        """Which features are made of degrees by name."""
+        return self._features if isinstance(self._features, str) and self._features in DEGREES else None
+
+    def _read(self) -> SnapshotSequence:
+        read = self._source.open()
+        if self._features is None or self._degrees is not None:
+            return read
+        return replace(read, features=given_features(self._features))
+
+    def _form_of(self, sequence: SnapshotSequence) -> SnapshotForm:
+        adjacency = replace(self._form.adjacency, num_relations=sequence.num_relations)
+        degrees = self._degrees or ("degree" if sequence.features is None else None)
+        return replace(self._form, adjacency=adjacency, degrees=degrees)
+
+    @property
+    def _labels(self) -> Tensor | None:
+        """What is predicted beside links.
+
+        Raises:
+            InvalidArgumentError: There is no such thing.
+        """
+        kind, read = self._asked.kind, self.sequence
+        if kind == "links":
+            return None
+        labels = read.vertex_labels if kind == "vertices" else read.edge_labels
+        if labels is None:
+            cure = f"give the labels of the {kind}, or predict links"
+            requirement = f"given for target={kind!r}, or held by the source"
+            raise InvalidArgumentError(refusal("labels", requirement, None, cure))
+        return labels

@@ -1,0 +1,90 @@
+"""What groups of snapshots are trained and scored on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.data.snapshots.whole_snapshots import WholeSnapshots
+from lightning_tgnn.data.streams.negatives import NegativeSampler
+from lightning_tgnn.types import Targets
+
+TARGETS = ("links", "edges", "vertices")
+NEGATIVES = ("all", "destination")
+
+
+@dataclass(frozen=True)
+class TargetMaker:
+    """Says what the embeddings after a snapshot are for.
+
+    Attributes:
+        snapshots: All of them.
+        kind: ``"links"`` of the next snapshot, each once; ``"edges"`` of the next snapshot, with their labels;
+            ``"vertices"`` of the same snapshot, with theirs.
+        sampler: Of other destinations of links; None without links.
+        num_negatives: Others per link, in training and in evaluation.
+    """
+
+    snapshots: WholeSnapshots
+    kind: str
+    sampler: NegativeSampler | None
+    num_negatives: tuple[int, int]
+
+    @property
+    def ahead(self) -> int:
+        """How many snapshots lie between the last one of a group and its targets."""
+        return 0 if self.kind == "vertices" else 1
+
+    def vertices_per_target(self, *, training: bool) -> int:
+        """Return how many vertices a target has."""
+        return {"links": 2 + self.num_negatives[not training], "edges": 2, "vertices": 1}[self.kind]
+
+    def any(self, group: int) -> bool:
+        """Return whether a group has targets."""
+        if self.kind == "links":
+            return len(self.snapshots.sequence.edges(group + 1).src) > 0
+        return len(self.places(group)) > 0
+
+    def places(self, group: int) -> Tensor:
+        """Return what a group's targets are, int64 [q]: edges of the next snapshot, or vertices."""
+        if self.kind == "vertices":
+            vertices = self.snapshots.vertices_of(group)
+            return vertices[_known(self.snapshots.sequence.labels_of(group)[vertices])]
+        if self.kind == "links":
+            return self.snapshots.links_of(group + 1)
+        labels = self.snapshots.sequence.edges(group + 1).labels
+        assert labels is not None
+        return _known(labels)
+
+    def at(self, group: int, places: Tensor, epoch: int | None) -> Targets:
+        """Return some of the targets of a group, rows of which are vertices.
+
+        Args:
+            group: Number of its last snapshot.
+            places: Some of `places`.
+            epoch: Of training; None in evaluation.
+        """
+        if self.kind == "vertices":
+            return Targets(places.unsqueeze(1), self.snapshots.sequence.labels_of(group)[places])
+        edges = self.snapshots.sequence.edges(group + 1)
+        ends = torch.stack([edges.src[places], edges.dst[places]], 1)
+        if self.kind == "edges":
+            assert edges.labels is not None
+            return Targets(ends, edges.labels[places])
+        assert self.sampler is not None
+        of_all = places + int(self.snapshots.sequence.begins[group + 1])
+        others = self.sampler.sample(of_all, self.num_negatives[epoch is None], epoch=epoch)
+        return Targets(torch.cat([ends, others], 1))
+
+    def of_group(self, group: int, epoch: int | None) -> Targets:
+        """Return all targets of a group; arguments as in `at`."""
+        return self.at(group, self.places(group), epoch)
+
+
+def _known(labels: Tensor) -> Tensor:
+    """Return the places of labels that say something."""
+    return (
+        (torch.ones(len(labels), dtype=torch.bool) if labels.is_floating_point() else labels >= 0).nonzero().squeeze(1)
+    )
