@@ -1,6 +1,6 @@
 """Ranking metrics: pure functions and the torchmetrics classes over them."""
 
-from lightning_tgnn.metrics.classification import LabelAUROC
+from lightning_tgnn.metrics.classification import ClassMetrics, LabelAUROC, LabelAveragePrecision
 from lightning_tgnn.metrics.functional import (
     binary_auroc,
     binary_average_precision,
@@ -18,9 +18,11 @@ from lightning_tgnn.metrics.ranking import (
 )
 
 __all__ = [
+    "ClassMetrics",
     "ExpectedMeanReciprocalRank",
     "HitsAtK",
     "LabelAUROC",
+    "LabelAveragePrecision",
     "LinkAUROC",
     "LinkAveragePrecision",
     "LinkMetrics",

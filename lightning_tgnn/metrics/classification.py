@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from torchmetrics.utilities.data import dim_zero_cat
 
-from lightning_tgnn.metrics.functional import binary_auroc, check_scores
+from lightning_tgnn.metrics.functional import binary_auroc, binary_average_precision, check_scores
 
 
-class LabelAUROC(Metric):
-    """Area under the ROC curve of binary labels, over all events of a split; events without a label do not count.
-
-    >>> metric = LabelAUROC()
-    >>> metric.update(torch.tensor([3.0, 1.0, 9.0, 2.0]), torch.tensor([1, 0, -1, 0]))
-    >>> metric.compute()
-    tensor(1.)
-    """
+class _OverLabels(Metric):
+    """Keeps the scores and labels of a split; events without a label do not count."""
 
     higher_is_better = True
     is_differentiable = False
@@ -47,7 +44,73 @@ class LabelAUROC(Metric):
         self.labels.append(labels[labels >= 0].float())
 
     def compute(self) -> Tensor:
-        """Return the area under the curve, float32 []; NaN where there are not both labels."""
+        """Return the figure, float32 []; NaN without an event."""
         if not len(self.scores):
             return torch.tensor(torch.nan, device=self.device)
-        return binary_auroc(dim_zero_cat(self.scores), dim_zero_cat(self.labels).long())
+        return self._of_all(dim_zero_cat(self.scores), dim_zero_cat(self.labels).long())
+
+    @abstractmethod
+    def _of_all(self, scores: Tensor, labels: Tensor) -> Tensor: ...
+
+
+class LabelAUROC(_OverLabels):
+    """Area under the ROC curve of binary labels, over all events of a split; NaN where there are not both labels.
+
+    >>> metric = LabelAUROC()
+    >>> metric.update(torch.tensor([3.0, 1.0, 9.0, 2.0]), torch.tensor([1, 0, -1, 0]))
+    >>> metric.compute()
+    tensor(1.)
+    """
+
+    def _of_all(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return binary_auroc(scores, labels)
+
+
+class LabelAveragePrecision(_OverLabels):
+    """Average precision of binary labels, over all events of a split; NaN without a label of 1.
+
+    >>> metric = LabelAveragePrecision()
+    >>> metric.update(torch.tensor([3.0, 1.0, 9.0, 2.0]), torch.tensor([1, 0, -1, 1]))
+    >>> metric.compute()
+    tensor(1.)
+    """
+
+    def _of_all(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return binary_average_precision(scores, labels)
+
+
+class ClassMetrics(nn.Module):
+    """Accuracy and F1 (macro) of classes; with two of them AP and AUC of class 1.
+
+    Args:
+        num_classes: C.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        f1, accuracy = MulticlassF1Score(num_classes, average="macro"), MulticlassAccuracy(num_classes, average="micro")
+        self.of_decisions = nn.ModuleDict({"accuracy": accuracy, "f1": f1})
+        of_scores = {"ap": LabelAveragePrecision(), "auc": LabelAUROC()} if num_classes == 2 else {}
+        self.of_scores = nn.ModuleDict(of_scores)
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            logits: Floating [B, C].
+            labels: int64 [B].
+        """
+        for metric in self.of_decisions.values():
+            metric.update(logits.argmax(-1), labels)  # type: ignore[operator]
+        for metric in self.of_scores.values():
+            metric.update(logits[:, 1] - logits[:, 0], labels)  # type: ignore[operator]
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the figures by name."""
+        metrics = {**self.of_decisions, **self.of_scores}
+        return {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        for metric in (*self.of_decisions.values(), *self.of_scores.values()):
+            metric.reset()  # type: ignore[operator]

@@ -33,11 +33,30 @@ class LinkMetrics(nn.Module):
             negatives: float32 [B, Q], scores of the negatives.
             unseen: bool [B], events with a node that no training event has.
         """
+        self.compare(positive, negatives[:, 0], unseen)
+        self.rank(positive, negatives)
+
+    def compare(self, positive: Tensor, first: Tensor, unseen: Tensor) -> None:
+        """Add a batch to AP and AUC alone.
+
+        Args:
+            positive: float32 [B], scores of the true destinations.
+            first: float32 [B], those of the first negatives.
+            unseen: bool [B], events with a node that no training event has.
+        """
         for metric in self.against_first.values():
-            metric.update(positive, negatives[:, :1])  # type: ignore[operator]
+            metric.update(positive, first)  # type: ignore[operator]
+        self.inductive.update(positive[unseen], first[unseen])
+
+    def rank(self, positive: Tensor, negatives: Tensor) -> None:
+        """Add a batch to MRR and Hits@10 alone.
+
+        Args:
+            positive: float32 [B], scores of the true destinations.
+            negatives: float32 [B, Q], scores of what they are ranked against.
+        """
         for metric in self.against_all.values():
             metric.update(positive, negatives)  # type: ignore[operator]
-        self.inductive.update(positive[unseen], negatives[unseen, :1])
 
     def scores(self) -> tuple[Tensor, Tensor]:
         """Return the scores that this rank has added, of true destinations [n] and of their first negatives [n]."""

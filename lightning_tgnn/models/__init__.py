@@ -7,21 +7,38 @@ from lightning_tgnn.models.memory.memory_model import MemoryModel
 from lightning_tgnn.models.memory.memory_tgnn import MemoryTGNN
 from lightning_tgnn.models.memory.neighborhood import NeighborEdges, neighbor_edges
 from lightning_tgnn.models.memory.zoo import MODEL_NAMES, Mails, ModelConfig, build_model, build_with_layer
+from lightning_tgnn.models.recurrent.cells import RecurrentCell
+from lightning_tgnn.models.recurrent.convolution import GraphConvolution, OwnConvolution
+from lightning_tgnn.models.recurrent.evolvegcn import EvolveGCN
+from lightning_tgnn.models.recurrent.operators import SnapshotOperators
+from lightning_tgnn.models.recurrent.tgcn import TGCN
+from lightning_tgnn.models.recurrent.wd_gcn import WDGCN
+from lightning_tgnn.models.recurrent.zoo import RECURRENT_MODELS, RecurrentConfig, build_recurrent
 from lightning_tgnn.types import UpdatedRows
 
 __all__ = [
     "GAT",
     "GCN",
     "MODEL_NAMES",
+    "RECURRENT_MODELS",
+    "TGCN",
+    "WDGCN",
     "EventClassifier",
+    "EvolveGCN",
+    "GraphConvolution",
     "LinkPredictor",
     "Mails",
     "MemoryModel",
     "MemoryTGNN",
     "ModelConfig",
     "NeighborEdges",
+    "OwnConvolution",
+    "RecurrentCell",
+    "RecurrentConfig",
+    "SnapshotOperators",
     "UpdatedRows",
     "build_model",
+    "build_recurrent",
     "build_with_layer",
     "neighbor_edges",
 ]

@@ -6,6 +6,13 @@ from lightning_tgnn.tasks.layer_link_prediction import LayerLinkPrediction
 from lightning_tgnn.tasks.link_prediction import LinkPrediction
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.node_classification import NodeClassification
+from lightning_tgnn.tasks.snapshot_labels import (
+    SnapshotEdgeClassification,
+    SnapshotNodeClassification,
+    SnapshotNodeRegression,
+)
+from lightning_tgnn.tasks.snapshot_link_prediction import SnapshotLinkPrediction
+from lightning_tgnn.tasks.snapshot_module import SnapshotModule
 
 TASKS_OF_EVENTS: dict[str, type[MemoryTask]] = {
     kind.__name__: kind for kind in (DynamicNodeClassification, EdgeClassification, LayerLinkPrediction, LinkPrediction)
@@ -20,4 +27,9 @@ __all__ = [
     "LinkPrediction",
     "MemoryTask",
     "NodeClassification",
+    "SnapshotEdgeClassification",
+    "SnapshotLinkPrediction",
+    "SnapshotModule",
+    "SnapshotNodeClassification",
+    "SnapshotNodeRegression",
 ]

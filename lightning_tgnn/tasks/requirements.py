@@ -10,7 +10,14 @@ import lightning.pytorch as pl
 from torch import nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean, refusal
-from lightning_tgnn.types import ExchangingStore, StateStore, StreamInfo, ranks_per_copy, shares_node_state
+from lightning_tgnn.types import (
+    DealsBatches,
+    ExchangingStore,
+    StateStore,
+    StreamInfo,
+    ranks_per_copy,
+    shares_node_state,
+)
 
 _Given = TypeVar("_Given")
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -34,6 +41,19 @@ def check_model(model: object, names: Collection[str], builds: str) -> None:
     if isinstance(model, str):
         cure = did_you_mean(model, names) or cure
     raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", _told(model), cure))
+
+
+def check_snapshot_model(model: object) -> None:
+    """Refuse what is no module that steps from snapshot to snapshot.
+
+    Raises:
+        InvalidArgumentError: It is so.
+    """
+    lacks = [name for name in ("start", "step", "embedding_dim") if not hasattr(model, name)]
+    if not isinstance(model, nn.Module) or lacks:
+        received = f"{type(model).__name__} without {', '.join(lacks)}" if lacks else type(model).__name__
+        cure = "give what builds a module with start, step and embedding_dim"
+        raise InvalidArgumentError(refusal("model", "a torch.nn.Module that is a SnapshotModel", received, cure))
 
 
 def message_builder(
@@ -110,6 +130,20 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
         cure = "use as many ranks, or load a checkpoint into a new task"
         requirement = f"the {held} of the node state"
         raise InvalidArgumentError(refusal("Trainer(devices=...)", requirement, f"{sharing} rank(s)", cure))
+
+
+def check_snapshot_trainer(trainer: pl.Trainer) -> None:
+    """Refuse a precision that would give wrong results, and several ranks that would all train the same groups.
+
+    Raises:
+        InvalidArgumentError: The Trainer is such a one.
+    """
+    check_precision(trainer, "edges, features and the state of vertices are in float32")
+    if trainer.world_size > 1 and not isinstance(trainer.strategy, DealsBatches):
+        cure = "set strategy='blad', or devices=1: each rank would train all groups"
+        received = f"{type(trainer.strategy).__name__} with {trainer.world_size} ranks"
+        requirement = "a strategy that deals out groups of snapshots"
+        raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
 
 
 def check_precision(trainer: pl.Trainer, cure: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
-from inspect import Parameter, signature
+from inspect import Parameter, currentframe, signature
+from types import FrameType
 from typing import IO, Any, ClassVar, TypeVar
 
 import lightning.pytorch as pl
@@ -17,7 +19,7 @@ from typing_extensions import Self, override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO, where_it_was
-from lightning_tgnn.models.class_paths import import_path
+from lightning_tgnn.models.class_paths import class_path, import_path
 from lightning_tgnn.trust import describes_a_class, saved_arguments
 
 HYPER_PARAMETERS = pl.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
@@ -29,6 +31,20 @@ class RestorableTask(pl.LightningModule):
 
     file_may_name: ClassVar[Mapping[str, Collection[str]]] = {}
     """Arguments that stand for classes or go to them: the strings that a file may hold there. Others are refused."""
+
+    def save_hyperparameters(
+        self,
+        *args: object,
+        ignore: Sequence[str] | str | None = None,
+        frame: FrameType | None = None,
+        logger: bool = True,
+    ) -> None:
+        """Save arguments as Lightning does, and of a class or function its path: checkpoints hold plain values only."""
+        current = currentframe()
+        frame = frame or (current and current.f_back)
+        super().save_hyperparameters(*args, ignore=ignore, frame=frame, logger=logger)
+        self.hparams.update({name: class_path(value) for name, value in self.hparams.items() if callable(value)})
+        self._hparams_initial = deepcopy(self.hparams)
 
     @override
     @_restricted_classmethod

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from inspect import currentframe
-from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +13,6 @@ from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
-from lightning_tgnn.models.class_paths import class_path
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizedTask, OptimizerCallable, ParamGroups
@@ -97,20 +93,6 @@ class StagedTask(OptimizedTask):
         self.stage_order: StageOrder = in_order
         self.stages = Stages()
 
-    def save_hyperparameters(
-        self,
-        *args: object,
-        ignore: Sequence[str] | str | None = None,
-        frame: FrameType | None = None,
-        logger: bool = True,
-    ) -> None:
-        """Save arguments as Lightning does, and of a class or function its path: checkpoints hold plain values only."""
-        current = currentframe()
-        frame = frame or (current and current.f_back)
-        super().save_hyperparameters(*args, ignore=ignore, frame=frame, logger=logger)
-        self.hparams.update({name: class_path(value) for name, value in self.hparams.items() if callable(value)})
-        self._hparams_initial = deepcopy(self.hparams)
-
     def build_head(self) -> None:
         """Create the modules that turn embeddings into answers."""
         raise NotImplementedError
@@ -122,7 +104,8 @@ class StagedTask(OptimizedTask):
 
     @property
     def _model(self) -> MemoryModel:
-        self.configure_model()
+        if self.model is None:  # every stage of every step asks; a model that is there has been checked by the Trainer
+            self.configure_model()
         assert self.model is not None
         return self.model
 
@@ -138,7 +121,8 @@ class StagedTask(OptimizedTask):
         datamodule = datamodule_of(self.trainer)
         info = datamodule.info if isinstance(datamodule, KnownData) else None
         if not isinstance(info, StreamInfo | None) or (info is None and self.model is None):
-            cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)); static graphs take NodeClassification"
+            takes = "static graphs take NodeClassification, snapshots SnapshotLinkPrediction"
+            cure = f"pass trainer.fit(model, datamodule=TemporalDataModule(...)); {takes}"
             received = datamodule and type(datamodule).__name__
             raise InvalidArgumentError(refusal("datamodule", "a TemporalDataModule", received, cure))
         if self.model is not None:

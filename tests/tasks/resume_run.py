@@ -1,6 +1,5 @@
 """Runs of the command, for `test_resume`: they kill themselves at a moment, or write down what has come out."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lightning_tgnn.files.best_checkpoint import deciding_callback
+from tests.multiprocess.ranks import forking
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "quickstart.yaml"
@@ -83,10 +83,7 @@ def run(folder, arguments, *, kill=None, result=None):
         given = f"init_args: {{path: {result}}}"
         words.append(f"--trainer.callbacks+={{class_path: tests.tasks.resume_run.WriteDown, {given}}}")
     folder.mkdir(exist_ok=True)
-    # Forked from a process that has imported everything: an import takes seconds of every run.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_tgnn.cli", "numba", "tests.conftest", "tests.tasks.resume_run"])
-    process = context.Process(target=_command, args=(str(folder), words))
+    process = forking().Process(target=_command, args=(str(folder), words))
     process.start()
     process.join(timeout=120)
     if process.is_alive():

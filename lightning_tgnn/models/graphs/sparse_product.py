@@ -26,7 +26,8 @@ def sparse_product(edges: SparseRows, weights: Tensor, rows: Tensor) -> Tensor:
     return _Product.apply(edges, weights, rows.to(torch.promote_types(rows.dtype, weights.dtype)))
 
 
-def _product(starts: Tensor, columns: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
+def csr_product(starts: Tensor, columns: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
+    """Return the product of a matrix in compressed rows with ``rows``, [n, d], without a gradient."""
     size = (len(starts) - 1, len(rows))
     matrix = torch.sparse_csr_tensor(starts, columns, weights, size, check_invariants=False)
     with torch.autocast(rows.device.type, enabled=False):  # torch multiplies no sparse matrix in bfloat16 on the CPU
@@ -38,7 +39,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, edges: SparseRows, weights: Tensor, rows: Tensor) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(weights, rows)
-        return _product(edges.starts, edges.columns, weights, rows)
+        return csr_product(edges.starts, edges.columns, weights, rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
@@ -48,5 +49,5 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             of_weights = (grad[edges.rows] * rows[edges.columns]).sum(1)
         if ctx.needs_input_grad[2]:
-            of_rows = _product(edges.starts_back, edges.columns_back, weights[edges.edges_back], grad)
+            of_rows = csr_product(edges.starts_back, edges.columns_back, weights[edges.edges_back], grad)
         return None, of_weights, of_rows

@@ -1,0 +1,1 @@
+"""Models of graphs that change in steps: graph convolutions and recurrent cells."""

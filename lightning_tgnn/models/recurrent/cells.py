@@ -1,0 +1,54 @@
+"""The recurrent part of a layer: a cell per vertex, whose weights all vertices share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+
+BuildCell = Callable[[int, int], nn.Module]
+"""Makes a cell of the widths of its input and of its state."""
+
+_FORM = "a cell is called as torch's are: cell(rows, state), cell(rows) for the first time, and returns its new state"
+
+
+class RecurrentCell(nn.Module):
+    """A recurrent cell in the form of torch's, such as `torch.nn.LSTMCell`, with all of its state as a tuple.
+
+    Args:
+        module: Called as ``module(rows, state)`` with rows [n, in_dim] and what it has returned before: a tensor
+            [n, d], or a tuple of tensors of which the first is the output; as ``module(rows)`` for the first time.
+        in_dim: Width of the rows.
+
+    Raises:
+        InvalidArgumentError: It cannot be called so.
+
+    Attributes:
+        widths: Of every tensor of the state; the first is that of the output.
+    """
+
+    def __init__(self, module: nn.Module, in_dim: int) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise InvalidArgumentError(refusal("cell", "what builds a torch.nn.Module", type(module).__name__, _FORM))
+        self.module = module
+        try:
+            with torch.no_grad():
+                state = module(torch.zeros(1, in_dim))
+        except TypeError as error:
+            received = f"{type(module).__name__}: {error}"
+            raise InvalidArgumentError(refusal("cell", "called with rows alone", received, _FORM)) from error
+        self.is_single = isinstance(state, Tensor)
+        parts = (state,) if self.is_single else state
+        if not isinstance(parts, tuple) or not all(isinstance(p, Tensor) and p.dim() == 2 for p in parts):
+            received = type(state).__name__
+            raise InvalidArgumentError(refusal("cell", "one that returns tensors [n, d]", received, _FORM))
+        self.widths = tuple(part.shape[1] for part in parts)
+
+    def forward(self, rows: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the new state [n, d] each, the output first."""
+        result = self.module(rows, state[0] if self.is_single else state)
+        return (result,) if self.is_single else tuple(result)

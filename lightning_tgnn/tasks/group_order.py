@@ -1,0 +1,29 @@
+"""How one process computes groups of snapshots."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lightning_tgnn.types import SnapshotBatch, SnapshotGroup, SnapshotTask
+
+
+def one_after_another(task: SnapshotTask, batch: SnapshotBatch) -> Tensor:
+    """Return the sum over whole groups of their loss times their share; the order of one process."""
+    total: Tensor | None = None
+    for group in batch.groups:
+        loss = task.loss(embed_group(task, group), group) * group.share
+        total = loss if total is None else total + loss
+    if total is None:  # a rank may have no group, but its weights take part in every update
+        assert isinstance(task, nn.Module)
+        return torch.stack([0 * weight.sum() for weight in task.parameters() if weight.requires_grad]).sum()
+    return total
+
+
+def embed_group(task: SnapshotTask, group: SnapshotGroup) -> Tensor:
+    """Return the embeddings [m, d] after the last snapshot of a whole group."""
+    carried, embeddings = task.start(group), None
+    for snapshot in group.snapshots:
+        carried, embeddings = task.step(snapshot, carried, last=snapshot.number == group.number)
+    assert embeddings is not None, "the group is not whole"
+    return embeddings

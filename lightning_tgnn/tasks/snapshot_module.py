@@ -1,0 +1,299 @@
+"""What every task on snapshots shares: the protocol of a step, the model, figures and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar, cast
+
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.files.checkpoints import save_whole_checkpoints
+from lightning_tgnn.models import RECURRENT_MODELS, RecurrentConfig, SnapshotOperators, build_recurrent
+from lightning_tgnn.models.recurrent.filters import FILTERS
+from lightning_tgnn.tasks.group_order import embed_group, one_after_another
+from lightning_tgnn.tasks.optimization import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    OptimizedTask,
+    OptimizerCallable,
+    ParamGroups,
+)
+from lightning_tgnn.tasks.requirements import (
+    at_path,
+    check_left_out,
+    check_model,
+    check_snapshot_model,
+    check_snapshot_trainer,
+)
+from lightning_tgnn.tasks.resume import random_states, restore_random_states
+from lightning_tgnn.tasks.split_metrics import SplitMetrics
+from lightning_tgnn.types import (
+    Carried,
+    GroupOrder,
+    KnownData,
+    Operators,
+    Snapshot,
+    SnapshotBatch,
+    SnapshotGroup,
+    SnapshotInfo,
+    SnapshotModel,
+    Stages,
+    datamodule_of,
+)
+
+_CHECKPOINT_KEY = "lightning_tgnn"
+
+
+class SnapshotModule(OptimizedTask):
+    """Trains a model on groups of snapshots; subclasses say what the embeddings after a group are for.
+
+    A group is a snapshot and the ones before it. The model steps from its first snapshot to its last, and the loss is a
+    mean over the group's targets; that of an update is the mean over its groups, logged as ``train/loss``. How weights
+    are trained, ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
+
+    Args:
+        model: ``"wd_gcn"``, ``"tgcn"``, ``"evolvegcn_o"``, ``"evolvegcn_h"``, or what builds a `SnapshotModel` for a
+            `SnapshotInfo`, for example its class, or the import path of that. It is a module with an attribute
+            ``embedding_dim``. The six arguments ``hidden_dim`` to ``skip_unread`` are of the built-in models, and to be
+            left out beside another.
+        hidden_dim: Width of every layer.
+        num_layers: At least 1; the snapshots have to have as many.
+        convolution: ``"gcn"``, ``"chebyshev"``, ``"rgcn"``, or what builds a module of two widths, for example the
+            class of a layer of `torch_geometric.nn` or `dgl.nn`, see `OwnConvolution`.
+        chebyshev_order: The degree of the last Chebyshev polynomial.
+        cell: Of WD-GCN in place of `torch.nn.LSTMCell`: builds a recurrent cell of two widths, see `RecurrentCell`.
+        skip_unread: Of EvolveGCN: leave out convolutions that nothing reads.
+        reuse: Keep the first layer's product of a snapshot with its features, see `SnapshotOperators`; of use where
+            all vertices are trained at once.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    figure: ClassVar[str]
+    """The name of what the progress bar shows of `figures`."""
+
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {
+        "model": RECURRENT_MODELS,
+        "convolution": FILTERS,
+        "cell": (),
+    }
+    model: nn.Module | None
+    val_metrics: SplitMetrics
+    test_metrics: SplitMetrics
+
+    def __init__(
+        self,
+        model: str | Callable[[SnapshotInfo], nn.Module] = "wd_gcn",
+        hidden_dim: int = 64,
+        num_layers: int = 2,
+        convolution: str | Callable[[int, int], nn.Module] = "gcn",
+        lr: float = 0.01,
+        weight_decay: float = 0.0,
+        *,
+        chebyshev_order: int = 2,
+        cell: str | Callable[[int, int], nn.Module] | None = None,
+        skip_unread: bool = True,
+        reuse: bool = True,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_config: Mapping[str, Any] | None = None,
+        lr_scaling: str = "none",
+        param_groups: ParamGroups | None = None,
+        detect_nan: bool = True,
+    ) -> None:
+        super().__init__(
+            lr=lr,
+            weight_decay=weight_decay,
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            lr_scheduler_config=lr_scheduler_config,
+            lr_scaling=lr_scaling,
+            param_groups=param_groups,
+            detect_nan=detect_nan,
+        )
+        self._built_by = at_path("model", model)
+        check_model(self._built_by, RECURRENT_MODELS, "a SnapshotModel")
+        self.config = RecurrentConfig(
+            hidden_dim=hidden_dim,
+            num_layers=num_layers,
+            convolution=at_path("convolution", convolution),
+            chebyshev_order=chebyshev_order,
+            cell=at_path("cell", cell),  # type: ignore[arg-type]
+            skip_unread=skip_unread,
+        )
+        if not isinstance(self._built_by, str):
+            check_left_out(SnapshotModule, **vars(self.config))
+        self.save_hyperparameters(ignore=NOT_SAVED)
+        self.stages = Stages()
+        # A strategy may put others in their places.
+        self.group_order: GroupOrder = one_after_another
+        self.operators: Operators = SnapshotOperators(self.stages, reuse=reuse)
+        self.info: SnapshotInfo | None = None
+        self.model = None
+        self._saved_random: dict[str, Any] | None = None
+
+    def build_head(self, info: SnapshotInfo, embedding_dim: int) -> None:
+        """Create what turns embeddings into answers, and the metrics ``val_metrics`` and ``test_metrics``.
+
+        Raises:
+            InvalidArgumentError: The snapshots lack what the task needs.
+        """
+        raise NotImplementedError
+
+    def loss(self, embeddings: Tensor, group: SnapshotGroup) -> Tensor:
+        """Return the mean loss over a group's targets; 0, with a gradient of 0, if there are none."""
+        raise NotImplementedError
+
+    def measure(self, metrics: SplitMetrics, embeddings: Tensor, group: SnapshotGroup) -> None:
+        """Score a group's targets and add them to metrics."""
+        raise NotImplementedError
+
+    def figures(self, metrics: SplitMetrics) -> dict[str, Tensor]:
+        """Return what was measured on a split, by name."""
+        return metrics.compute()
+
+    @property
+    def default_group_order(self) -> GroupOrder:
+        """All groups of a batch in one process, one after the other."""
+        return one_after_another
+
+    def start(self, group: SnapshotGroup) -> Carried:
+        """Return what is carried into a group's first snapshot."""
+        return cast(SnapshotModel, self.model).start(len(group.nodes))
+
+    def step(self, snapshot: Snapshot, carried: Carried, *, last: bool) -> tuple[Carried, Tensor | None]:
+        """Return what is carried on, and the embeddings if it is the last snapshot of its group.
+
+        Raises:
+            InvalidArgumentError: The snapshot has other layers than a model by its name.
+        """
+        if isinstance(self._built_by, str) and len(snapshot.layers) != self.config.num_layers:
+            requirement = f"{len(snapshot.layers)}, as of the snapshots"
+            cure = f"set it so, or SnapshotDataModule(num_layers={self.config.num_layers})"
+            raise InvalidArgumentError(refusal("num_layers", requirement, self.config.num_layers, cure))
+        return cast(SnapshotModel, self.model).step(snapshot, carried, self.operators, last=last)
+
+    def setup(self, stage: str) -> None:
+        """Refuse a precision that turns all of a batch into another one, and ranks that would train the same."""
+        check_snapshot_trainer(self.trainer)
+        save_whole_checkpoints(self.trainer.strategy)
+
+    def configure_model(self) -> None:
+        """Build the model for the snapshots of the DataModule, once.
+
+        Raises:
+            InvalidArgumentError: There is no DataModule of snapshots to ask.
+            CheckpointError: The model has been built for others.
+        """
+        if self._trainer is None:
+            return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the snapshots
+        data = datamodule_of(self.trainer)
+        info = data.info if isinstance(data, KnownData) else None
+        if not isinstance(info, SnapshotInfo):
+            if self.model is not None and info is None:
+                return
+            cure = "pass trainer.fit(model, datamodule=SnapshotDataModule(...))"
+            raise InvalidArgumentError(refusal("datamodule", "a SnapshotDataModule", type(data).__name__, cure))
+        self._build_for(info, "model or checkpoint")
+
+    def _build_for(self, info: SnapshotInfo, what: str) -> None:
+        if self.model is None:
+            self.build(info)
+        elif info != self.info:
+            cure = "give the snapshots that the model was trained on, or train a new model"
+            raise CheckpointError(refusal(what, f"of these snapshots ({info})", self.info, cure))
+
+    def build(self, info: SnapshotInfo) -> None:
+        """Build model, head and metrics for a sequence of snapshots.
+
+        Raises:
+            InvalidArgumentError: The task or the model cannot be trained on them.
+        """
+        made = self._built_by
+        model = build_recurrent(made, self.config, info) if isinstance(made, str) else made(info)
+        check_snapshot_model(model)
+        self.build_head(info, int(model.embedding_dim))  # type: ignore[arg-type]
+        self.info, self.model = info, model
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return what the arguments say: Adam without a schedule by default."""
+        return self.optimization.configure(self, torch.optim.Adam, self.lr, self.weight_decay)
+
+    def on_train_start(self) -> None:
+        """Continue the random states of the checkpoint."""
+        super().on_train_start()
+        saved, self._saved_random = self._saved_random, None
+        if saved is not None and self.trainer.ckpt_path is not None:
+            restore_random_states(saved, self.trainer)
+
+    def on_train_batch_start(self, batch: SnapshotBatch, batch_idx: int) -> None:
+        """Number the turn."""
+        self.stages.turn = batch_idx
+
+    def training_step(self, batch: SnapshotBatch, batch_idx: int) -> Tensor:
+        """Return the loss of the rank's groups in the order that a strategy may have given."""
+        loss = self.group_order(self, batch)
+        # Of all ranks: where two share a group, only the one that ends it knows its loss.
+        of_update = self.trainer.strategy.reduce(loss.detach().clone(), reduce_op="mean")
+        self.log("train/loss", of_update, prog_bar=True, batch_size=max(len(batch), 1))
+        self.has_trained_weights = True
+        return loss
+
+    def validation_step(self, batch: SnapshotBatch, batch_idx: int) -> None:
+        """Score groups of the validation split."""
+        self._evaluate(batch, self.val_metrics)
+
+    def test_step(self, batch: SnapshotBatch, batch_idx: int) -> None:
+        """Score groups of the test split."""
+        self._evaluate(batch, self.test_metrics)
+
+    def _evaluate(self, batch: SnapshotBatch, metrics: SplitMetrics) -> None:
+        for group in batch.groups:
+            embeddings = self.stages.embedded(group, embed_group(self, group))
+            self.measure(metrics, embeddings, group)
+
+    def measured(self, split: str) -> SplitMetrics:
+        """Return what the steps on ``"val"`` or ``"test"`` add to."""
+        return getattr(self, f"{split}_metrics")
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the figures over all ranks."""
+        super().on_validation_epoch_end()
+        self._report("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log the figures over all ranks."""
+        self._report("test")
+
+    def _report(self, split: str) -> None:
+        metrics = self.measured(split)
+        for name, value in self.figures(metrics).items():
+            self.log(f"{split}/{name}", value, prog_bar=name == self.figure, sync_dist=True)
+        metrics.reset()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add random states and what the snapshots look like."""
+        super().on_save_checkpoint(checkpoint)
+        assert self.info is not None
+        saved = {"snapshots": asdict(self.info), "random": random_states(self.trainer)}
+        checkpoint[_CHECKPOINT_KEY] = {**saved, **self.resumption()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Build the model if need be, and keep the random states until they can be used.
+
+        Raises:
+            CheckpointError: The checkpoint is of another task or other snapshots, or was trained with other settings.
+        """
+        saved = checkpoint.get(_CHECKPOINT_KEY, {})
+        if "snapshots" not in saved:
+            cure = f"give a checkpoint of {type(self).__name__}"
+            raise CheckpointError(refusal("checkpoint", "of snapshots", sorted(checkpoint), cure))
+        super().on_load_checkpoint(checkpoint)
+        self.resume_with(checkpoint, saved)
+        self._build_for(SnapshotInfo(**saved["snapshots"]), "checkpoint")
+        self._saved_random = saved["random"]
