@@ -13,23 +13,36 @@ if TYPE_CHECKING:
         EventProgressBar,
         ExchangeMonitor,
         ParallelismMonitor,
+        SnapshotMonitor,
         StaticMemory,
         StaticPretraining,
         SystemMonitor,
         TimelineMonitor,
     )
-    from lightning_tgnn.data import EventStore, FullGraphDataModule, TemporalDataModule
+    from lightning_tgnn.data import EventStore, FullGraphDataModule, SnapshotDataModule, TemporalDataModule
     from lightning_tgnn.serving import Predictor
     from lightning_tgnn.strategies import (
+        BLADStrategy,
         CDFGNNStrategy,
         DepCacheStrategy,
         DepCommStrategy,
         DistTGLStrategy,
         PipeTGLStrategy,
         PlannedStrategy,
+        SnapshotPartitionStrategy,
         SvenStrategy,
+        VertexPartitionStrategy,
     )
-    from lightning_tgnn.tasks import DynamicNodeClassification, EdgeClassification, LinkPrediction, NodeClassification
+    from lightning_tgnn.tasks import (
+        DynamicNodeClassification,
+        EdgeClassification,
+        LinkPrediction,
+        NodeClassification,
+        SnapshotEdgeClassification,
+        SnapshotLinkPrediction,
+        SnapshotNodeClassification,
+        SnapshotNodeRegression,
+    )
 
 __version__ = "0.1.0"
 
@@ -41,29 +54,43 @@ _HOMES = {
         "EventProgressBar",
         "ExchangeMonitor",
         "ParallelismMonitor",
+        "SnapshotMonitor",
         "StaticMemory",
         "StaticPretraining",
         "SystemMonitor",
         "TimelineMonitor",
     ),
-    "data": ("EventStore", "FullGraphDataModule", "TemporalDataModule"),
+    "data": ("EventStore", "FullGraphDataModule", "SnapshotDataModule", "TemporalDataModule"),
     "serving": ("Predictor",),
     "strategies": (
+        "BLADStrategy",
         "CDFGNNStrategy",
         "DepCacheStrategy",
         "DepCommStrategy",
         "DistTGLStrategy",
         "PipeTGLStrategy",
         "PlannedStrategy",
+        "SnapshotPartitionStrategy",
         "SvenStrategy",
+        "VertexPartitionStrategy",
     ),
-    "tasks": ("DynamicNodeClassification", "EdgeClassification", "LinkPrediction", "NodeClassification"),
+    "tasks": (
+        "DynamicNodeClassification",
+        "EdgeClassification",
+        "LinkPrediction",
+        "NodeClassification",
+        "SnapshotEdgeClassification",
+        "SnapshotLinkPrediction",
+        "SnapshotNodeClassification",
+        "SnapshotNodeRegression",
+    ),
 }
 _FOLDERS = ("algorithms", "callbacks", "comm", "data", "metrics", "models", "serving", "state", "strategies", "tasks")
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, (*_FOLDERS, "types", "checks"))
 
 __all__ = [
     "AdaptiveMicroBatch",
+    "BLADStrategy",
     "CDFGNNStrategy",
     "CacheThreshold",
     "DepCacheStrategy",
@@ -82,12 +109,20 @@ __all__ = [
     "PipeTGLStrategy",
     "PlannedStrategy",
     "Predictor",
+    "SnapshotDataModule",
+    "SnapshotEdgeClassification",
+    "SnapshotLinkPrediction",
+    "SnapshotMonitor",
+    "SnapshotNodeClassification",
+    "SnapshotNodeRegression",
+    "SnapshotPartitionStrategy",
     "StaticMemory",
     "StaticPretraining",
     "SvenStrategy",
     "SystemMonitor",
     "TemporalDataModule",
     "TimelineMonitor",
+    "VertexPartitionStrategy",
     "__version__",
 ]
 

@@ -6,6 +6,7 @@ from lightning_tgnn.callbacks.edge_bank import EdgeBankBaseline
 from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
 from lightning_tgnn.callbacks.parallelism_monitor import ParallelismMonitor
 from lightning_tgnn.callbacks.progress_bar import EventProgressBar
+from lightning_tgnn.callbacks.snapshot_monitor import SnapshotMonitor
 from lightning_tgnn.callbacks.static_memory import StaticMemory, StaticPretraining
 from lightning_tgnn.callbacks.system_monitor import SystemMonitor
 from lightning_tgnn.callbacks.timeline_monitor import TimelineMonitor
@@ -17,6 +18,7 @@ __all__ = [
     "EventProgressBar",
     "ExchangeMonitor",
     "ParallelismMonitor",
+    "SnapshotMonitor",
     "StaticMemory",
     "StaticPretraining",
     "SystemMonitor",

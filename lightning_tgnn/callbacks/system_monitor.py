@@ -40,7 +40,9 @@ class SystemMonitor(Callback):
 
     - ``time/<stage>``: shares of the time of a step: ``sample`` (until its batch was there), ``wait`` (for other
       ranks), ``fetch`` (rows of node state), ``update`` (mails taken in), ``embed``, ``score``, ``write`` (mails made
-      and delivered), ``backward``, ``step`` (of the optimizer), ``other``. Static graphs have no node state.
+      and delivered), ``backward``, ``step`` (of the optimizer), ``other``. Static graphs have no node state. Snapshots
+      have ``graph`` (products with edges), ``nn`` (with weights), ``rnn`` (recurrent cells) and ``hand-over`` (hidden
+      state and its gradient on their way between ranks) in its place.
     - ``system/milliseconds_per_step`` (of a batch), ``system/events_per_second`` (of all ranks), both without what lies
       between steps, and ``system/window_seconds``, what all steps of the window took.
     - ``redundancy/eta_1``, ``redundancy/eta_2``: share of the entries of the sampled series (roots and neighbours) and

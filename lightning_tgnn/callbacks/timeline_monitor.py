@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -14,7 +15,7 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
 from lightning_tgnn.callbacks.figures.distributions import over_ranks
 from lightning_tgnn.callbacks.figures.tensorboard_writers import FigureWriter, writers_of
-from lightning_tgnn.checks import check_int
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.types import Stages
@@ -27,26 +28,33 @@ _Bars = list[tuple[str, int, float, float]]
 class TimelineMonitor(Callback):
     """Records the stages of some consecutive training steps of every rank, once in a fit.
 
-    TensorBoard gets a picture, ``timeline``, of the first 16 ranks, which `lightning-tgnn report` shows as well; the
-    folder of the logs gets ``timeline.json``, a trace of all ranks for ``chrome://tracing`` and Perfetto. Stages are
+    TensorBoard gets a picture, ``name``, of the first 16 ranks, which `lightning-tgnn report` shows as well; the
+    folder of the logs gets ``NAME.json``, a trace of all ranks for ``chrome://tracing`` and Perfetto. Stages are
     those of `SystemMonitor`. The clocks of the ranks are set where they all meet before the first of these steps.
     Within a stage, the time in which a rank waited for others is drawn first: nobody has noted when it was.
+
+    Several of them, each of another ``name``, record several moments of a fit: for example before and after
+    `BLADStrategy` has put operators in another order, at the end of the first epoch.
 
     Args:
         turns: Steps to record.
         first: Steps before them: in the first ones loops are compiled.
+        name: Of the picture, and of the file without ``.json``.
 
     Attributes:
         timeline: What was recorded in the latest fit, of all ranks; None where that had too few steps.
 
     Raises:
-        InvalidArgumentError: A number is too small.
+        InvalidArgumentError: A number is too small, or no file can have this name.
     """
 
-    def __init__(self, turns: int = 8, first: int = 20) -> None:
+    def __init__(self, turns: int = 8, first: int = 20, name: str = "timeline") -> None:
         check_int("turns", turns, minimum=1, cure="8 fit in a picture")
         check_int("first", first, minimum=0, cure="20 leave out the steps in which loops are compiled")
-        self.turns, self.first = turns, first
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            requirement, cure = "letters, digits, _, - and .", "a file has this name: 'timeline' is the default"
+            raise InvalidArgumentError(refusal("name", requirement, name, cure))
+        self.turns, self.first, self.name = turns, first, name
         self.timeline: Timeline | None = None
         self._begun = 0  # steps of this fit
         self._waited = 0.0
@@ -120,9 +128,9 @@ class TimelineMonitor(Callback):
         for writer in writers_of(trainer):
             if isinstance(writer, FigureWriter):
                 figure = timeline_figure(self.timeline.of(ranks=range(_PICTURED)), "training steps")
-                writer.add_figure("timeline", figure, global_step=trainer.global_step)
+                writer.add_figure(self.name, figure, global_step=trainer.global_step)
         if trainer.is_global_zero and trainer.loggers and folder is not None:
-            write_text(Path(folder) / "timeline.json", json.dumps(chrome_trace(self.timeline)))
+            write_text(Path(folder) / f"{self.name}.json", json.dumps(chrome_trace(self.timeline)))
 
 
 def _of_all_ranks(own: _Bars, trainer: pl.Trainer) -> list[_Bars]:

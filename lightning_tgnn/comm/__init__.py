@@ -4,6 +4,7 @@ from lightning_tgnn.comm.conversations import Conversation, Conversations
 from lightning_tgnn.comm.exchange import Exchange, PendingRows
 from lightning_tgnn.comm.failure import Attendance, PeerFailureError, PeerInterruptError, handle_failure, peer_failure
 from lightning_tgnn.comm.groups import ProcessGroups
+from lightning_tgnn.comm.hand_over import HandOver
 from lightning_tgnn.comm.messages import Message, Messages
 from lightning_tgnn.comm.service import Service
 from lightning_tgnn.comm.shared_memory import SharedBuffer, mapped, shared_memory_left, shared_tensors, views
@@ -15,6 +16,7 @@ __all__ = [
     "Conversations",
     "Exchange",
     "Flow",
+    "HandOver",
     "Message",
     "Messages",
     "PeerFailureError",

@@ -38,6 +38,7 @@ class CDFGNNStrategy(PlanRunner):
     """
 
     shares_node_state = False
+    trains_on = "graph"
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
-from lightning_tgnn.strategies.parts.orders import PipelinedOrder
+from lightning_tgnn.strategies.parts.orders import PipelinedOrder, give_order
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
 from lightning_tgnn.types import (
@@ -28,7 +28,6 @@ from lightning_tgnn.types import (
     RankLayout,
     Run,
     WeightUpdates,
-    has_stages,
 )
 from lightning_tgnn.types.layout import GRADIENTS, STATE, check_families, families_of
 
@@ -44,6 +43,7 @@ class PlanRunner(SupervisedStrategy):
 
     Attributes:
         shares_node_state: Whether the ranks share one node state.
+        trains_on: ``"events"``, a static ``"graph"`` or ``"snapshots"``.
         prefetch_batches: Batches made ahead, in place of the DataModule's; None leaves that as it is.
         groups: Copies of node state, each shared by as many ranks.
         planned: What is run; None before a task is there.
@@ -53,6 +53,7 @@ class PlanRunner(SupervisedStrategy):
     """
 
     shares_node_state = True
+    trains_on = "events"
     prefetch_batches: int | None = None
     groups: int = 1
 
@@ -141,11 +142,7 @@ class PlanRunner(SupervisedStrategy):
         assert self._updates is not None
         self._updates.check(trainer)
         self._state.give(run, self._saved)
-        # Always set: an earlier strategy may have left an order that goes to its own store.
-        task: object = run.task
-        order = self.planned.order.open(run, task if has_stages(task) else None)
-        if isinstance(task, OrderedTask):
-            task.stage_order = order or task.default_stage_order
+        give_order(run, self.planned.order)
         super().setup(trainer)
         if trainer.state.fn == "fit":
             self._updates.check_optimizers(self.optimizers)

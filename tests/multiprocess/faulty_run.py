@@ -11,27 +11,32 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_tgnn import (
+    BLADStrategy,
     CDFGNNStrategy,
     DistTGLStrategy,
     FullGraphDataModule,
     LinkPrediction,
     NodeClassification,
     PipeTGLStrategy,
+    SnapshotPartitionStrategy,
     SvenStrategy,
+    VertexPartitionStrategy,
     cli,
 )
 from lightning_tgnn.__main__ import main as command
-from lightning_tgnn.comm import Exchange, Messages, failure
+from lightning_tgnn.comm import Exchange, HandOver, Messages, failure
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.state import ServedStateStore
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
+from lightning_tgnn.strategies.parts.group_pipeline import _PipelinedTurn
+from lightning_tgnn.tasks import SnapshotLinkPrediction
+from tests.multiprocess import snapshots
 from tests.multiprocess.training import QuietLinks, build
 
-# All ranks are here: who is gone shows sooner than on machines far apart.
-failure._ROLL_CALL_SECONDS, failure._ANSWER_SECONDS = 2.0, 0.25
 RANKS = 3
-VICTIM = 1
-CALLS_BEFORE = 12
+PAIRS = ("blad",)
+"""Runs on two ranks, either of which may be the victim."""
+CALLS_AFTER_CHECKPOINT = 3
 
 
 def fail(how):
@@ -42,13 +47,14 @@ def fail(how):
     raise ValueError("this rank is unwell")
 
 
-def break_at(where, how):
-    """Let the victim fail when it has entered ``where`` for a while."""
-    left = [CALLS_BEFORE]
+def break_at(where, how, folder):
+    """Let the victim fail when it has entered ``where`` a few times after the first checkpoint."""
+    left = [CALLS_AFTER_CHECKPOINT]
+    checkpoint = f"{folder}/last.ckpt"
 
     def counted(call, applies=lambda *arguments: True):
         def wrapper(*arguments, **options):
-            if applies(*arguments):
+            if os.path.exists(checkpoint) and applies(*arguments):
                 left[0] -= 1
                 if not left[0]:
                     fail(how)
@@ -69,8 +75,14 @@ def break_at(where, how):
         setattr(ServedStateStore, method, counted(getattr(ServedStateStore, method)))
     elif where == "memory process":
         ServedStateStore.fetch = counted(ServedStateStore.fetch, partial(serving, left))
+    elif where.startswith("hand-over "):
+        method = where.removeprefix("hand-over ")
+        setattr(HandOver, method, counted(getattr(HandOver, method)))
+    elif where in ("go_forward", "_back"):
+        setattr(_PipelinedTurn, where, counted(getattr(_PipelinedTurn, where)))
     elif where == "loss":
         LinkPrediction.loss = counted(LinkPrediction.loss)
+        SnapshotLinkPrediction.loss = counted(SnapshotLinkPrediction.loss)
     else:
         Exchange.start = counted(Exchange.start, lambda *arguments: arguments[-1] == where)
 
@@ -86,7 +98,7 @@ def serving(left, store, nodes):
 def trainer(folder, strategy, callbacks, **options):
     settings = {"accelerator": "cpu", "devices": RANKS, "logger": False, "enable_progress_bar": False}
     settings |= {"enable_model_summary": False, "callbacks": callbacks}
-    runner = pl.Trainer(strategy=strategy, **settings, **options)
+    runner = pl.Trainer(strategy=strategy, **settings | options)
     resume = f"{folder}/last.ckpt"
     return runner, resume if os.path.exists(resume) else None
 
@@ -95,7 +107,7 @@ def sven(folder):
     data, task = build("tgn", 8, task_class=QuietLinks)
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
     strategy = SvenStrategy(partition="interval", micro_batches=2, timeout=timedelta(seconds=20))
-    runner, resume = trainer(folder, strategy, [keep], max_epochs=4)
+    runner, resume = trainer(folder, strategy, [keep], max_epochs=2)
     runner.fit(task, datamodule=data, ckpt_path=resume)
     return runner.global_step
 
@@ -103,7 +115,7 @@ def sven(folder):
 def pipetgl(folder, **options):
     data, task = build("tgn", 8, task_class=QuietLinks)
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
-    runner, resume = trainer(folder, PipeTGLStrategy(timeout=timedelta(seconds=20), **options), [keep], max_epochs=4)
+    runner, resume = trainer(folder, PipeTGLStrategy(timeout=timedelta(seconds=20), **options), [keep], max_epochs=2)
     runner.fit(task, datamodule=data, ckpt_path=resume)
     return runner.global_step
 
@@ -112,7 +124,7 @@ def disttgl(folder):
     data, task = build("tgn", 8, task_class=QuietLinks)
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
     strategy = DistTGLStrategy(epoch=RANKS, timeout=timedelta(seconds=20))
-    runner, resume = trainer(folder, strategy, [keep], max_epochs=4)
+    runner, resume = trainer(folder, strategy, [keep], max_epochs=2)
     runner.fit(task, datamodule=data, ckpt_path=resume)
     return runner.global_step
 
@@ -126,14 +138,25 @@ def cdfgnn(folder, callbacks=()):
     data = FullGraphDataModule(generate_graph(60, 300, 3, 7, seed=2))
     keep = ModelCheckpoint(folder, every_n_epochs=1, save_last=True, save_top_k=1)
     strategy = CDFGNNStrategy(timeout=timedelta(seconds=20))
-    runner, resume = trainer(folder, strategy, [keep, *callbacks], max_epochs=14)
+    runner, resume = trainer(folder, strategy, [keep, *callbacks], max_epochs=6)
     runner.fit(NodeClassification(hidden_dim=8, dropout=0.3), datamodule=data, ckpt_path=resume)
     return runner.global_step
 
 
+def blad(folder, strategy=BLADStrategy):
+    data, task = snapshots.build("tgcn", 2, task_class=snapshots.AdamSnapshots)
+    keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
+    settings = {"max_epochs": 5, "devices": int(os.environ["WORLD_SIZE"])}
+    runner, resume = trainer(folder, strategy(timeout=timedelta(seconds=20)), [keep], **settings)
+    runner.fit(task, datamodule=data, ckpt_path=resume)
+    return runner.global_step
+
+
 def main(run, where, how, folder):
-    if int(os.environ["RANK"]) == VICTIM and where != "nowhere":
-        break_at(where, how)
+    # All ranks are here: who is gone shows sooner than on machines far apart.
+    failure._ROLL_CALL_SECONDS, failure._ANSWER_SECONDS = 2.0, 0.25
+    if os.environ["RANK"] == os.environ["VICTIM"] and where != "nowhere":
+        break_at(where, how, folder)
     runs = {
         "sven": sven,
         "pipetgl": pipetgl,
@@ -141,6 +164,9 @@ def main(run, where, how, folder):
         "shards": shards,
         "disttgl": disttgl,
         "cdfgnn": cdfgnn,
+        "blad": blad,
+        "snapshots": partial(blad, strategy=SnapshotPartitionStrategy),
+        "vertices": partial(blad, strategy=VertexPartitionStrategy),
     }
     cli.TGNNCommand = lambda words: print("finished", runs[run](folder))
     command(["fit", run])  # which says what is wrong

@@ -19,8 +19,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def _context():
-    """Processes are forked from one that has imported everything and done nothing: an import takes seconds of each."""
+def forking():
+    """Return a context whose processes are forked from one that has imported everything: that takes seconds."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.conftest", "tests.multiprocess.preloaded"])
     return context
@@ -39,7 +39,7 @@ class Started:
     def __init__(self, function, arguments, environment, pipe):
         os.mkfifo(pipe)
         self._read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-        self._process = _context().Process(target=_printing, args=(pipe, environment, function, arguments))
+        self._process = forking().Process(target=_printing, args=(pipe, environment, function, arguments))
         with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
             self._process.start()
 
@@ -91,7 +91,7 @@ def run_commands(folder, words, hosts=1, timeout=200):
         for rank in range(2):
             group, local = (rank, 0) if hosts == 2 else (0, rank)
             own = shared | {"RANK": str(rank), "LOCAL_RANK": str(local), "GROUP_RANK": str(group)}
-            started.append(Started(_command, (folder, words), own, folder / f"{rank}.pipe"))
+            started.append(Started(_command, (folder, words), own, folder / f"{shared['MASTER_PORT']}-{rank}.pipe"))
         codes, printed = zip(*[process.finish(deadline) for process in started], strict=True)
     finally:  # where ranks wait for each other for ever, both have to end
         for process in started:
@@ -112,7 +112,7 @@ def run_ranks(function, ranks, *arguments, timeout=120):
 
     Raises if a rank raises or the time is over; no process stays behind.
     """
-    context = _context()
+    context = forking()
     results, port = context.Queue(), free_port()
     processes = [
         context.Process(target=_main, args=(function, rank, ranks, port, results, arguments)) for rank in range(ranks)

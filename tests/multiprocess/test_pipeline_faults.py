@@ -41,7 +41,7 @@ def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(run, t
         assert shared_files() <= before
     codes, outputs = finish(start(run, "nowhere", "", folder), timeout=60)
     assert codes == (0, 0, 0), outputs
-    assert all("finished 24" in output for output in outputs), outputs  # 17 batches of an epoch in 6 turns
+    assert all("finished 12" in output for output in outputs), outputs  # 17 batches of an epoch in 6 turns
 
 
 @pytest.mark.timeout(200)
@@ -51,7 +51,7 @@ def test_the_same_where_every_rank_has_a_copy_of_node_state(tmp_path):
         break_one("copies", where, "kill", folder)
     codes, outputs = finish(start("copies", "nowhere", "", folder), timeout=60)
     assert codes == (0, 0, 0), outputs
-    assert all("finished 68" in output for output in outputs), outputs  # 17 batches of an epoch on each copy
+    assert all("finished 34" in output for output in outputs), outputs  # 17 batches of an epoch on each copy
 
 
 def alone(rank, ranks):

@@ -43,7 +43,7 @@ def test_all_end_nothing_stays_and_the_last_checkpoint_resumes(tmp_path):
     assert not memory_processes(tmp_path)
     codes, outputs = finish(start("disttgl", "nowhere", "", folder), timeout=60)
     assert codes == (0, 0, 0), outputs
-    assert all("finished 76" in output for output in outputs), outputs  # 17 batches, and 2 turns until the last is over
+    assert all("finished 38" in output for output in outputs), outputs  # 17 batches, and 2 turns until the last is over
     assert not memory_processes(tmp_path)
 
 

@@ -11,7 +11,7 @@ from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from lightning_tgnn.types import Pass
 from tests.replay.slow_sums import SlowSums
-from tests.replay.streams import gradient
+from tests.replay.streams import gradient, trained
 
 
 class Graphs:
@@ -48,7 +48,7 @@ class Graphs:
         def step(rank, task, part):
             task.train()
             loss = task.training_step(part, number)
-            return loss, gradient(loss, task)
+            return loss, gradient(loss, trained(task))
 
         outcomes = self.together(step, loaders)
         for rank, (_, gradients) in enumerate(outcomes):

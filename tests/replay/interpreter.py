@@ -11,8 +11,11 @@ from types import SimpleNamespace
 import torch
 
 from tests.replay.graphs import Graphs
+from tests.replay.groups import Groups
 from tests.replay.streams import Streams
 from tests.replay.weights import weights_of
+
+KINDS = {"events": Streams, "graph": Graphs, "groups": Groups}
 
 
 @dataclass
@@ -39,7 +42,8 @@ def replay(plan, task, data, epochs, *, clip=None, accumulate=1):
     make_acquainted(task, data)
     held = weights_of(plan, task, accumulate)
     held.clip = clip
-    play = (Streams if "events" in plan.schedule.offers else Graphs)(plan, task, data)
+    (kind,) = plan.schedule.offers & KINDS.keys()
+    play = KINDS[kind](plan, task, data)
     losses = []
     for epoch in range(epochs):
         turns = [plan.schedule.turns(plan.layout, rank, play.over(epoch)) for rank in range(plan.layout.ranks)]

@@ -61,9 +61,9 @@ def trained(task):
     return [parameter for parameter in task.parameters() if parameter.requires_grad]
 
 
-def gradient(loss, task):
-    """Return the gradient of each trained parameter; zeros where it has no part."""
-    return torch.autograd.grad(loss, trained(task), allow_unused=True, materialize_grads=True)
+def gradient(loss, parameters):
+    """Return the gradient of each parameter; zeros where it has no part."""
+    return torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
 
 
 def latest_of(candidates):
@@ -79,6 +79,8 @@ class Streams:
         self.copies = defaultdict(lambda: Table(task.state_spec))
         self.read = defaultdict(lambda: Table(task.state_spec))  # of each rank, at its last turn that has read
         self.training = self.followed(data.train_dataloader())
+        self.parameters = trained(task)
+        task.train()
 
     def followed(self, loader):
         """Return the loader of each rank."""
@@ -90,12 +92,11 @@ class Streams:
 
     def turn(self, turns, number, weights):
         """Return the loss of each rank, with its gradients in ``weights``."""
-        self.task.train()
 
         def step(rank, batch):
             weights.before(number, rank)
             loss = self.task.training_step(batch, number)
-            weights.after(number, rank, len(batch) > 0, gradient(loss, self.task))
+            weights.after(number, rank, len(batch) > 0, gradient(loss, self.parameters))
             return loss.detach()
 
         return self.run(turns, self.training, step)

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.schedules.stage_times import STAGES
+from lightning_tgnn.algorithms.schedules.stage_times import STAGES, seconds_by_kind
 from lightning_tgnn.algorithms.streams.score_bins import bin_counts
 from lightning_tgnn.types import EventBatch, StateRows
 
@@ -45,8 +45,8 @@ class BatchCounts:
 
     def packed(self, seconds: Mapping[str, float]) -> Tensor:
         """Return float64 [5 + stages], the counts and the seconds of each of `STAGES`, to be summed over ranks."""
-        values = [float(count) for count in astuple(self)]
-        return torch.tensor([*values, *(seconds.get(stage, 0.0) for stage in STAGES)], dtype=torch.float64)
+        values, of_kinds = [float(count) for count in astuple(self)], seconds_by_kind(seconds)
+        return torch.tensor([*values, *(of_kinds.get(stage, 0.0) for stage in STAGES)], dtype=torch.float64)
 
 
 def stage_totals(summed: Tensor, ranks: int) -> dict[str, float]:

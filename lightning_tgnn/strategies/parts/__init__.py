@@ -1,15 +1,21 @@
 """What plans are made of: stores, orders of stages, and updates of weights."""
 
+from lightning_tgnn.strategies.parts.group_pipeline import GroupPipeline
+from lightning_tgnn.strategies.parts.hybrid_groups import HybridPipeline
 from lightning_tgnn.strategies.parts.orders import InOrder, Pipelined, TargetsFirst, UpdatedByOwners, WholeStep
 from lightning_tgnn.strategies.parts.passes import ReadOnce
 from lightning_tgnn.strategies.parts.ring import RingUpdates
+from lightning_tgnn.strategies.parts.snapshot_memory import SnapshotMemory
 from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards, Replicated, Served, Sharded
 from lightning_tgnn.strategies.parts.updates import MeanGradients
 from lightning_tgnn.strategies.parts.vertex_cut import VertexCut
+from lightning_tgnn.strategies.parts.vertex_shares import VertexShares
 
 __all__ = [
+    "GroupPipeline",
     "HostMemory",
     "HostShards",
+    "HybridPipeline",
     "InOrder",
     "MeanGradients",
     "Pipelined",
@@ -18,8 +24,10 @@ __all__ = [
     "RingUpdates",
     "Served",
     "Sharded",
+    "SnapshotMemory",
     "TargetsFirst",
     "UpdatedByOwners",
     "VertexCut",
+    "VertexShares",
     "WholeStep",
 ]

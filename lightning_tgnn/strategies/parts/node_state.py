@@ -15,6 +15,7 @@ from lightning_tgnn.types import (
     Run,
     ScheduledLoader,
     ServedStore,
+    SnapshotTask,
     StateStore,
     TurnTakingStore,
     has_stages,
@@ -42,6 +43,17 @@ def _leave(store: object) -> None:
         store.close()
 
 
+def check_has_events(task: object) -> None:
+    """Refuse a task on snapshots: it has no node state.
+
+    Raises:
+        InvalidArgumentError: It is one.
+    """
+    if isinstance(task, SnapshotTask):
+        cure = "set strategy='blad' for groups of snapshots, or train LinkPrediction on TemporalDataModule"
+        raise InvalidArgumentError(refusal("model", "a task on an event stream", type(task).__name__, cure))
+
+
 class NodeState:
     """Node state that the ranks of a run share.
 
@@ -62,6 +74,7 @@ class NodeState:
             InvalidArgumentError: The task has not the stages of a memory-based temporal GNN.
         """
         task: object = run.task
+        check_has_events(task)
         if not has_stages(task):
             missing = ", ".join(missing_stages(task))
             requirement = f"a task with the stages of a memory-based temporal GNN; {missing} missing"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,14 +16,18 @@ from lightning_tgnn.state import ShardedStateStore
 from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards
 from lightning_tgnn.types import (
     EventBatch,
+    GroupOrder,
     NodeStateTask,
+    OrderedTask,
     OrderPart,
     PiecewiseStore,
     PipelineStore,
     Run,
+    SnapshotTask,
     StageOrder,
     StorePart,
     UpdatedRows,
+    has_stages,
 )
 from lightning_tgnn.types.outline import Stage
 
@@ -131,6 +135,19 @@ class WholeStep(OrderPart):
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> None:
         """Leave the step as it is."""
+
+
+def give_order(run: Run, part: OrderPart) -> None:
+    """Have a task follow an order of a plan, or its own where the plan has none.
+
+    It is always set: an earlier strategy may have left an order that goes to its own store.
+    """
+    task: object = run.task
+    order = part.open(run, task if has_stages(task) else None)
+    if isinstance(task, OrderedTask):
+        task.stage_order = cast(StageOrder, order or task.default_stage_order)
+    elif isinstance(task, SnapshotTask):
+        task.group_order = cast(GroupOrder, order or task.default_group_order)
 
 
 class PipelinedOrder:

@@ -16,6 +16,7 @@ from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.memory import gigabytes
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.parts.memory_budget import memory_left
+from lightning_tgnn.strategies.parts.node_state import check_has_events
 from lightning_tgnn.types import BatchedData, SplitStreamData, datamodule_of, has_stages
 
 _KEY = "parallelism"
@@ -70,6 +71,7 @@ class ChosenParallelism:
         return self._found
 
     def _choose(self, strategy: DDPStrategy, task: pl.LightningModule, trainer: pl.Trainer) -> Parallelism:
+        check_has_events(task)
         data, model = datamodule_of(trainer), task
         if not (isinstance(data, SplitStreamData) and isinstance(data, BatchedData)):
             requirement = "a number, where the Trainer has no DataModule that knows the stream and the batch size"

@@ -16,7 +16,7 @@ from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.state import CachedReplicaSum
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
-from lightning_tgnn.types import CuttableLoader, ReplicaSum, ReplicaTask, Run, StorePart, TracksAccuracy
+from lightning_tgnn.types import CuttableLoader, ReplicaSum, ReplicaTask, Run, SnapshotTask, StorePart, TracksAccuracy
 
 ADAPTIVE = "adaptive"
 
@@ -102,9 +102,8 @@ class ReplicaState:
         task: object = run.task
         if not isinstance(task, ReplicaTask):
             requirement = "a task that adds up over replicas by its attribute `replicas`"
-            cure = (
-                "take lightning_tgnn.NodeClassification or see its page in docs, or strategy='sven' for event streams"
-            )
+            other = "'blad' for snapshots" if isinstance(task, SnapshotTask) else "'sven' for event streams"
+            cure = f"take lightning_tgnn.NodeClassification or see its page in docs, or strategy={other}"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
         self._run, self._saved, self._task = run, saved, task
         self._tracked = run.task if isinstance(run.task, TracksAccuracy) else None

@@ -1,0 +1,94 @@
+"""BLAD: groups of snapshots, scheduled by load, in a pipeline of two processes on each device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_tgnn.algorithms.schedules.snapshot_groups import LOAD, SnapshotGroups
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.strategies.parts import GroupPipeline, HybridPipeline, MeanGradients, SnapshotMemory
+from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.types import OrderPart, Plan
+
+
+class BLADStrategy(SnapshotRunner):
+    """BLAD: whole groups of snapshots go to devices, so that only gradients of weights travel between them.
+
+    Inside a device two processes, each a rank, share every group: the first computes its leading snapshots and goes on
+    to the next group, while the second computes the others from the hidden state that it is handed. Both are busy if
+    groups are cut at the right place, which is chosen by predicted seconds from the second epoch on. The result is that
+    of one process that trains the same groups.
+
+    On GPUs ``devices`` counts these, and each has as many processes; on CPUs it counts processes.
+
+    Args:
+        processes_per_device: Ranks of a device: 2, or 1 for whole groups on every rank.
+        balance: ``"load"`` deals out groups, and cuts them, by predicted seconds; ``"even"`` by number.
+        reorder: Choose for each process in which order its layers multiply by the graph and by the weights, so that one
+            process is busy with the one while the other is with the other (BLAD, section 6).
+        cut_groups: Let all ranks compute a group together, each some of its vertices, where the group does not fit a
+            device, or an update takes less time so: what the paper leaves open. It is decided for each update from
+            predicted seconds and the measured speed of an exchange. All vertices have to be trained at once.
+        partition: Of the vertices, with ``cut_groups`` alone; see `VertexPartitionStrategy`.
+        open_groups: Groups for whose gradient the first process may wait at once.
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        processes_per_device: int = 2,
+        balance: str = LOAD,
+        reorder: bool = True,
+        open_groups: int = 2,
+        cut_groups: bool = False,
+        partition: str | Path | Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        if partition is not None and not cut_groups:
+            cure = "leave it out, or set cut_groups=True"
+            raise InvalidArgumentError(refusal("partition", "left out without cut_groups", partition, cure))
+        self._schedule = SnapshotGroups(processes_per_device, balance, cut_groups)
+        if processes_per_device > 2:
+            requirement = "1 or 2"
+            cure = "2 is usual; SnapshotPartitionStrategy hands groups through any number of ranks"
+            raise InvalidArgumentError(refusal("processes_per_device", requirement, processes_per_device, cure))
+        self._processes = processes_per_device
+        super().__init__(**options)
+        self._snapshots = SnapshotMemory(
+            measure=balance == LOAD or reorder, reorder=reorder and processes_per_device > 1
+        )
+        self._order: OrderPart = GroupPipeline(open_groups)
+        if cut_groups:
+            self._order = HybridPipeline(open_groups, "metis" if partition is None else partition)
+        self._mean = MeanGradients()
+
+    @property
+    @override
+    def parallel_devices(self) -> list[torch.device] | None:
+        """The device of every rank of this machine; the processes of a GPU have it in common."""
+        return self._parallel_devices
+
+    @parallel_devices.setter
+    def parallel_devices(self, parallel_devices: list[torch.device] | None) -> None:
+        each = self._processes if any(device.type == "cuda" for device in parallel_devices or ()) else 1
+        self._parallel_devices = parallel_devices and [device for device in parallel_devices for _ in range(each)]
+
+    @override
+    def _get_process_group_backend(self) -> str:
+        # NCCL refuses two processes on a GPU.
+        shared = self._processes > 1 and self.root_device.type == "cuda" and self._process_group_backend is None
+        return "gloo" if shared else super()._get_process_group_backend()
+
+    @override
+    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+        return Plan(self.layout, self._schedule, self._snapshots, self._order, self._mean)

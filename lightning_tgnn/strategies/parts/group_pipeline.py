@@ -1,0 +1,239 @@
+"""An order that owns the backward pass: groups of snapshots go through the ranks of a device (BLAD, section 5.2.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.comm import HandOver
+from lightning_tgnn.strategies.parts.load_meter import LoadMeter
+from lightning_tgnn.types import (
+    Carried,
+    NodeStateTask,
+    OrderPart,
+    Run,
+    SnapshotBatch,
+    SnapshotGroup,
+    SnapshotTask,
+)
+from lightning_tgnn.types.layout import PIPELINES
+
+_ALIGNMENT = 64
+_MOST_MESSAGES = 8  # of each direction; `Messages` waits for what it has sent once there are 16
+Ending = Callable[[Tensor, SnapshotGroup], Tensor]
+"""Returns what a task is to score, given the embeddings after the last snapshot of a group."""
+
+
+@dataclass(frozen=True)
+class GroupPipeline(OrderPart):
+    """The ranks of a device compute consecutive parts of each group; hidden state goes on, its gradient comes back.
+
+    A rank goes forward through its part of a group, hands on what the model carries, and begins the next group. Once
+    ``open_groups`` of its groups wait for their gradient, it goes backward through the oldest before it begins another:
+    the last rank goes backward at once, so that this is one forward, one backward. Gradients of a group are added up in
+    the order of the groups on every rank, so nothing depends on who is faster.
+
+    Args:
+        open_groups: At least 1.
+
+    Raises:
+        InvalidArgumentError: It is less.
+    """
+
+    open_groups: int = 2
+
+    needs: ClassVar[frozenset[str]] = frozenset({"groups"})
+
+    def __post_init__(self) -> None:
+        check_int("open_groups", self.open_groups, minimum=1, cure="2 is usual")
+
+    def open(self, run: Run, task: NodeStateTask[object] | None) -> PipelinedGroups:
+        """Return the order of this rank."""
+        ranks = run.layout.group_of(PIPELINES, run.rank)
+        on_one_machine = len({run.layout.hosts[rank] for rank in ranks}) == 1
+        if not on_one_machine and self.open_groups > _MOST_MESSAGES:
+            requirement = f"at most {_MOST_MESSAGES} where a group goes through several machines"
+            cure = f"set open_groups={_MOST_MESSAGES}: both ends of a link would wait for each other"
+            raise InvalidArgumentError(refusal("open_groups", requirement, self.open_groups, cure))
+        hand_over = HandOver(
+            run.host_messages(PIPELINES, "hand-over"),
+            ranks,
+            run.group_of(PIPELINES),
+            slots=self.open_groups,
+            through_memory=on_one_machine,
+        )
+        return PipelinedGroups(hand_over, self.open_groups, LoadMeter(run.device))
+
+
+@dataclass
+class _Open:
+    """A group whose gradient is still to come: what the rank was given, and what it has handed on."""
+
+    group: SnapshotGroup
+    number: int
+    given: Carried
+    handed_on: Carried
+
+
+class PipelinedGroups:
+    """The order of one rank of a device; see `GroupPipeline`.
+
+    Args:
+        hand_over: Along the pipeline.
+        open_groups: How many groups may wait for their gradient.
+        meter: Takes down how long operators and backward passes take.
+    """
+
+    def __init__(self, hand_over: HandOver, open_groups: int, meter: LoadMeter) -> None:
+        self.hand_over, self.meter = hand_over, meter
+        self.open_groups = open_groups
+
+    def __call__(self, task: SnapshotTask, batch: SnapshotBatch, *, ending: Ending | None = None) -> Tensor:
+        """Return the loss of this rank's groups; none but the last rank of a device has one.
+
+        Args:
+            task: Whose stages are run.
+            batch: This rank's parts of groups.
+            ending: Returns what the task is to score, given the embeddings of a group.
+        """
+        assert isinstance(task, torch.nn.Module)
+        weights = [weight for weight in task.parameters() if weight.requires_grad]
+        turn = _PipelinedTurn(self, task, weights, ending or _as_they_are)
+        if self.hand_over.ranks > 1:
+            self.hand_over.make_room(max((_room(task.start(group)) for group in batch.groups), default=0))
+        waiting: deque[_Open] = deque()
+        for number, group in enumerate(batch.groups):
+            if not group.snapshots:
+                continue
+            if len(waiting) == self.open_groups:
+                turn.go_back(waiting.popleft())
+            if (handed_on := turn.go_forward(group, number)) is not None:
+                waiting.append(handed_on)
+        while waiting:
+            turn.go_back(waiting.popleft())
+        with task.stages("wait"):
+            self.hand_over.flush()
+        return turn.loss()
+
+
+class _PipelinedTurn:
+    """One turn of a rank, and the gradients that it adds up."""
+
+    def __init__(self, order: PipelinedGroups, task: SnapshotTask, weights: Sequence[Tensor], ending: Ending) -> None:
+        self._hand_over, self._meter = order.hand_over, order.meter
+        self._task, self._weights, self._ending = task, weights, ending
+        self._gradients: list[Tensor | None] = [None] * len(weights)
+        self._losses: list[Tensor] = []
+
+    def go_forward(self, group: SnapshotGroup, number: int) -> _Open | None:
+        """Compute a rank's snapshots of a group; go backward at once where it ends here."""
+        task = self._task
+        given: Carried = task.start(group)
+        if not group.is_first:
+            with task.stages("hand-over"):
+                received = self._hand_over.receive(given, number)
+            given = tuple(tensor.requires_grad_() for tensor in received)
+        carried, embeddings = given, None
+        for snapshot in group.snapshots:
+            with self._meter.forward(snapshot):
+                carried, embeddings = task.step(snapshot, carried, last=snapshot.number == group.number)
+        if not group.is_last:
+            _check_carried(carried, given)
+            with task.stages("hand-over"):
+                self._hand_over.send(carried, number)
+            return _Open(group, number, given, carried)
+        assert embeddings is not None
+        with task.stages("score"):
+            loss = task.loss(self._ending(embeddings, group), group) * group.share
+        self._losses.append(loss.detach())
+        self._back(group, number, given, [loss], None)
+        return None
+
+    def go_back(self, held: _Open) -> None:
+        """Go backward through a rank's snapshots of a group that ends on another rank."""
+        with self._task.stages("hand-over"):
+            gradients = self._hand_over.receive_back(held.handed_on, held.number)
+        # What is handed on as it came, such as the state of rows that no snapshot has, may have no gradient.
+        ends = [(end, slope) for end, slope in zip(held.handed_on, gradients, strict=True) if end.requires_grad]
+        self._back(held.group, held.number, held.given, [end for end, _ in ends], [slope for _, slope in ends])
+
+    def _back(
+        self, group: SnapshotGroup, number: int, given: Carried, ends: list[Tensor], slopes: list[Tensor] | None
+    ) -> None:
+        task, starts = self._task, () if group.is_first else given
+        with (
+            task.stages("backward"),
+            self._meter.backward(group.snapshots),
+            torch.autocast(self._weights[0].device.type, enabled=False),
+        ):
+            wanted = (*starts, *self._weights)
+            ends_somewhere = any(end.requires_grad for end in ends)  # not where only what comes later is trained
+            gradients = (
+                torch.autograd.grad(ends, wanted, slopes, allow_unused=True)
+                if ends_somewhere
+                else (None,) * len(wanted)
+            )
+        if starts:
+            of_given = [
+                torch.zeros_like(tensor) if gradient is None else gradient
+                for tensor, gradient in zip(starts, gradients, strict=False)
+            ]
+            with task.stages("hand-over"):
+                self._hand_over.send_back(of_given, number)
+        for place, gradient in enumerate(gradients[len(starts) :]):
+            if gradient is not None:
+                before = self._gradients[place]
+                # A copy at first: autograd may return a part of what has been handed over, which is written again.
+                self._gradients[place] = gradient.clone() if before is None else before + gradient
+
+    def loss(self) -> Tensor:
+        """Return the loss, from which autograd takes the gradients that have been added up."""
+        device = self._weights[0].device
+        total = torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=device)
+        return _InHand.apply(total, self._gradients, *self._weights)
+
+
+class _InHand(torch.autograd.Function):
+    """A loss whose gradients are known. DistributedDataParallel and loss scales take them as those of any other."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor | None], *weights: Tensor) -> Tensor:
+        # Of a weight that this rank has not used, 0: another rank may have, and all of them have to say something.
+        ctx.gradients = [
+            torch.zeros_like(weight) if gradient is None else gradient
+            for weight, gradient in zip(weights, gradients, strict=True)
+        ]
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, None, *(gradient * slopes[0] for gradient in ctx.gradients))
+
+
+def _check_carried(carried: Carried, given: Carried) -> None:
+    """Refuse a model that carries on other tensors than it begins with, which the next rank could not receive.
+
+    Raises:
+        InvalidArgumentError: It does.
+    """
+    found, wanted = ([(str(tensor.dtype), list(tensor.shape)) for tensor in each] for each in (carried, given))
+    if found != wanted:
+        cure = "let its `step` return tensors of the types and shapes of `start`"
+        requirement = f"one that carries {wanted} from snapshot to snapshot, as it begins"
+        raise InvalidArgumentError(refusal("model", requirement, found, cure))
+
+
+def _as_they_are(embeddings: Tensor, group: SnapshotGroup) -> Tensor:
+    return embeddings
+
+
+def _room(carried: Carried) -> int:
+    """Return the bytes of tensors, each begun at a multiple of 64."""
+    sizes = (tensor.numel() * tensor.element_size() for tensor in carried)
+    return sum(size + -size % _ALIGNMENT for size in sizes)

@@ -1,0 +1,268 @@
+"""Where snapshots are: on every rank whole, of which each computes its parts of groups; and what is known of loads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, LoadModel, Measured
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.strategies.parts.group_memory import check_groups_fit, groups_too_large, kept_bytes
+from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
+from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups
+from lightning_tgnn.strategies.parts.load_meter import FORWARD, LoadMeter, OperatorCall
+from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
+from lightning_tgnn.types import (
+    GroupCuts,
+    ReplicaTask,
+    Run,
+    ScheduledLoader,
+    SnapshotLoader,
+    SnapshotTask,
+    StorePart,
+    datamodule_of,
+)
+from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
+
+LOADS, ORDERS, CUTS = "loads", "orders", "cuts"
+
+
+@dataclass(frozen=True)
+class SnapshotMemory(StorePart):
+    """Every rank has all snapshots; hidden state goes from rank to rank, and its gradient back.
+
+    In the first epoch the ranks take down how long operators take. A linear model of that, fitted on all ranks alike,
+    says from then on how long each snapshot takes.
+
+    Args:
+        measure: Whether they do.
+        reorder: Whether the two processes of a device choose by that in which order their layers multiply; see
+            `ChosenOperators.choose`.
+    """
+
+    measure: bool = True
+    reorder: bool = False
+
+    needs: ClassVar[frozenset[str]] = frozenset({"groups"})
+    offers: ClassVar[frozenset[str]] = frozenset({"hand-over"})
+
+    def open(self, run: Run) -> SnapshotState:
+        """Return the state of this rank."""
+        return SnapshotState(self)
+
+
+class MeasuredLoads:
+    """Seconds of snapshots by a model that has been fitted to this run; see `PredictedLoads`.
+
+    Args:
+        model: Of the operators.
+        kept: Operators whose products are kept, which cost nothing any more.
+    """
+
+    def __init__(self, model: LoadModel, kept: Collection[str] = ()) -> None:
+        self.model, self._kept = model, {*kept}
+
+    def forward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Return seconds [l] of the forward pass."""
+        operators = [name for name in self.model.loads if name != BACKWARD and name not in self._kept]
+        seconds = [self.model.predict(name, vertices, edges) for name in operators]
+        return np.asarray(sum(seconds, np.zeros(len(vertices))))
+
+    def backward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Return seconds [l] of the backward pass."""
+        return self.model.predict(BACKWARD, vertices, edges)
+
+
+class SnapshotState:
+    """What a rank knows of loads, and its loaders of groups.
+
+    Args:
+        part: What was planned.
+
+    Attributes:
+        loads: None until they have been measured.
+        error: Mean relative error of the model, by operator, on an epoch that it was not fitted to; None before.
+    """
+
+    def __init__(self, part: SnapshotMemory) -> None:
+        self._planned = part
+        self.loads: MeasuredLoads | None = None
+        self.error: dict[str, float] | None = None
+        self._run: Run | None = None
+        self._task: SnapshotTask | None = None
+        self._loaders: list[SnapshotLoader] = []
+        self._orders: list[dict[int, bool]] = []
+        self._meter: LoadMeter | None = None
+        self._measured: list[Measured] = []
+        self._has_begun = False
+        self._known_of: tuple[object, object] | None = None
+        self._cuts: GroupCuts | None = None
+        self._has_looked = False
+
+    def give(self, run: Run, saved: Mapping[str, Any]) -> None:
+        """Take over the loads of a checkpoint.
+
+        Raises:
+            InvalidArgumentError: It is no task on snapshots.
+        """
+        task: object = run.task
+        if not isinstance(task, SnapshotTask):
+            other = "'cdfgnn' for a static graph" if isinstance(task, ReplicaTask) else "'sven' for event streams"
+            cure = f"take SnapshotLinkPrediction or another task on snapshots, or strategy={other}"
+            raise InvalidArgumentError(refusal("model", "a task on snapshots", type(task).__name__, cure))
+        if str(run.trainer.precision) == "16-mixed":  # gradients are taken before the loss is scaled
+            cure = "set precision='bf16-mixed' or '32-true'"
+            requirement = "one without a loss scale, with groups of snapshots"
+            raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, run.trainer.precision, cure))
+        self._run, self._task, self._loaders, self._has_begun = run, task, [], False
+        of = run.task, datamodule_of(run.trainer)
+        if any(now is not before for now, before in zip(of, self._known_of or of, strict=True)):
+            self.forget()  # loads of another model, or of other snapshots
+        self._known_of = of
+        if self._planned.reorder:
+            task.operators = ChosenOperators(task.operators)
+        if LOADS in saved:
+            self._know(LoadModel.from_dict(saved[LOADS]))
+            self._orders = saved[ORDERS]
+        self._take_orders(self._orders)
+        if CUTS in saved:
+            self._cuts = GroupCuts(frozenset(saved[CUTS][0]), saved[CUTS][1])
+
+    def loader(self, loader: object) -> object:
+        """Return a loader of this rank's parts of groups.
+
+        Raises:
+            InvalidArgumentError: It is no loader of snapshots.
+        """
+        if not isinstance(loader, SnapshotLoader) or not isinstance(loader, ScheduledLoader):
+            cure = "take the loaders of SnapshotDataModule, or strategy='sven' for event streams"
+            raise InvalidArgumentError(refusal("dataloader", "of snapshots", type(loader).__name__, cure))
+        assert self._run is not None
+        own = loader.follow(self._run.schedule, self._run.layout, self._run.rank)
+        assert isinstance(own, SnapshotLoader)
+        if own.is_training and not self._has_looked:
+            self._has_looked = True
+            self._look_at_largest(own)
+        own.loads, own.cuts = self.loads, self._cuts
+        self._loaders.append(own)
+        return own
+
+    def begin_turn(self) -> None:
+        """Fit the model to what the ranks have measured, or judge it on that, once a pass is at its last turn.
+
+        What the last turn takes is left out: the next pass asks for the loads before anybody could hear of it.
+        """
+        if not self._has_begun:
+            self._listen()
+        assert self._run is not None
+        if self._meter is None or not self._run.trainer.is_last_batch:
+            return
+        gathered = self._run.messages(GRADIENTS).gather([astuple(one) for one in self._measured])
+        measured = [Measured(*one) for of_rank in self._run.broadcast(gathered) for one in of_rank]
+        self._measured.clear()
+        if self.loads is None and measured:
+            self._know(LoadModel.fit(measured))
+            self._choose()
+        elif self.loads is not None and measured:
+            known = [one for one in measured if one.operator in self.loads.model.loads]
+            self.error = self.loads.model.error(known)
+            worst = ", ".join(f"{name} {error:.0%}" for name, error in self.error.items())
+            rank_zero_info(f"predicted seconds of snapshots, in an epoch that was not fitted, are off by: {worst}")
+            self._stop_listening()
+
+    def forget(self) -> None:
+        """Know no loads: they come from the checkpoint, or anew."""
+        self.loads = self.error = self._cuts = None
+        self._orders, self._has_looked = [], False
+
+    def take_back(self) -> None:
+        """Leave the task as it was."""
+        self._stop_listening()
+        if self._task is not None:
+            self._task.group_order = self._task.default_group_order
+            if isinstance(self._task.operators, ChosenOperators):
+                self._task.operators = self._task.operators.inner
+        self._task, self._loaders = None, []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the load model."""
+        cuts = {} if self._cuts is None else {CUTS: [sorted(self._cuts.too_large), self._cuts.seconds_per_edge]}
+        return cuts if self.loads is None else {LOADS: self.loads.model.to_dict(), ORDERS: self._orders, **cuts}
+
+    def _know(self, model: LoadModel) -> None:
+        assert self._task is not None
+        graphs = {name: int(name.split()[-1]) - 1 for name in model.loads if name.startswith("graph ")}
+        self.loads = MeasuredLoads(model, {name for name, layer in graphs.items() if self._task.operators.keeps(layer)})
+        for loader in self._loaders:
+            loader.loads = self.loads
+
+    def _choose(self) -> None:
+        """Choose the order of layers, where that is asked for; on all ranks alike."""
+        assert self.loads is not None
+        assert self._task is not None
+        assert self._run is not None
+        operators = self._task.operators
+        if not isinstance(operators, ChosenOperators):
+            return
+        vertices, edges = (float(sizes.mean()) for sizes in self._loaders[0].sizes)
+        # All ranks follow rank 0: a device may not have had a group yet.
+        self._take_orders(self._run.broadcast(operators.choose(self.loads.model, vertices, edges)))
+
+    def _take_orders(self, orders: Sequence[Mapping[int, bool]]) -> None:
+        """Have this rank follow the order of layers that has been chosen for its place."""
+        assert self._run is not None
+        assert self._task is not None
+        place = self._run.layout.group_of(PIPELINES, self._run.rank).index(self._run.rank)
+        self._orders = [dict(order) for order in orders]
+        if isinstance(self._task.operators, ChosenOperators) and place < len(orders):
+            self._task.operators.weights_first_in = self._orders[place]
+
+    def _listen(self) -> None:
+        """Listen to the order that the run has by now, as long as something is to be measured."""
+        self._has_begun = True
+        pipeline = self.pipeline
+        if self._planned.measure and self.error is None and pipeline is not None:
+            assert self._task is not None
+            self._meter = pipeline.meter
+            self._meter.add(self._note, self._task.stages)
+
+    def _note(self, call: OperatorCall) -> None:
+        if call.measured.operator != FORWARD:
+            self._measured.append(call.measured)
+
+    @property
+    def pipeline(self) -> PipelinedGroups | None:
+        """The order in which this rank computes its parts of groups; None where it has some vertices of all."""
+        order = None if self._task is None else self._task.group_order
+        order = order.pipeline if isinstance(order, HybridGroups) else order
+        return order if isinstance(order, PipelinedGroups) else None
+
+    def _look_at_largest(self, loader: SnapshotLoader) -> None:
+        """Refuse groups that do not fit a device, or have them cut; before anything is trained, on all ranks alike."""
+        run, task, pipeline = self._run, self._task, self.pipeline
+        probe = loader.largest_group()
+        if run is None or task is None or pipeline is None or not probe.groups:
+            return
+        probe, (vertices, _) = probe.to(run.device), loader.sizes
+        if any(len(snapshot.vertices) < vertices[snapshot.number] for snapshot in probe.groups[0].snapshots):
+            return  # batches of vertices, of which the user says how many they have
+        kept, processes = kept_bytes(task, probe), pipeline.hand_over.ranks
+        sizes = loader.group_size, processes, pipeline.open_groups
+        if not isinstance(task.group_order, HybridGroups):
+            check_groups_fit(run, vertices, kept, *sizes)
+            return
+        found = run.messages(GRADIENTS).gather(groups_too_large(run, vertices, kept, *sizes))
+        large = frozenset(group for of_rank in run.broadcast(found) for group in of_rank)
+        seconds = run.broadcast(task.group_order.seconds_per_edge(task, probe))
+        if self._cuts is None:  # else those of the run that this one continues
+            self._cuts = GroupCuts(large, seconds)
+
+    def _stop_listening(self) -> None:
+        if self._meter is not None and self._task is not None:
+            self._meter.remove(self._note, self._task.stages)
+        self._meter = None
+        self._measured.clear()

@@ -1,0 +1,43 @@
+"""Snapshot partition (ESDG): every group of snapshots is cut over all ranks by number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+from typing_extensions import override
+
+from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, SnapshotGroups
+from lightning_tgnn.strategies.parts import GroupPipeline, MeanGradients, SnapshotMemory
+from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.types import Plan
+
+
+class SnapshotPartitionStrategy(SnapshotRunner):
+    """What BLAD is measured against: each rank has as many consecutive snapshots of every group as the others.
+
+    Hidden state goes from rank to rank, also between machines, and its gradient back (Chakaravarthy and others, SC
+    2021). The ranks work on several groups at a time, one after the other. The result is that of one process.
+
+    Args:
+        open_groups: Groups for whose gradient a rank may wait at once; None for as many as there are ranks, up to 8.
+        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+
+    def __init__(self, *, open_groups: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        if open_groups is not None:
+            GroupPipeline(open_groups)  # refuses what it cannot be
+        self._open_groups = open_groups
+        self._schedule = SnapshotGroups(None, EVEN)
+        self._snapshots, self._mean = SnapshotMemory(measure=False), MeanGradients()
+
+    @override
+    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+        # More than eight would keep no rank busier: its pipeline is as long as groups are open.
+        usual = min(max(self.world_size, 1), 8)
+        order = GroupPipeline(usual if self._open_groups is None else self._open_groups)
+        return Plan(self.layout, self._schedule, self._snapshots, order, self._mean)

@@ -1,0 +1,46 @@
+"""What strategies on snapshots share: the groups of ranks that hand snapshots on, and what travels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from typing_extensions import override
+
+from lightning_tgnn.algorithms.schedules.snapshot_groups import SnapshotGroups
+from lightning_tgnn.comm import Traffic
+from lightning_tgnn.strategies.parts.snapshot_memory import SnapshotState
+from lightning_tgnn.strategies.parts.updates import MeanUpdates
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.types import RankLayout
+from lightning_tgnn.types.layout import PIPELINES, consecutive
+
+
+class SnapshotRunner(PlanRunner):
+    """Runs plans on groups of snapshots."""
+
+    shares_node_state = False
+    trains_on = "snapshots"
+    _schedule = SnapshotGroups(1)
+
+    @property
+    @override
+    def layout(self) -> RankLayout:
+        """The ranks of this run; those of a device are a pipeline."""
+        layout = super().layout
+        length = self._schedule.length(layout)
+        return replace(layout, families={**layout.families, PIPELINES: consecutive(layout.ranks, length)})
+
+    @property
+    def gradient_traffic(self) -> Traffic:
+        """What gradients of weights have taken, apart from all else, which is in ``exchange.traffic``."""
+        return self._updates.traffic if isinstance(self._updates, MeanUpdates) else Traffic()
+
+    @property
+    def snapshot_state(self) -> SnapshotState | None:
+        """The order of groups on this rank, and what is known of loads; None before a run begins."""
+        return self._state if isinstance(self._state, SnapshotState) else None
+
+    @override
+    def _configure_launcher(self) -> None:
+        self._schedule.length(RankLayout.of(self.world_size))  # refused before ranks are started
+        super()._configure_launcher()

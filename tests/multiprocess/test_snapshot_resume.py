@@ -1,0 +1,112 @@
+"""Runs on snapshots that are resumed in the middle of an epoch, on as many ranks and on fewer."""
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_tgnn import BLADStrategy, SnapshotPartitionStrategy, VertexPartitionStrategy
+from lightning_tgnn.checks import CheckpointError
+from tests.multiprocess import snapshots
+from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.training import as_torchrun, fit
+
+GROUPS = 4  # of an update, over all ranks
+EPOCHS, TURNS = 4, 2
+STRATEGIES = {
+    "blad": BLADStrategy,
+    "blad, even": lambda: BLADStrategy(balance="even", reorder=False),
+    "blad, one process": lambda: BLADStrategy(processes_per_device=1),
+    "snapshot partition": SnapshotPartitionStrategy,
+    "vertex partition": VertexPartitionStrategy,
+}
+STEPS = {"blad, even": 1}  # in the first epoch, the others in the second, when loads are known
+MODELS = {"snapshot partition": "evolvegcn_h", "vertex partition": "wd_gcn"}
+
+
+def devices(strategy, ranks):
+    return {"blad, one process": ranks, "blad": ranks // 2, "blad, even": ranks // 2}.get(strategy, 1)
+
+
+def prepare(name, ranks, groups=GROUPS, **options):
+    size = groups // devices(name, ranks)
+    options |= {"task_class": snapshots.AdamSnapshots, "hidden_dim": 6}
+    return snapshots.build(MODELS.get(name, "tgcn"), size, **options)
+
+
+def assert_same(ours, theirs, name, step=0):
+    assert torch.equal(ours["losses"], theirs["losses"][step:]), (name, ours["losses"], theirs["losses"])
+    assert all(torch.equal(ours["weights"][key], value) for key, value in theirs["weights"].items()), name
+    assert ours["val"] == theirs["val"], name
+
+
+def on_rank(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    found = {}
+    for name, strategy in STRATEGIES.items():
+        step = STEPS.get(name, 3)
+        keep = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=1, save_top_k=-1, filename="{step}")
+        once = fit(*prepare(name, ranks), strategy(), ranks, callbacks=[keep], epochs=EPOCHS, enable_checkpointing=True)
+        assert len(once["losses"]) == EPOCHS * TURNS
+        path = f"{folder}/{name}/step={step}.ckpt"
+        assert_same(fit(*prepare(name, ranks), strategy(), ranks, epochs=EPOCHS, ckpt_path=path), once, name, step)
+        if name == "blad, even":  # with nothing measured a run repeats itself
+            assert_same(fit(*prepare(name, ranks), strategy(), ranks, epochs=EPOCHS), once, name)
+        found[name] = once["losses"], once["weights"]
+    saved = torch.load(f"{folder}/blad/step=3.ckpt", weights_only=True)["lightning_tgnn.strategy"]
+    assert {"graph 1", "nn 2", "rnn 1", "backward"} <= saved["loads"].keys()
+    return found
+
+
+def fewer(rank, ranks, folder, found):
+    """Take checkpoints of four ranks over: updates have the same groups, so the losses are those of the run itself."""
+    as_torchrun(rank, ranks)
+    for name in STRATEGIES if ranks > 1 else ("blad, one process",):
+        step = STEPS.get(name, 3)
+        path = f"{folder}/{name}/step={step}.ckpt"
+        losses, weights = found[name]
+        resumed = fit(*prepare(name, ranks), STRATEGIES[name](), ranks, epochs=EPOCHS, ckpt_path=path)
+        ours = torch.stack([resumed["losses"]]) / ranks
+        if ranks > 1:
+            torch.distributed.all_reduce(ours)
+        assert torch.allclose(ours[0], losses[step:], rtol=1e-3, atol=1e-4), (name, ours[0], losses[step:])
+        for key, value in weights.items():
+            torch.testing.assert_close(resumed["weights"][key], value, rtol=1e-2, atol=1e-3)
+        with pytest.raises(CheckpointError, match="batch_size must be such that an update has 4 groups, to resume in"):
+            fit(*prepare(name, ranks, 6), STRATEGIES[name](), ranks, epochs=EPOCHS, ckpt_path=path)
+    return True
+
+
+@pytest.mark.timeout(280)
+def test_runs_resume_and_move_to_fewer_ranks(tmp_path):
+    outcomes = run_ranks(on_rank, 4, str(tmp_path), timeout=200)
+    found = {
+        name: (torch.stack([outcome[name][0] for outcome in outcomes]).mean(0), outcomes[0][name][1])
+        for name in STRATEGIES
+    }
+    for ranks in (2, 1):
+        assert all(run_ranks(fewer, ranks, str(tmp_path), found, timeout=120))
+
+
+def frozen(rank, ranks):
+    """Train the head alone, and in half precision; what no weight has part in is handed over all the same."""
+    as_torchrun(rank, ranks)
+    losses = []
+    for options in ({"vertices": "all"}, {"vertices": "seen"}):
+        data, task = snapshots.build("wd_gcn", 4, **options)
+        task.trainer = None
+        data.prepare_data()
+        task.build(data.info)
+        task.model.requires_grad_(False)
+        before = [value.clone() for value in task.model.parameters()]
+        outcome = fit(data, task, BLADStrategy(processes_per_device=ranks), ranks, epochs=2)
+        assert all(torch.equal(*pair) for pair in zip(before, task.model.parameters(), strict=True))
+        losses.append(outcome["losses"])
+        data, task = snapshots.build("wd_gcn", 4, **options)
+        strategy = BLADStrategy(processes_per_device=ranks, balance="even", reorder=False)
+        losses.append(fit(data, task, strategy, ranks, epochs=2, precision="bf16-mixed")["losses"])
+    return torch.stack(losses)
+
+
+def test_two_processes_train_a_head_alone_and_in_half_precision_as_one_does():
+    (alone,), together = run_ranks(frozen, 1), torch.stack(run_ranks(frozen, 2)).mean(0)
+    torch.testing.assert_close(together, alone, rtol=2e-2, atol=1e-3)

@@ -1,0 +1,134 @@
+"""What BLAD's strategies refuse, and which devices their processes have; no process is started."""
+
+import re
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from lightning_tgnn import BLADStrategy, SnapshotPartitionStrategy, VertexPartitionStrategy
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.strategies.parts import GroupPipeline, group_memory
+from lightning_tgnn.types.layout import PIPELINES
+from tests.multiprocess import snapshots
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"processes_per_device": 3}, r"processes_per_device must be 1 or 2, got 3; 2 is usual; SnapshotPartition"),
+        ({"processes_per_device": 0}, r"processes_per_device must be"),
+        ({"balance": "fair"}, r"balance must be one of 'even', 'load', got 'fair'"),
+        ({"open_groups": 0}, r"open_groups must be"),
+        ({"groups": 2}, r"option of BLADStrategy must be one of .*processes_per_device.*got 'groups'"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        BLADStrategy(**options)
+
+
+def test_odd_numbers_of_processes_are_refused_before_they_are_started():
+    with pytest.raises(InvalidArgumentError, match=r"ranks must be a multiple of 2, got 3; let processes_per_device"):
+        pl.Trainer(accelerator="cpu", devices=3, strategy=BLADStrategy(), logger=False)
+    pl.Trainer(accelerator="cpu", devices=3, strategy=BLADStrategy(processes_per_device=1), logger=False)
+
+
+def test_the_processes_of_a_gpu_have_it_in_common():
+    gpus = [torch.device("cuda", number) for number in (0, 1)]
+    strategy = BLADStrategy(parallel_devices=gpus)
+    assert strategy.parallel_devices == [gpus[0], gpus[0], gpus[1], gpus[1]]
+    assert strategy.num_processes == 4
+    assert strategy._get_process_group_backend() == "gloo"
+    alone = BLADStrategy(processes_per_device=1, parallel_devices=gpus)
+    assert alone.parallel_devices == gpus
+    assert alone._get_process_group_backend() == "nccl"
+    processes = [torch.device("cpu")] * 2
+    assert BLADStrategy(parallel_devices=processes).parallel_devices == processes
+
+
+@pytest.mark.parametrize(
+    ("strategy", "pipelines"),
+    [
+        (BLADStrategy(), ((0, 1), (2, 3))),
+        (BLADStrategy(processes_per_device=1), ((0,), (1,), (2,), (3,))),
+        (SnapshotPartitionStrategy(), ((0, 1, 2, 3),)),
+        (VertexPartitionStrategy(), ((0,), (1,), (2,), (3,))),
+    ],
+)
+def test_ranks_of_a_device_are_a_pipeline(strategy, pipelines):
+    pl.Trainer(accelerator="cpu", devices=4, strategy=strategy, logger=False)
+    assert strategy.layout.families[PIPELINES] == pipelines
+
+
+def test_open_groups_are_as_many_as_ranks_where_nobody_says():
+    strategy = SnapshotPartitionStrategy()
+    pl.Trainer(accelerator="cpu", devices=4, strategy=strategy, logger=False)
+    assert strategy.plan(None, None).order == GroupPipeline(4)
+
+
+def fitted(free, monkeypatch, **options):
+    """Train on one rank with so many bytes free."""
+    monkeypatch.setattr(group_memory, "available_memory", lambda: free)
+    data, task = snapshots.build("tgcn", 2, group_size=6, hidden_dim=64)
+    settings = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False, "enable_checkpointing": False}
+    strategy = BLADStrategy(processes_per_device=1, **options)
+    trainer = pl.Trainer(strategy=strategy, **settings, enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(task, datamodule=data)
+    return trainer.global_step
+
+
+def test_groups_that_do_not_fit_are_refused_with_the_size_that_would(monkeypatch):
+    message = r"group_size must be so small.* got '6, of which a rank keeps .* free'; set group_size=(\d), or"
+    with pytest.raises(InvalidArgumentError, match=message) as refused:
+        fitted(500_000, monkeypatch)
+    assert 1 <= int(re.search(r"group_size=(\d)", str(refused.value))[1]) < 6
+    with pytest.raises(InvalidArgumentError, match="give vertices_per_batch, or cut_groups=True"):
+        fitted(10_000, monkeypatch)
+    assert fitted(None, monkeypatch) == fitted(10**9, monkeypatch) == 4
+
+
+def trainer(**options):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return pl.Trainer(accelerator="cpu", devices=1, enable_model_summary=False, **quiet, **options)
+
+
+def test_snapshots_that_an_evaluation_was_first_to_ask_for_are_trained():
+    for model in ("wd_gcn", "evolvegcn_o"):
+        data, task = snapshots.build(model, 2)
+        runner = trainer(max_epochs=1)
+        runner.test(task, datamodule=data, verbose=False)
+        runner.fit(task, datamodule=data)
+        assert runner.global_step == 4
+
+
+def test_a_loss_scale_is_refused():
+    data, task = snapshots.build("tgcn", 2)
+    strategy = BLADStrategy(processes_per_device=1)
+    runner = trainer(max_epochs=1, strategy=strategy)
+    runner.strategy.precision_plugin.precision = "16-mixed"
+    with pytest.raises(InvalidArgumentError, match=r"precision=.*without a loss scale.*got '16-mixed'; set precision"):
+        runner.fit(task, datamodule=data)
+
+
+def test_a_second_fit_knows_loads_of_its_own_model_only():
+    data, task = snapshots.build("tgcn", 2)
+    strategy = BLADStrategy(processes_per_device=1)
+    runner = trainer(max_epochs=3, strategy=strategy)
+    runner.fit(task, datamodule=data)
+    known = strategy.snapshot_state.loads
+    assert known is not None
+    runner.fit_loop.max_epochs = 4
+    runner.fit(task, datamodule=data)
+    assert strategy.snapshot_state.loads is known
+    runner.fit_loop.max_epochs = 5
+    other, model = snapshots.build("wd_gcn", 2)
+    runner.fit(model, datamodule=other)
+    assert strategy.snapshot_state.loads is not known
+
+
+def test_vertices_that_are_cut_are_trained_all_at_once():
+    data, task = snapshots.build("tgcn", 2, data={"vertices_per_batch": 8})
+    strategy = VertexPartitionStrategy(partition="interval")
+    with pytest.raises(InvalidArgumentError, match="vertices_per_batch must be left out where the vertices of a snap"):
+        trainer(max_epochs=1, strategy=strategy).fit(task, datamodule=data)
