@@ -14,7 +14,7 @@ quickstart: $(INSTALLED)
 # One thread a worker: those of several workers on two cores would stand in each other's way. Three workers: the one whose
 # ranks wait for each other leaves some of a core idle, and ranks go before the other two (tests/conftest.py).
 LOOPS := $(addprefix tests/,algorithms/partitions algorithms/traffic models/memory)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations 20
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations 20
 
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 --output-sync lint loops

@@ -31,6 +31,11 @@ ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu"]
 TINY = ["--model.memory_dim=8", "--model.embedding_dim=8", "--model.time_dim=4", "--data.num_eval_negatives=3"]
+ONE_PROCESS = [
+    "--trainer.devices=1",
+    "--trainer.num_nodes=1",
+    "--trainer.strategy.init_args.processes_per_device=1",
+]
 LIMITS = ["--trainer.max_epochs=1", *(f"--trainer.limit_{part}_batches=2" for part in ("train", "val", "test"))]
 
 
@@ -60,6 +65,10 @@ def test_every_recipe_runs(recipe, tmp_path, capsys, in_own_group):
     if recipe.stem.startswith("cdfgnn"):
         run_graph_recipe(recipe, tmp_path)
         check_what_fit_left(capsys.readouterr().out, figures=2)
+        return
+    if recipe.stem.startswith("blad"):
+        main(["fit", f"--config={recipe}", *small_snapshots(recipe, tmp_path), *ONE_PROCESS, *LIMITS, *QUIET])
+        check_what_fit_left(capsys.readouterr().out)
         return
     source = []
     recipe_of = yaml.safe_load(recipe.read_text())
@@ -103,6 +112,32 @@ def test_a_graph_recipe_trains_in_two_processes_with_a_bar(tmp_path):
     printed, _ = run_commands(tmp_path, words, timeout=120)
     assert "val accuracy" in printed
     check_what_fit_left(printed, figures=2)
+
+
+def test_a_snapshot_recipe_trains_and_goes_on_in_two_processes(tmp_path):
+    """What broke off after an epoch goes on where it was, with the loads that the first epoch has measured."""
+    recipe = ROOT / "recipes/blad_synthetic.yaml"
+    words = ["fit", f"--config={recipe}", *small_snapshots(recipe, tmp_path), *QUIET, "--trainer.accelerator=cpu"]
+    whole, goes_on = ([*words, f"--trainer.logger.name={name}"] for name in ("whole", "parts"))
+    printed, _ = run_commands(tmp_path, [*whole, "--trainer.max_epochs=3"], timeout=120)
+    check_what_fit_left(printed)
+    figures = re.search(r"test .*", printed).group()
+    run_commands(tmp_path, [*goes_on, "--trainer.max_epochs=1", "--test_after_fit=false"], timeout=120)
+    printed, _ = run_commands(tmp_path, [*goes_on, "--trainer.max_epochs=3", "--ckpt_path=last"], timeout=120)
+    assert re.search(r"test .*", printed).group() == figures
+    assert {"timeline_before.json"} <= {path.name for path in (tmp_path / "runs/whole/version_0").iterdir()}
+    main(["report", str(tmp_path / "runs/whole/version_0")])
+    page = (tmp_path / "runs/whole/version_0/report.html").read_text()
+    assert "snapshots/waiting_share" in page
+    assert '<img alt="snapshots/loads"' in page
+
+
+def small_snapshots(recipe, folder):
+    """Return what makes the snapshots of a recipe few and small."""
+    sizes = ["--model.hidden_dim=8", "--data.group_size=3", "--data.batch_size=1", "--data.eval_negatives=3"]
+    if "synthetic" in recipe.stem:
+        return ["--data.synthetic={num_nodes: 60, num_edges: 200, num_snapshots: 12}", *sizes]
+    return [f"--data.source={wikipedia_like(folder / 'stream.txt')}", "--data.num_snapshots=12", *sizes]
 
 
 def run_graph_recipe(recipe, folder):
@@ -282,7 +317,7 @@ def test_another_task_keeps_its_own_defaults(capsys):
         (["--ckpt_path=nowhere.ckpt"], r"lightning-tgnn: Checkpoint file not found: nowhere\.ckpt"),
         (
             ["--trainer.strategy=svn"],
-            r"one of cdfgnn, depcache, depcomm, disttgl, pipetgl, sven .*, got 'svn'; did you mean 'sven'\?",
+            r"one of blad, cdfgnn, depcache, depcomm, disttgl, pipetgl, snapshot_p.*, sven, ver.*'svn'; did you mean",
         ),
         (
             ["--trainer.strategy=lightning_tgnn.SvenStrategy", "--trainer.strategy.init_args.micro_batches=0"],
@@ -363,7 +398,7 @@ def test_mistakes_in_other_commands_are_one_clear_line(arguments, message, capsy
 
 def test_a_trainer_in_python_lists_our_strategies():
     with pytest.raises(
-        ValueError, match=r"cdfgnn, depcache, depcomm, disttgl, pipetgl, sven .*, got 'svn'; did you mean 'sven'\?"
+        ValueError, match=r"disttgl, pipetgl, snapshot_partition, sven, vertex_.*, got 'svn'; did you mean 'sven'\?"
     ):
         Trainer(strategy="svn", accelerator="cpu")
     assert StrategyRegistry.available_strategies() == list(StrategyRegistry)

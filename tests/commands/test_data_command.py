@@ -12,7 +12,9 @@ from lightning_tgnn import EventStore
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.streams.stream_statistics import count_statistics
 from lightning_tgnn.commands.data import download as data_download
+from lightning_tgnn.commands.data.inspect_snapshots import describe_snapshots
 from lightning_tgnn.data import generate_stream, read_events
+from lightning_tgnn.data.snapshots.pipeline import SnapshotPipeline
 from tests.data.example_streams import random_store
 
 
@@ -40,6 +42,60 @@ def test_inspect_writes_figures_and_a_picture(text, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "largest batch that loses at most 50%" in printed
     assert str(output) in printed
+
+
+def test_inspect_looks_at_snapshots(text, tmp_path, capsys):
+    main(["data", "inspect", f"--source={text}", f"--output={tmp_path}", "--snapshots=4"])
+    figures = json.loads((tmp_path / "snapshots.json").read_text(encoding="utf-8"))
+    store = read_events(text)
+    src, dst, time = store.src.tolist(), store.dst.tolist(), store.time
+    bounds = (time[0] + (time[-1] - time[0]) * torch.arange(5) / 4).tolist()
+    before = None
+    for number in range(4):
+        own = [
+            at for at, when in enumerate(time.tolist()) if bounds[number] <= when < bounds[number + 1] or number == 3
+        ]
+        own = [at for at in own if time[at] >= bounds[number]]
+        edges = {(src[at], dst[at]) for at in own}
+        vertices = {node for edge in edges for node in edge}
+        then = (vertices, edges) if before is None else before
+        expected = {
+            "vertices": len(vertices),
+            "edges": len(edges),
+            "events": len(own),
+            "new_vertices": len(vertices - then[0]),
+            "lost_vertices": len(then[0] - vertices),
+            "new_edges": len(edges - then[1]),
+            "lost_edges": len(then[1] - edges),
+        }
+        assert {name: column[number] for name, column in figures["snapshots"].items()} == expected
+        before = vertices, edges
+    sizes = figures["snapshots"]["edges"]
+    assert figures["largest_to_smallest"] == max(sizes) / min(sizes)
+    printed = capsys.readouterr().out
+    assert f"4 snapshots of 7 vertices: the largest has {max(sizes) / min(sizes):.1f} times the edges" in printed
+    assert not (tmp_path / "stream.json").exists()
+
+
+def test_inspect_looks_at_generated_snapshots_and_their_predicted_loads(tmp_path, capsys):
+    settings = "{num_nodes: 50, num_edges: 200, num_snapshots: 60}"
+    main(["data", "inspect", "--source=synthetic_snapshots", f"--synthetic={settings}", f"--output={tmp_path}"])
+    printed = capsys.readouterr().out
+    assert "60 snapshots of 50 vertices: the largest has" in printed
+    assert "; 40 are shown" in printed
+
+    class Loads:
+        def forward(self, vertices, edges):
+            return edges + vertices
+
+        def backward(self, vertices, edges):
+            return 2.0 * edges
+
+    data = SnapshotPipeline("synthetic_snapshots", synthetic={"num_snapshots": 9})
+    vertices, edges = data.snapshots.sizes
+    found = describe_snapshots(data, Loads())["snapshots"]
+    assert found["forward_seconds"] == (edges + vertices).tolist()
+    assert found["backward_seconds"] == (2.0 * edges).tolist()
 
 
 @pytest.mark.parametrize("events", [[(0, 1, 5)], [(0, 0, 1), (0, 0, 1)], [(0, 1, 1), (1, 0, 1), (2, 3, 1)]])
@@ -172,6 +228,12 @@ def test_damaged_stores_are_refused(tmp_path, action, change, message):
         (["download", "--name=wikipdia"], "name must be one of 'bitcoinotc', 'citeseer', .*, got 'wikipdia'"),
         (["inspect", "--source=none.csv"], "none.csv must be an existing file, got 'no such file'; check the path"),
         (["inspect", "--max_loss=1.5"], r"max_loss must be a number in \[0, 1\), got 1.5; 0.75 is the default"),
+        (
+            ["inspect", "--snapshots=3", "--window=2"],
+            "num_snapshots, window, events_per_snapshot must be one of them g",
+        ),
+        (["inspect", "--snapshots=0"], "num_snapshots must be an integer of at least 1, got 0; give a number of windo"),
+        (["inspect", "--lifetime=3"], "num_snapshots, window, events_per_snapshot must be one of them given, got None"),
         (["convert", "--source=none.csv", "--output=o"], "none.csv must be an existing file, got 'no such file'"),
         (["generate", "--output=o", "--num_events=0"], "num_events must be an integer of at least 1, got 0"),
     ],

@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, rank
 from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.measure import SHARDS, Measured, Measurements
-from lightning_tgnn.commands.plan.recipe import recipe_of
+from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.tables import figures_of, reason
 
 SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
@@ -90,7 +90,7 @@ def test_a_recipe_says_where_it_runs_and_how_long():
     cluster, plans = candidates(2, 2)
     plan = next(one for one in plans if one.written == "disttgl:epoch=2:memory=2")
     given = {"source": "events.csv", "num_neighbors": 10, "past": "batch"}
-    text = recipe_of(plan, cluster, given, {"model": "jodie", "lr": 1e-3}, accelerator="cpu", epochs=10)
+    text = recipe_of(plan, cluster, Trained(given, {"model": "jodie", "lr": 1e-3}, "cpu", 10))
     recipe = yaml.safe_load(text)
     assert recipe["trainer"]["strategy"] == {
         "class_path": "lightning_tgnn.DistTGLStrategy",

@@ -125,7 +125,7 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
     [
         (
             ["--strategy=pipetgll"],
-            "strategy must be one of 'depcache', 'depcomm', 'disttgl', 'pipetgl', 'sven', got 'pipetgll'",
+            "'pipetgl', 'snapshot_partition', 'sven', 'vertex_partition', got 'pipetgll'; did you mean 'pipetgl'?",
         ),
         (["--strategy= , "], "strategy must be names of strategies, got ' , '; separate them by commas"),
         (

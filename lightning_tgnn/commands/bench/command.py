@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from lightning_tgnn.commands.bench.events import bench_events, event_options
 from lightning_tgnn.commands.bench.graph import bench_graph, graph_options
-from lightning_tgnn.commands.shared.kinds import EVENTS, GRAPH, Side, run_for_kind
+from lightning_tgnn.commands.bench.snapshots import bench_snapshots, snapshot_options
+from lightning_tgnn.commands.shared.kinds import EVENTS, GRAPH, SNAPSHOTS, Side, run_for_kind
 
 
 def bench(arguments: Sequence[str]) -> None:
@@ -15,5 +16,9 @@ def bench(arguments: Sequence[str]) -> None:
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
-    sides = {EVENTS: Side(event_options(), bench_events), GRAPH: Side(graph_options(), bench_graph)}
+    sides = {
+        EVENTS: Side(event_options(), bench_events),
+        GRAPH: Side(graph_options(), bench_graph),
+        SNAPSHOTS: Side(snapshot_options(), bench_snapshots),
+    }
     run_for_kind("bench", arguments, sides)

@@ -20,7 +20,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.bench.contestants import Contestant
 from lightning_tgnn.commands.bench.meters import Figures, Meter
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
-from lightning_tgnn.data import FullGraphDataModule, TemporalDataModule
+from lightning_tgnn.data import FullGraphDataModule, SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.strategies.runner import PlanRunner
 
@@ -156,7 +156,7 @@ class Comparison:
 
     kind: str
     contestants: dict[str, Contestant]
-    data: TemporalDataModule | FullGraphDataModule
+    data: TemporalDataModule | FullGraphDataModule | SnapshotDataModule
     task: Callable[..., pl.LightningModule]
     of_task: dict[str, Any]
     about: Figures

@@ -29,19 +29,19 @@ class Contestant:
         return self.build(**self.options)
 
 
-def contestants_of(text: str, *, share_node_state: bool) -> dict[str, Contestant]:
+def contestants_of(text: str, kind: str) -> dict[str, Contestant]:
     """Return the strategies of a list with commas, each by what is written of it.
 
     Options follow a name after colons, see `name_and_options`.
 
     Args:
         text: The list.
-        share_node_state: Whether their ranks share a node state: those of event streams do, those of graphs do not.
+        kind: What they train on; see `PlanRunner.trains_on`.
 
     Raises:
         InvalidArgumentError: There is no such strategy of this kind, or it takes no such option.
 
-    >>> found = contestants_of("depcache, sven:staleness=0:row_cache_mb=0", share_node_state=True)
+    >>> found = contestants_of("depcache, sven:staleness=0:row_cache_mb=0", "events")
     >>> {name: contestant.options for name, contestant in found.items()}
     {'depcache': {}, 'sven:staleness=0:row_cache_mb=0': {'staleness': 0, 'row_cache_mb': 0}}
     """
@@ -49,7 +49,7 @@ def contestants_of(text: str, *, share_node_state: bool) -> dict[str, Contestant
     fitting: dict[str, Callable[..., PlanRunner]] = {
         name: found
         for name, found in registered.items()
-        if isinstance(found, type) and issubclass(found, PlanRunner) and found.shares_node_state == share_node_state
+        if isinstance(found, type) and issubclass(found, PlanRunner) and found.trains_on == kind
     }
     entries = names_of("strategies", text, fitting, lambda entry: entry.partition(":")[0])
     return {written: _contestant(written, fitting) for written in entries}

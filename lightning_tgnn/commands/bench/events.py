@@ -48,7 +48,7 @@ class BenchOptions:
     epochs: int = 0
 
     def __post_init__(self) -> None:
-        contestants_of(self.strategies, share_node_state=True)
+        contestants_of(self.strategies, EVENTS)
         check_int("warmup", self.warmup, minimum=1, cure="10 is usual: loops are compiled in the first steps")
         check_int("steps", self.steps, minimum=1, cure="50 is usual")
         check_int("epochs", self.epochs, minimum=0, cure="0 measures speed alone, 1 adds the AP after an epoch")
@@ -81,7 +81,7 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
 
     comparison = Comparison(
         kind=EVENTS,
-        contestants=contestants_of(options.strategies, share_node_state=True),
+        contestants=contestants_of(options.strategies, EVENTS),
         data=data,
         task=LinkPrediction,
         of_task=of_task,

@@ -48,7 +48,7 @@ class GraphBenchOptions:
     epochs: int = 50
 
     def __post_init__(self) -> None:
-        contestants_of(self.strategies, share_node_state=False)
+        contestants_of(self.strategies, GRAPH)
         check_int("warmup", self.warmup, minimum=1, cure="5 is usual: loops are compiled in the first epochs")
         check_int("epochs", self.epochs, minimum=1, cure="50 is usual")
         if self.warmup >= self.epochs:
@@ -88,7 +88,7 @@ def bench_graph(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, 
 
     comparison = Comparison(
         kind=GRAPH,
-        contestants=contestants_of(options.strategies, share_node_state=False),
+        contestants=contestants_of(options.strategies, GRAPH),
         data=data,
         task=NodeClassification,
         of_task=of_task,

@@ -59,6 +59,17 @@ def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any],
     say(f"results: {Path(output) / 'bench.json'}")
 
 
+@rank_zero_only
+def print_snapshot_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
+    """Print what was measured on snapshots; arguments as those of `print_bench`."""
+    print_table(_snapshot_table(results))
+    counted = about["epochs"] - about["warmup"]
+    epochs = f"{counted} epochs after {about['warmup']} others, median of {about['rounds']} rounds"
+    say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['snapshots']:,} snapshots; {epochs}")
+    say("waiting: share of the ranks' time in which they stand waiting for each other; B: bytes sent, of all ranks")
+    say(f"results: {Path(output) / 'bench.json'}")
+
+
 def _table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table("strategy", "events/s", "B/event", "of which", "hidden", "val AP")
     _align(table)
@@ -86,6 +97,23 @@ def _graph_table(results: dict[str, dict[str, Any]]) -> Table:
             _or_blank(figures["rows_share"], ".1%"),
             f"{figures['train_accuracy']:.4f}",
             _or_blank(figures["test_accuracy"], ".4f"),
+        )
+    return table
+
+
+def _snapshot_table(results: dict[str, dict[str, Any]]) -> Table:
+    table = Table("strategy", "s/epoch", "waiting", "B/epoch", "of which", "test AP")
+    _align(table)
+    for name, figures in results.items():
+        kinds = figures["bytes_per_epoch_by_operation"]
+        shares = [f"{operation} {sent:,.0f}" for operation, sent in kinds.items() if sent]
+        table.add_row(
+            name,
+            f"{figures['seconds_per_epoch']:.3f}",
+            f"{figures['waiting_share']:.1%}",
+            f"{figures['bytes_per_epoch']:,.0f}",
+            "\n".join(shares),
+            _or_blank(figures["test_ap"], ".4f"),
         )
     return table
 

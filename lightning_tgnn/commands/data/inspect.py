@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from lightning_tgnn.algorithms.streams.stream_statistics import (
     summary,
 )
 from lightning_tgnn.checks import check_fraction
+from lightning_tgnn.commands.data.inspect_snapshots import CutOptions, inspect_snapshots
 from lightning_tgnn.commands.data.stream_figure import save_stream_figure
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.printed import print_table
@@ -37,6 +38,10 @@ _DESCRIPTION = """Look at a stream: counts, ties, repetition, degrees, times bet
   lightning-tgnn data inspect --source wikipedia.txt.gz --output runs/inspect
 
 DIR gets stream.json with all figures, and stream.png with events over time and both distributions.
+
+  lightning-tgnn data inspect --source wikipedia.txt.gz --snapshots 100
+
+looks at the stream in snapshots: their sizes, and what changes between them. DIR gets snapshots.json.
 """
 
 _BEFORE_TEST = 0.85
@@ -68,8 +73,12 @@ def inspect(arguments: Sequence[str]) -> None:
         InvalidArgumentError: An argument has a value that cannot work, or the folder cannot be written.
         DataError: The source holds something that must not be trained on.
     """
-    own, of_data = Options("data inspect", _DESCRIPTION, {InspectOptions: set(), read_source: set()}).parse(arguments)
-    options, folder = InspectOptions(**own), Path(own["output"])
+    groups: dict[Callable[..., Any], set[str]] = {InspectOptions: set(), CutOptions: set(), read_source: set()}
+    own, of_cut, of_data = Options("data inspect", _DESCRIPTION, groups).parse(arguments)
+    options, cut, folder = InspectOptions(**own), CutOptions(**of_cut), Path(own["output"])
+    if cut.asked(of_data["source"]):
+        inspect_snapshots(cut, of_data, folder)
+        return
     store = read_source(**of_data)
     figures = {"source": str(of_data["source"]), **describe(store, options.max_loss)}
     write_text(folder / "stream.json", json.dumps(figures, indent=1, ensure_ascii=False))

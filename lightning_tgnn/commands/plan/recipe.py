@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -9,45 +11,94 @@ import yaml
 from lightning.pytorch.strategies import StrategyRegistry
 
 from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster
-from lightning_tgnn.data import TemporalDataModule
+from lightning_tgnn.data import SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.data.pipeline import plain_values
-from lightning_tgnn.tasks import LinkPrediction
+from lightning_tgnn.tasks import LinkPrediction, SnapshotLinkPrediction
 
 
-def recipe_of(
-    plan: Candidate,
-    cluster: Cluster,
-    of_data: dict[str, Any],
-    of_task: dict[str, Any],
-    *,
-    accelerator: str,
-    epochs: int,
-) -> str:
-    """Return the recipe, in YAML.
+@dataclass(frozen=True)
+class Trained:
+    """What a recipe trains, and for how long.
+
+    Attributes:
+        of_data: Arguments of the DataModule.
+        of_task: Arguments of the task.
+        accelerator: Of the Trainer.
+        epochs: In which one process would train as much, or nearly.
+    """
+
+    of_data: Mapping[str, Any]
+    of_task: Mapping[str, Any]
+    accelerator: str
+    epochs: int
+
+
+def recipe_of(plan: Candidate, cluster: Cluster, trained: Trained) -> str:
+    """Return the recipe of a plan on a stream of events, in YAML.
 
     Args:
         plan: What is to run.
         cluster: Where.
-        of_data: Arguments of `TemporalDataModule`.
-        of_task: Arguments of `LinkPrediction`.
-        accelerator: Of the Trainer.
-        epochs: In which one process would train as many events, or nearly.
+        trained: Arguments of `TemporalDataModule` and `LinkPrediction`.
     """
-    strategy = StrategyRegistry[plan.strategy]["strategy"]
     times = plan.outline.copies * plan.outline.lanes
-    trainer: dict[str, Any] = {
+    trainer = _trainer(plan.strategy, plan.options, cluster, trained.accelerator, ["SystemMonitor"])
+    trainer["max_epochs"] = max(round(trained.epochs / times), 1)
+    more = [f"# An epoch trains every event {times} times."] if times > 1 else []
+    data = {**_chosen(TemporalDataModule, trained.of_data), "batch_size": plan.batch_size}
+    return _written(plan.written, cluster, more, trainer, (LinkPrediction, trained.of_task), (TemporalDataModule, data))
+
+
+def snapshot_recipe_of(
+    strategy: str, options: Mapping[str, Any], batch_size: int, cluster: Cluster, trained: Trained
+) -> str:
+    """Return the recipe of a strategy on groups of snapshots, in YAML.
+
+    Args:
+        strategy: Its name.
+        options: Its arguments that differ from the defaults.
+        batch_size: Groups of a device and update.
+        cluster: Where it is to run.
+        trained: Arguments of `SnapshotDataModule` and `SnapshotLinkPrediction`.
+    """
+    trainer = _trainer(strategy, options, cluster, trained.accelerator, ["SystemMonitor", "SnapshotMonitor"])
+    trainer["max_epochs"] = trained.epochs
+    data = {**_chosen(SnapshotDataModule, trained.of_data), "batch_size": batch_size}
+    task = (SnapshotLinkPrediction, trained.of_task)
+    return _written(written_as(strategy, options), cluster, [], trainer, task, (SnapshotDataModule, data))
+
+
+def written_as(strategy: str, options: Mapping[str, Any]) -> str:
+    """Return a strategy with its options as the other commands take it.
+
+    >>> written_as("blad", {"balance": "even"})
+    'blad:balance=even'
+    """
+    return ":".join([strategy, *(f"{name}={str(value).lower()}" for name, value in options.items())])
+
+
+def _trainer(
+    name: str,
+    options: Mapping[str, Any],
+    cluster: Cluster,
+    accelerator: str,
+    monitors: Sequence[str],
+) -> dict[str, Any]:
+    """Return the settings of the Trainer but for the epochs."""
+    strategy = StrategyRegistry[name]["strategy"]
+    return {
         "accelerator": accelerator,
         "devices": cluster.devices,
         "num_nodes": cluster.machines,
-        "strategy": {"class_path": f"lightning_tgnn.{strategy.__name__}", "init_args": dict(plan.options)},
-        "max_epochs": max(round(epochs / times), 1),
+        "strategy": {"class_path": f"lightning_tgnn.{strategy.__name__}", "init_args": dict(options)},
+        "max_epochs": 1,
         "num_sanity_val_steps": 0,
         "logger": {
             "class_path": "TensorBoardLogger",
-            "init_args": {"save_dir": "runs", "name": f"planned_{plan.strategy}", "default_hp_metric": False},
+            "init_args": {"save_dir": "runs", "name": f"planned_{name}", "default_hp_metric": False},
         },
         "callbacks": [
-            {"class_path": "lightning_tgnn.SystemMonitor"},
+            *({"class_path": f"lightning_tgnn.{name}"} for name in monitors),
             {
                 "class_path": "ModelCheckpoint",
                 "init_args": {
@@ -63,22 +114,30 @@ def recipe_of(
             },
         ],
     }
-    data = {**_chosen(TemporalDataModule, of_data), "batch_size": plan.batch_size}
+
+
+def _written(
+    plan: str,
+    cluster: Cluster,
+    more: Sequence[str],
+    trainer: dict[str, Any],
+    task: tuple[type, Mapping[str, Any]],
+    data: tuple[type, Mapping[str, Any]],
+) -> str:
+    """Return the YAML, what is to be known of it first."""
     parts = {
         "seed_everything": 0,
         "trainer": trainer,
-        "model": {"class_path": "lightning_tgnn.LinkPrediction", "init_args": _chosen(LinkPrediction, of_task)},
-        "data": {"class_path": "lightning_tgnn.TemporalDataModule", "init_args": data},
+        "model": {"class_path": f"lightning_tgnn.{task[0].__name__}", "init_args": _chosen(*task)},
+        "data": {"class_path": f"lightning_tgnn.{data[0].__name__}", "init_args": dict(data[1])},
     }
-    said = [f"# {plan.written} on {cluster.machines} machines with {cluster.devices} processes each."]
-    if times > 1:
-        said.append(f"# An epoch trains every event {times} times.")
+    said = [f"# {plan} on {cluster.machines} machines with {cluster.devices} processes each.", *more]
     if cluster.machines > 1:
         said.append("# Start it on each of them with torchrun, as the plan says: see docs/guide/distributed.md.")
     return "\n".join([*said, yaml.safe_dump(parts, sort_keys=False, width=120)])
 
 
-def _chosen(kind: type, given: dict[str, Any]) -> dict[str, Any]:
+def _chosen(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that differ from the defaults of a class, as plain values."""
     defaults = {name: one.default for name, one in signature(kind).parameters.items()}
     return plain_values({name: value for name, value in given.items() if defaults.get(name) != value})

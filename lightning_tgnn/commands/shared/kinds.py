@@ -1,4 +1,4 @@
-"""What a command's source is, a stream of events or a static graph: each has options of its own."""
+"""What a command's source is, events, a static graph or snapshots: each has options of its own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.data.readers.tgl import is_tgl_folder
+from lightning_tgnn.data.snapshots.sources.open_snapshots import is_synthetic
 from lightning_tgnn.data.streams.event_store import is_event_store
 
-AUTO, EVENTS, GRAPH = "auto", "events", "graph"
+AUTO, EVENTS, GRAPH, SNAPSHOTS = "auto", "events", "graph", "snapshots"
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,10 @@ class KindOption:
     """What the source is.
 
     Args:
-        kind: "events" for a stream, "graph" for a static graph; each has a --help of its own. "auto" takes the name of
-            a static graph, an .npz file and a folder, except a TGL folder and one that `EventStore.save` wrote, for a
-            graph and everything else for a stream.
+        kind: "events" for a stream, "graph" for a static graph, and for some commands "snapshots" for groups of
+            snapshots; each has a --help of its own. "auto" takes the name of a static graph, an .npz file and a folder,
+            except a TGL folder and one that `EventStore.save` wrote, for a graph, "synthetic_snapshots" for snapshots,
+            and everything else for a stream, which --kind snapshots cuts.
     """
 
     kind: str = AUTO
@@ -56,10 +58,15 @@ def run_for_kind(command: str, arguments: Sequence[str], sides: dict[str, Side])
         sides: By kind.
 
     Raises:
-        InvalidArgumentError: There is no such kind, or an option is one of another kind alone.
+        InvalidArgumentError: There is no such kind, the command does not take it, or an option is one of another kind
+            alone.
     """
     given = _given(command, arguments)
+    check_choice("kind", given.get("kind", AUTO), (AUTO, *sides))
     kind = kind_of(given.get("source", "synthetic"), given.get("kind", AUTO))
+    if kind not in sides:
+        cure = f"{command} takes --kind {' or --kind '.join(sides)}"
+        raise InvalidArgumentError(refusal("source", "of a kind that the command takes", given["source"], cure))
     options = sides[kind].options
     for other in sides.keys() - {kind}:
         for name in given.keys() & (sides[other].options.names - options.names):
@@ -82,12 +89,14 @@ def kind_of(source: object, kind: str = AUTO) -> str:
 
     >>> kind_of("cora"), kind_of("cora.npz"), kind_of("wikipedia.txt.gz")
     ('graph', 'graph', 'events')
-    >>> kind_of("synthetic"), kind_of("synthetic", "graph")
-    ('events', 'graph')
+    >>> kind_of("synthetic"), kind_of("synthetic", "graph"), kind_of("synthetic_snapshots")
+    ('events', 'graph', 'snapshots')
     """
-    check_choice("kind", kind, (AUTO, EVENTS, GRAPH))
+    check_choice("kind", kind, (AUTO, EVENTS, GRAPH, SNAPSHOTS))
     if kind != AUTO:
         return kind
+    if is_synthetic(source):
+        return SNAPSHOTS
     path = Path(str(source))
     named = str(source).lower() in GRAPH_NAMES
     is_graph_folder = path.is_dir() and not is_event_store(path) and not is_tgl_folder(path)

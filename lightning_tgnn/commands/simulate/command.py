@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -15,13 +15,21 @@ from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_f
 from lightning_tgnn.algorithms.schedules.simulation import Simulation
 from lightning_tgnn.algorithms.schedules.simulator import simulate as simulated
 from lightning_tgnn.algorithms.schedules.staleness import smallest_staleness
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.simulate.forecasts import Forecast, print_forecasts
 from lightning_tgnn.commands.simulate.given_costs import GivenCosts, read_costs, read_link
-from lightning_tgnn.commands.simulate.plans import SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
+from lightning_tgnn.commands.simulate.snapshot_costs import read_sizes, read_snapshot_costs
+from lightning_tgnn.commands.simulate.snapshot_forecasts import (
+    SNAPSHOT_OPTIONS,
+    SnapshotPlan,
+    print_snapshot_forecasts,
+    snapshot_figures,
+)
 from lightning_tgnn.files.whole import new_file, write_text
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,6 +62,26 @@ Options of a strategy follow its name after colons, with values as in YAML:
             store=host (sharded)
   disttgl   minibatch=1, epoch=1, memory (as many copies as there are ranks for), fetch_ahead=true
 staleness=smallest takes the smallest at which nothing stalls (MSPipe's rule).
+
+Strategies on snapshots forecast an epoch: its seconds, the share of them for which ranks wait, the share in which the
+processes of a device run graph and NN operators at once, and the bytes that travel.
+
+  lightning-tgnn simulate --strategy blad,snapshot_partition,vertex_partition --ranks 2,8 --stages loads.yaml
+                          --snapshots "{count: 100, vertices: 5000, edges: 50000, varies: 7}" --group_size 8
+
+loads.yaml, or the same in braces, has the load model: seconds of each operator for a snapshot, for a vertex and unit of
+width, and for an edge and unit of width; operators whose names begin with graph are graph operators.
+
+  loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [1e-4, 3e-9, 0], head: [1e-4, 1e-9, 0], backward: [4e-4, 5e-9, 3e-9]}
+  widths: {graph 1: 16, nn 1: 64, head: 64}       of each forward operator, in order
+  exchanged_widths: {graph 1: 64}                 of graph operators that may change places with the next one
+  backward_width: 144                             state_width: 64 (numbers of a vertex's hidden state)
+  rates: [[0.7, 1.0], [1.0, 0.8]]                 speed of a graph and an NN operator beside a graph and an NN operator
+  hand_over: 1e-4                                 gradients: 120000 (bytes of all weights)
+
+  blad      balance=load (even), reorder=true, processes_per_device=2 (1), open_groups=2
+  snapshot_partition   processes_per_device=1 (2)
+  vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own)
 """
 
 _PICTURED = 16  # ranks
@@ -64,12 +92,15 @@ class SimulateOptions:
     """What to simulate.
 
     Args:
-        strategy: Names, separated by commas: sven, depcomm, depcache, pipetgl, disttgl; options follow after colons.
-        stages: Seconds of stages: a YAML or JSON file, the same in braces, or the folder of a run.
+        strategy: Names, separated by commas: sven, depcomm, depcache, pipetgl, disttgl; or blad, vertex_partition,
+            snapshot_partition, on snapshots. Options follow after colons.
+        stages: Seconds of stages: a YAML or JSON file, the same in braces, or the folder of a run; on snapshots the
+            loads of operators, in a file or in braces.
         ranks: Numbers of ranks, separated by commas.
         hosts: Hosts they are on, as many on each.
         bytes: Bytes that travel, by name, in braces or in a file; beside those of stages.
-        batch_size: Events per rank and turn; None takes that of stages, or 600.
+        batch_size: Events per rank and turn; None takes that of stages, or 600. On snapshots groups per device and
+            update; None is 4.
         turns: Of every rank. The second half of them is taken to be steady.
         link: From a host to the others, shared by its ranks: MBIT, or MBIT:MILLISECONDS.
         local_link: Between ranks of a host, the same.
@@ -77,6 +108,8 @@ class SimulateOptions:
         trace: The same for chrome://tracing and Perfetto, of all ranks.
         shown_turns: Turns in both.
         output: A JSON file of all figures.
+        snapshots: Vertices and edges of snapshots: a CSV, YAML or JSON file, or in braces.
+        group_size: Snapshots of a group.
     """
 
     strategy: str
@@ -92,11 +125,14 @@ class SimulateOptions:
     trace: str | None = None
     shown_turns: int = 6
     output: str | None = None
+    snapshots: str | None = None
+    group_size: int = 8
 
     def __post_init__(self) -> None:
         check_int("hosts", self.hosts, minimum=1, cure="1 is one machine")
         check_int("turns", self.turns, minimum=2, cure="50 is usual")
         check_int("shown_turns", self.shown_turns, minimum=1, cure="6 fit in a picture")
+        check_int("group_size", self.group_size, minimum=1, cure="8 is usual")
         if self.batch_size is not None:
             check_int("batch_size", self.batch_size, minimum=1, cure="give the events per rank and turn")
         for ranks in self.counts:
@@ -114,13 +150,32 @@ class SimulateOptions:
         return [int(word) for word in dict.fromkeys(words)]
 
     @property
-    def plans(self) -> list[SimulatedPlan]:
-        """The strategies."""
+    def written(self) -> list[str]:
+        """The strategies with their options, as they were written.
+
+        Raises:
+            InvalidArgumentError: There is none, or there is no such strategy.
+        """
         written = [word.strip() for word in self.strategy.split(",") if word.strip()]
         if not written:
             cure = "separate them by commas"
             raise InvalidArgumentError(refusal("strategy", "names of strategies", self.strategy, cure))
-        return [SimulatedPlan.of(word) for word in dict.fromkeys(written)]
+        for word in written:
+            check_choice("strategy", word.split(":")[0], {*OPTIONS, *SNAPSHOT_OPTIONS})
+        return list(dict.fromkeys(written))
+
+    @property
+    def on_snapshots(self) -> bool:
+        """Whether the strategies train snapshots, not events.
+
+        Raises:
+            InvalidArgumentError: Some do and some do not.
+        """
+        found = {word: word.split(":")[0] in SNAPSHOT_OPTIONS for word in self.written}
+        if len(set(found.values())) > 1:
+            cure = "simulate them one after the other"
+            raise InvalidArgumentError(refusal("strategy", "all on events or all on snapshots", self.strategy, cure))
+        return any(found.values())
 
     @property
     def links(self) -> Links:
@@ -137,7 +192,15 @@ def simulate(arguments: Sequence[str]) -> None:
     """
     (given,) = Options("simulate", _DESCRIPTION, {SimulateOptions: set()}).parse(arguments)
     options = SimulateOptions(**given)
-    plans, costs, console = options.plans, read_costs(options.stages, options.bytes), Console()
+    console = Console()
+    for line in (_snapshots if options.on_snapshots else _events)(options, console):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _events(options: SimulateOptions, console: Console) -> list[str]:
+    """Simulate strategies on events, print the table, and return what is to be said beside it."""
+    plans = [SimulatedPlan.of(word) for word in options.written]
+    costs = read_costs(options.stages, options.bytes)
     size = options.batch_size or costs.batch_size or 600
     forecasts: list[Forecast] = []
     for plan in plans:
@@ -149,13 +212,40 @@ def simulate(arguments: Sequence[str]) -> None:
     if missing := sorted({name for plan in plans for name in _missing(costs, plan, options)}, key=_seconds_first):
         lines.append(f"not given and taken to be 0: {', '.join(missing)}")
     last = _simulated(plans[-1], costs, max(options.counts), options)
-    lines += _painted(last, f"{plans[-1].written}, {last.ranks} ranks", options)
-    if options.output is not None:
-        figures = [forecast.figures() for forecast in forecasts]
-        write_text(Path(options.output), json.dumps({"batch_size": size, "forecasts": figures}, indent=1))
-        lines.append(f"figures: {options.output}")
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+    lines += _painted(last.timeline(), f"{plans[-1].written}, {last.ranks} ranks", options)
+    return lines + _kept(size, [forecast.figures() for forecast in forecasts], options)
+
+
+def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
+    """Simulate strategies on snapshots, print the table, and return what is to be said beside it."""
+    if options.snapshots is None:
+        cure = "give --snapshots '{count: 100, vertices: 5000, edges: 50000, varies: 7}', or a CSV file"
+        raise InvalidArgumentError(refusal("snapshots", "the sizes of snapshots", options.snapshots, cure))
+    plans, costs = [SnapshotPlan.of(word) for word in options.written], read_snapshot_costs(options.stages)
+    sizes, size = read_sizes(options.snapshots), options.batch_size or 4
+    figures = []
+    for plan in plans:
+        for ranks in options.counts:
+            layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
+            groups = size * plan.devices(ranks)
+            found = plan.epoch(sizes, costs, layout, options.links, group_size=options.group_size, groups=groups)
+            figures.append(snapshot_figures(plan, found, options.hosts))
+    print_snapshot_forecasts(figures, console)
+    lines = [f"{len(sizes)} groups of up to {options.group_size} snapshots, {size} per device and update"]
+    if found.pipelines:
+        title = f"{plan.written}, {ranks} ranks, the longest device of the first update"
+        lines += _painted(found.pipelines[0].timeline, title, options)
+    elif options.timeline or options.trace:
+        lines.append(f"{plan.written} has no timeline: its ranks keep step")
+    return lines + _kept(size, figures, options)
+
+
+def _kept(batch_size: int, figures: list[dict[str, Any]], options: SimulateOptions) -> list[str]:
+    """Write the figures where that is asked for, and say where they are."""
+    if options.output is None:
+        return []
+    write_text(Path(options.output), json.dumps({"batch_size": batch_size, "forecasts": figures}, indent=1))
+    return [f"figures: {options.output}"]
 
 
 def _missing(costs: GivenCosts, plan: SimulatedPlan, options: SimulateOptions) -> list[str]:
@@ -178,9 +268,9 @@ def _simulated(plan: SimulatedPlan, costs: GivenCosts, ranks: int, options: Simu
     return simulated(outline, layout, taken, options.turns)
 
 
-def _painted(simulation: Simulation, title: str, options: SimulateOptions) -> list[str]:
+def _painted(whole: Timeline, title: str, options: SimulateOptions) -> list[str]:
     """Write the pictures that are asked for, and say where they are."""
-    timeline, lines = simulation.timeline().of(turns=range(options.shown_turns)), []
+    timeline, lines = whole.of(turns=range(options.shown_turns)), []
     if options.timeline is not None:
         shown = timeline.of(ranks=range(_PICTURED))
         _save(Path(options.timeline), timeline_figure(shown, title))

@@ -111,10 +111,10 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
         InvalidArgumentError: It is none of these, or holds what no stage takes.
         DataError: The folder is not that of a run.
     """
-    costs = _of_run(Path(stages)) if _is_folder(stages) else _of_file(_mapping("stages", stages))
+    costs = _of_run(Path(stages)) if _is_folder(stages) else _of_file(read_mapping("stages", stages))
     if sent is None:
         return costs
-    more = _numbers("bytes", _mapping("bytes", sent), _names(travelling=True))
+    more = _numbers("bytes", read_mapping("bytes", sent), _names(travelling=True))
     each = {name: replace(own, sent={**own.sent, **more}) for name, own in costs.strategies.items()}
     return replace(costs, sent={**costs.sent, **more}, strategies=each)
 
@@ -123,7 +123,12 @@ def _is_folder(written: str) -> bool:
     return not written.lstrip().startswith("{") and Path(written).is_dir()
 
 
-def _mapping(argument: str, written: str) -> Mapping[str, Any]:
+def read_mapping(argument: str, written: str) -> Mapping[str, Any]:
+    """Return the names with values of a YAML or JSON file, or of what is written in braces.
+
+    Raises:
+        InvalidArgumentError: It is neither.
+    """
     inline = written.lstrip().startswith("{")
     path = Path(written)
     if not inline and not path.exists():

@@ -1,0 +1,195 @@
+"""``lightning-tgnn bench`` on snapshots: strategies by seconds per epoch, waiting, bytes by kind and AP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from typing_extensions import override
+
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.comm import Flow
+from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
+from lightning_tgnn.commands.bench.contestants import contestants_of
+from lightning_tgnn.commands.bench.meters import Figures, Measurement, Meter, finish, reduced, summed_flows
+from lightning_tgnn.commands.bench.tables import print_snapshot_bench
+from lightning_tgnn.commands.shared.kinds import SNAPSHOTS, KindOption
+from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.data import SnapshotDataModule
+from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.tasks import SnapshotLinkPrediction
+
+_DESCRIPTION = """Train with several strategies in turn and compare them: seconds, waiting and bytes per epoch, AP.
+
+  lightning-tgnn bench --kind snapshots --source soc-sign-bitcoinotc.csv.gz --num_snapshots 60 --devices 2
+  torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+    --no-python lightning-tgnn bench --kind snapshots --source soc-sign-bitcoinotc.csv.gz --num_snapshots 60
+  lightning-tgnn bench --kind events --help                         strategies for streams
+
+Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all figures. An update
+has the same groups under every strategy: batch_size counts those of all ranks together.
+"""
+
+_STRATEGIES = "vertex_partition,snapshot_partition,blad:balance=even:reorder=false,blad:reorder=false,blad"
+
+
+@dataclass(frozen=True)
+class SnapshotBenchOptions:
+    """What to measure.
+
+    Args:
+        strategies: Names, separated by commas. Options of a strategy follow its name after colons, with values as in
+            YAML: blad,blad:balance=even,snapshot_partition.
+        warmup: Epochs before the time is taken, at least 2: in the first one loads are measured.
+        epochs: Epochs to train in every round.
+        groups_per_update: Groups of snapshots that all ranks train together for an update of the weights; has to be
+            a multiple of the devices.
+    """
+
+    strategies: str = _STRATEGIES
+    warmup: int = 2
+    epochs: int = 7
+    groups_per_update: int = 8
+
+    def __post_init__(self) -> None:
+        contestants_of(self.strategies, SNAPSHOTS)
+        check_int("warmup", self.warmup, minimum=2, cure="2 is usual: loads are measured in the first epoch")
+        check_int("epochs", self.epochs, minimum=1, cure="7 is usual")
+        check_int("groups_per_update", self.groups_per_update, minimum=1, cure="8 is usual")
+        if self.warmup >= self.epochs:
+            cure = "give a smaller --warmup, or more --epochs"
+            raise InvalidArgumentError(refusal("warmup", f"less than epochs={self.epochs}", self.warmup, cure))
+
+
+def snapshot_options() -> Options:
+    """Return what the command takes for snapshots."""
+    classes = (KindOption, SnapshotBenchOptions, RunOptions, SnapshotDataModule, SnapshotLinkPrediction)
+    return Options(
+        "bench", _DESCRIPTION, {kind: set() for kind in classes} | {SnapshotDataModule: {"batch_size", "num_layers"}}
+    )
+
+
+def bench_snapshots(
+    own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]
+) -> None:
+    """Train, compare and keep the figures.
+
+    Args:
+        own: Arguments of `SnapshotBenchOptions`.
+        of_run: Arguments of `RunOptions`.
+        of_data: Arguments of `SnapshotDataModule`.
+        of_task: Arguments of `SnapshotLinkPrediction`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+    of_data["num_layers"] = of_task["num_layers"]
+    options, run, data = SnapshotBenchOptions(**own), RunOptions(**of_run), SnapshotDataModule(**of_data)
+    SnapshotLinkPrediction(**of_task)  # before processes are started: a mistake is said once
+
+    def measured(is_last: bool) -> tuple[SnapshotMeter, Limits]:
+        meter = SnapshotMeter(options.warmup, options.epochs, options.groups_per_update)
+        return meter, Limits(options.epochs, val_batches=0)
+
+    def learnt(trainer: pl.Trainer, task: pl.LightningModule, is_last: bool) -> Figures:
+        (found,) = trainer.test(task, datamodule=data, verbose=False) if is_last else [{}]
+        return {"test_ap": found.get("test/ap")}
+
+    comparison = Comparison(
+        kind=SNAPSHOTS,
+        contestants=contestants_of(options.strategies, SNAPSHOTS),
+        data=data,
+        task=SnapshotLinkPrediction,
+        of_task=of_task,
+        about={
+            "vertices": data.info.num_nodes,
+            "snapshots": data.info.num_snapshots,
+            "groups_per_update": options.groups_per_update,
+            "warmup": options.warmup,
+            "epochs": options.epochs,
+        },
+        measured=measured,
+        learnt=learnt,
+        speed="seconds_per_epoch",
+        higher_is_faster=False,
+        of_last=["test_ap"],
+    )
+    print_snapshot_bench(*compare(comparison, run), run.output)
+
+
+class SnapshotMeter(Meter):
+    """Measures epochs behind those of the warm-up, and has each update made of as many groups under every strategy.
+
+    Args:
+        warmup: Epochs before.
+        epochs: All of them.
+        groups: Groups of an update, over all ranks.
+    """
+
+    def __init__(self, warmup: int, epochs: int, groups: int) -> None:
+        super().__init__(warmup, epochs)
+        self._groups = groups
+        self._waited = 0.0
+        self._figures: Figures = {}
+
+    @override
+    def figures(self) -> Figures:
+        return self._figures
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        assert isinstance(trainer.strategy, SnapshotRunner)
+        data, devices = trainer.datamodule, trainer.strategy.ranks_per_batch  # type: ignore[attr-defined]
+        if self._groups % devices:
+            cure = f"give a multiple of {devices}"
+            raise InvalidArgumentError(refusal("groups_per_update", "a multiple of the devices", self._groups, cure))
+        data.batch_size = self._groups // devices
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
+    ) -> None:
+        """Count nothing: epochs are what is measured."""
+
+    @override
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.current_epoch == self._warmup:
+            assert isinstance(trainer.strategy, SnapshotRunner)
+            finish(trainer.strategy.root_device)
+            trainer.strategy.barrier()
+            self._traffic(trainer.strategy)
+            self._waited, self._begin = trainer.strategy.waited, perf_counter()
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.current_epoch + 1 != self._last:
+            return
+        strategy = trainer.strategy
+        assert isinstance(strategy, SnapshotRunner)
+        finish(strategy.root_device)
+        seconds, waited = perf_counter() - self._begin, strategy.waited - self._waited
+        (slowest,) = reduced(strategy, [seconds], "max")
+        (shares,) = reduced(strategy, [waited / seconds], "sum")
+        epochs = self._last - self._warmup
+        flows = summed_flows(strategy, self._traffic(strategy))
+        self._figures = {
+            "seconds_per_epoch": slowest / epochs,
+            "waiting_share": shares / strategy.world_size,
+            "bytes_per_epoch": sum(flow.sent for flow in flows.values()) / epochs,
+            "bytes_per_epoch_by_operation": {name: flow.sent / epochs for name, flow in flows.items()},
+        }
+
+    def _traffic(self, strategy: SnapshotRunner) -> dict[str, Flow]:
+        """Return what has travelled since this was last asked, gradients of weights among it."""
+        found = dict(strategy.exchange.traffic.take()) | dict(strategy.gradient_traffic.take())
+        # The first rank of a pipeline sends nothing back; all ranks have to add up the same.
+        names = {name for of_rank in strategy.of_all_ranks(list(found)) for name in of_rank}
+        return {name: found.get(name, Flow()) for name in sorted(names)}
+
+    @override
+    def _measured(self, strategy: PlanRunner, seconds: float) -> Measurement:
+        raise NotImplementedError

@@ -1,0 +1,164 @@
+"""``lightning-tgnn plan`` on streams of events: which strategy, for a stream, a model and a cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from rich.console import Console
+
+from lightning_tgnn.algorithms.schedules.planner import Stream, rank
+from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, EventDistances, event_distances
+from lightning_tgnn.algorithms.streams.stream_statistics import ends_by_node
+from lightning_tgnn.checks import check_fraction, check_int, check_positive
+from lightning_tgnn.commands.plan.candidates import Candidates
+from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
+from lightning_tgnn.commands.plan.measure import SHARDS, Measurements, measure
+from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
+from lightning_tgnn.commands.plan.tables import figures_of, print_plans
+from lightning_tgnn.commands.shared.kinds import KindOption
+from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.data import TemporalDataModule
+from lightning_tgnn.files.memory import available_memory
+from lightning_tgnn.files.whole import write_text
+from lightning_tgnn.tasks import LinkPrediction
+
+_DESCRIPTION = """Choose a strategy for a cluster: measure training on this machine, simulate all plans, recommend one.
+
+  lightning-tgnn plan --source wikipedia.txt.gz --machines 4 --devices 8 --link 10000:0.1 --memory 64
+  lightning-tgnn plan --kind snapshots --help                       strategies for groups of snapshots
+
+Some processes train for some steps with each strategy: the seconds of stages are those of this machine, with as many
+at once as a machine of the cluster is to run. All plans of sven, depcache, pipetgl and disttgl that fit the cluster are
+then simulated on its links. The first row of the table is recommended: of the plans that are nearly as fast as the
+fastest, the one that costs least in accuracy.
+
+DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all figures; and costs.yaml, for
+lightning-tgnn simulate --stages.
+"""
+_TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What to plan for.
+
+    Args:
+        memory: Gigabytes of node state that each machine has room for; what this one has free if null.
+        batch_size: Events per process and turn; what saturates a device if null, as far as information is not lost.
+        max_loss: Share of the updates of node memory that a global batch may lose.
+        steps: To measure at a time. Each strategy has one such window to warm up and three that count, in every round;
+            the fastest one is taken, which others on the machine have disturbed least.
+        rounds: Times that the strategies take turns.
+    """
+
+    memory: float | None = None
+    batch_size: int | None = None
+    max_loss: float = MAX_LOSS
+    steps: int = 15
+    rounds: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "rounds"):
+            check_int(name, getattr(self, name), minimum=1, cure="give a number, for example 2")
+        if self.batch_size is not None:
+            check_int("batch_size", self.batch_size, minimum=1, cure="give a number, or leave it out")
+        if self.memory is not None:
+            check_positive("memory", self.memory, cure="give gigabytes, for example 64")
+        check_fraction("max_loss", self.max_loss, cure=f"{MAX_LOSS} is the default, a lower share is stricter")
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of node state that each machine has room for."""
+        if self.memory is not None:
+            return 1e9 * self.memory
+        here = available_memory()
+        return float("inf") if here is None else float(here)
+
+
+def event_options() -> Options:
+    """Return what the command takes for streams of events."""
+    classes = (KindOption, ClusterOptions, PlanOptions, TemporalDataModule, LinkPrediction)
+    return Options("plan", _DESCRIPTION, {kind: set() for kind in classes} | {TemporalDataModule: {"batch_size"}})
+
+
+def plan_events(
+    of_cluster: dict[str, Any], own: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]
+) -> None:
+    """Measure, rank all plans, and write the recipe of the first.
+
+    Args:
+        of_cluster: Arguments of `ClusterOptions`.
+        own: Arguments of `PlanOptions`.
+        of_data: Arguments of `TemporalDataModule`.
+        of_task: Arguments of `LinkPrediction`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work, or no plan fits.
+        DataError: The source holds something that must not be trained on.
+    """
+    where, options = ClusterOptions(**of_cluster), PlanOptions(**own)
+    data = TemporalDataModule(**of_data)
+    LinkPrediction(**of_task)  # before processes are started: a mistake is said once
+    found = measure(
+        data,
+        of_task,
+        where.run,
+        options.batch_size,
+        steps=options.steps,
+        rounds=options.rounds,
+        several_machines=where.machines > 1,
+    )
+    _recommend(where, options, data, found, of_data, of_task)
+
+
+@rank_zero_only
+def _recommend(
+    where: ClusterOptions,
+    options: PlanOptions,
+    data: TemporalDataModule,
+    found: Measurements,
+    of_data: dict[str, Any],
+    of_task: dict[str, Any],
+) -> None:
+    """Rank all plans, print them and keep what was found."""
+    folder, console, cluster = Path(where.output), Console(), where.cluster(options.memory_bytes)
+    distances, events = _distances(data), len(data.split.train)
+    largest = distances.largest_batch(options.max_loss, events)
+    candidates = Candidates(found, cluster, largest, options.batch_size is not None)
+    stream = Stream(cache(distances.loss), options.max_loss, found.state_bytes)
+    plans = rank(candidates.all(), cluster, stream, tolerance=_TOLERANCE)
+    print_plans(plans, console)
+    recipe = recipe_of(plans[0].candidate, cluster, Trained(of_data, of_task, where.accelerator, where.epochs))
+    write_text(folder / "recipe.yaml", recipe)
+    costs = {
+        name: {"seconds": given.seconds, "bytes": given.sent, "batch_size": given.batch_size}
+        for name, given in candidates.costs().items()
+        if name != SHARDS
+    }
+    write_text(folder / "costs.yaml", yaml.safe_dump({"strategies": costs}, sort_keys=False))
+    figures = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}
+    figures |= {"plans": [figures_of(one) for one in plans]}
+    write_text(folder / "plan.json", json.dumps(figures, indent=1))
+    lines = [
+        f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "
+        f"{found.fixed_share:.0%} of their time does not grow with the events",
+        f"global batches of up to {largest:,} events lose at most {options.max_loss:.0%} of the updates of node memory",
+        f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
+        "",
+        recipe,
+        f"figures: {folder / 'plan.json'}; simulate --stages {folder / 'costs.yaml'}",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _distances(data: TemporalDataModule) -> EventDistances:
+    """Return how far apart the events of nodes are in the training split."""
+    train = data.split.train
+    return event_distances(*ends_by_node(data.store.src[train].numpy(), data.store.dst[train].numpy()))

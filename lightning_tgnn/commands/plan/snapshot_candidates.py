@@ -1,0 +1,199 @@
+"""Plans of all strategies on snapshots, with what an epoch takes on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_tgnn.algorithms.partitions.simple import metis_partition
+from lightning_tgnn.algorithms.schedules.links import Link, Links
+from lightning_tgnn.algorithms.schedules.planner import Cluster
+from lightning_tgnn.algorithms.schedules.snapshot_epochs import EVEN, LOAD, EpochForecast
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.commands.plan.recipe import written_as
+from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
+from lightning_tgnn.commands.simulate.snapshot_forecasts import (
+    BLAD,
+    SNAPSHOT_OPTIONS,
+    SNAPSHOTS,
+    VERTICES,
+    SnapshotPlan,
+    VertexShares,
+)
+from lightning_tgnn.data import SnapshotDataModule
+
+_TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class SnapshotCandidate:
+    """A plan that may be taken.
+
+    Attributes:
+        strategy: Its name.
+        options: Arguments of the strategy that differ from its defaults.
+        batch_size: Groups of a device and update.
+        seconds: Of an epoch.
+        waiting: Share of it in which a rank computes nothing, the mean over ranks.
+        sent: Bytes that go from a machine to another in it, by kind.
+        objection: Why it cannot be taken; empty where it can.
+    """
+
+    strategy: str
+    options: Mapping[str, Any]
+    batch_size: int = 0
+    seconds: float = float("inf")
+    waiting: float = 0.0
+    sent: Mapping[str, float] = field(default_factory=dict)
+    objection: str = ""
+
+    @property
+    def written(self) -> str:
+        """As `lightning-tgnn simulate` and `bench` write it."""
+        return written_as(self.strategy, self.options)
+
+    def figures(self) -> dict[str, Any]:
+        """Return all that is known of it as plain values; there are no seconds of what cannot be taken."""
+        forecast = {"seconds": self.seconds, "waiting": self.waiting, "bytes_between_machines": dict(self.sent)}
+        known = {"objection": self.objection} if self.objection else {"batch_size": self.batch_size, **forecast}
+        return {"plan": self.written, "strategy": self.strategy, "options": dict(self.options), **known}
+
+
+@dataclass(frozen=True)
+class SnapshotCandidates:
+    """Makes plans from what was measured.
+
+    Args:
+        data: What is trained on.
+        costs: Of operators.
+        shared_costs: Of operators where no product is kept: rows of neighbours travel each time.
+        update_seconds: What an update takes beside its operators.
+        message_seconds: What processes take to send and receive a message, beside the link.
+        groups: Of an update, over all ranks.
+        cluster: Where the plans are to run.
+        on_gpu: Whether the devices are GPUs.
+    """
+
+    data: SnapshotDataModule
+    costs: SnapshotCosts
+    shared_costs: SnapshotCosts
+    update_seconds: float
+    message_seconds: float
+    groups: int
+    cluster: Cluster
+    on_gpu: bool
+
+    def all(self) -> list[SnapshotCandidate]:
+        """Return the plans of all strategies, the recommended one first, those that cannot be taken last.
+
+        All of them train the same weights. So of the plans that are nearly as fast as the fastest, the one that sends
+        least between machines is recommended, and of these the fastest.
+        """
+        found = sorted(self._made(), key=lambda one: one.seconds)
+        limit = (1 + _TOLERANCE) * found[0].seconds
+        near = [one for one in found if not one.objection and one.seconds <= limit]
+        first = min(near, key=lambda one: sum(one.sent.values()))
+        return [first, *(one for one in found if one is not first)]
+
+    def _made(self) -> Iterator[SnapshotCandidate]:
+        for processes in (2, 1):
+            for balance in (LOAD, EVEN):
+                options: dict[str, Any] = {} if processes == 2 else {"processes_per_device": processes}
+                yield self._blad(options | ({} if balance == LOAD else {"balance": balance}), processes)
+        alone = "one process has nobody to share groups with" if self.cluster.ranks == 1 else ""
+        for name in (SNAPSHOTS, VERTICES):
+            yield SnapshotCandidate(name, {}, objection=alone) if alone else self._shared(name)
+
+    def _blad(self, options: dict[str, Any], processes: int) -> SnapshotCandidate:
+        cluster, objection = self.cluster, ""
+        if processes > 1 and self.on_gpu:
+            objection = "two processes on a GPU have not been measured: see lightning-tgnn bench"
+        elif cluster.devices % processes:
+            objection = f"its pairs of processes do not fit {cluster.devices} on each machine"
+        elif self.groups % (cluster.ranks // processes):
+            objection = f"{self.groups} groups of an update do not fit {cluster.ranks // processes} devices"
+        if objection:
+            return SnapshotCandidate(BLAD, options, objection=objection)
+        return self._taken(BLAD, options, self.costs, self.groups * processes // cluster.ranks)
+
+    def _shared(self, name: str) -> SnapshotCandidate:
+        """Return a plan whose ranks all share each group."""
+        if name == SNAPSHOTS:
+            return self._taken(name, {}, self.costs, self.groups)
+        try:
+            shares = vertex_shares(self.data, self.cluster.ranks)
+        except InvalidArgumentError as error:  # what cuts the graph is not installed
+            return SnapshotCandidate(name, {}, objection=str(error))
+        return self._taken(name, {}, self.shared_costs, self.groups, shares)
+
+    def _taken(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        costs: SnapshotCosts,
+        batch_size: int,
+        shares: VertexShares | None = None,
+    ) -> SnapshotCandidate:
+        plan = SnapshotPlan(name, name, {**SNAPSHOT_OPTIONS[name], **options})
+        layout, played = self.cluster.layout, groups_of(self.data)
+        found = plan.epoch(
+            sizes_of(self.data), costs, layout, self._links,
+            group_size=self.data.group_size, groups=self.groups, numbers=played, shares=shares,
+        )  # fmt: skip
+        found = self._with_updates(found, -(-len(played) // self.groups))
+        waiting = float(found.waiting.mean())
+        return SnapshotCandidate(name, options, batch_size, found.seconds, waiting, found.sent_between(layout))
+
+    @property
+    def _links(self) -> Links:
+        """The links, over which no message is faster than the processes of this machine send and receive it."""
+        slower = [
+            Link(link.latency + self.message_seconds, link.bandwidth)
+            for link in (self.cluster.links.within, self.cluster.links.between)
+        ]
+        return Links(*slower)
+
+    def _with_updates(self, found: EpochForecast, updates: int) -> EpochForecast:
+        """Return a forecast with what updates take beside their operators, on every rank."""
+        more = updates * self.update_seconds
+        return EpochForecast(found.seconds + more, found.busy + more, found.sent)
+
+
+def sizes_of(data: SnapshotDataModule) -> np.ndarray:
+    """Return vertices and edges of every snapshot, int64 [T, 2]."""
+    return np.stack(data.snapshots.sizes, axis=1)
+
+
+def groups_of(data: SnapshotDataModule) -> Sequence[int]:
+    """Return the groups of training in the order of the first epoch, by the number of their last snapshot."""
+    return data.train_dataloader().split.of_epoch(0, 1)
+
+
+def vertex_shares(data: SnapshotDataModule, ranks: int) -> VertexShares:
+    """Return what ranks have of every snapshot of training where METIS cuts the vertices, as `vertex_partition` does.
+
+    Args:
+        data: Whose snapshots.
+        ranks: That have the vertices.
+
+    Raises:
+        InvalidArgumentError: METIS is not installed.
+    """
+    edges = data.sequence
+    owner = metis_partition(edges.src, edges.dst, edges.num_nodes, ranks)
+    sizes, sent = [], []
+    for snapshot in data.snapshots[: max(groups_of(data)) + 1]:
+        of = owner[snapshot.vertices]
+        reader, row = (
+            torch.cat([getattr(relation, side) for relation in snapshot.layers[0]]) for side in ("rows", "columns")
+        )
+        reader = of[reader]
+        # A row travels once to a rank that reads it, however many edges it has there.
+        travelling = (reader * len(of) + row)[reader != of[row]].unique() % max(len(of), 1)
+        sizes.append(torch.stack([torch.bincount(each, minlength=ranks) for each in (of, reader)], dim=1))
+        sent.append(torch.bincount(of[travelling], minlength=ranks))
+    return VertexShares(*(torch.stack(each).double().numpy() for each in (sizes, sent)))

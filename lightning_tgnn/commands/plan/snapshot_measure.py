@@ -1,0 +1,279 @@
+"""What the operators of snapshots take on this machine, with as many processes at once as it is to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from time import perf_counter
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from typing_extensions import override
+
+from lightning_tgnn.algorithms.schedules.links import Link
+from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Load, LoadModel, Measured
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
+from lightning_tgnn.commands.bench.meters import finish
+from lightning_tgnn.commands.bench.tables import say, without_setup_notes
+from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
+from lightning_tgnn.data import SnapshotDataModule
+from lightning_tgnn.strategies.blad import BLADStrategy
+from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
+from lightning_tgnn.strategies.parts.load_meter import FORWARD, SHORTEST, LoadMeter, OperatorCall, size_of
+from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
+from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.tasks import SnapshotLinkPrediction
+from lightning_tgnn.types import Snapshot
+
+_FLOAT = 4  # bytes
+_HELD_OUT = 4  # of so many sizes one
+_MESSAGES = 21
+
+
+@dataclass(frozen=True)
+class SnapshotMeasurements:
+    """What was measured of snapshots and a model.
+
+    Attributes:
+        processes: That ran at once.
+        costs: Of operators.
+        error: Mean relative error of the loads, by operator, on snapshots of sizes that they were not fitted to.
+        update_seconds: What an update takes beside its operators.
+        message_seconds: What processes take to send and receive a small message; 0 where one was alone.
+    """
+
+    processes: int
+    costs: SnapshotCosts
+    error: Mapping[str, float]
+    update_seconds: float
+    message_seconds: float
+
+
+@without_setup_notes()
+def measure_snapshots(
+    data: SnapshotDataModule,
+    of_task: dict[str, Any],
+    run: RunOptions,
+    *,
+    reuse: bool,
+    groups: int,
+    epochs: int,
+    updates: int | None,
+    local: Link,
+) -> SnapshotMeasurements:
+    """Train whole groups on every process; called by every process.
+
+    Args:
+        data: What to train on.
+        of_task: Arguments of `SnapshotLinkPrediction`.
+        run: Where.
+        reuse: Whether products without weights are kept.
+        groups: Of a process and update.
+        epochs: That count, after one to warm up.
+        updates: Of an epoch; None takes all.
+        local: Between the processes of a machine, for the hand-over of hidden state.
+
+    Raises:
+        InvalidArgumentError: Snapshots and task do not go together.
+    """
+    ranks = run.processes.ranks
+    kept = "" if reuse else ", no product is kept"
+    say(f"{1 + epochs} epochs of whole groups, {ranks} processes at once{kept}")
+    data.batch_size = groups
+    meter = OperatorMeter(epochs)
+    task = SnapshotLinkPrediction(**{**of_task, "reuse": reuse})
+    trainer = run.trainer(
+        BLADStrategy(processes_per_device=1, balance="even", reorder=False),
+        meter,
+        Limits(1 + epochs, updates, val_batches=0),
+    )
+    pl.seed_everything(data.seed, verbose=False)
+    trainer.fit(task, datamodule=data)
+    costs = _costs(meter.measured, task, data, local)
+    return SnapshotMeasurements(
+        ranks, costs, held_out_error(meter.measured), meter.update_seconds, meter.message_seconds
+    )
+
+
+def held_out_error(measured: Sequence[Measured]) -> dict[str, float]:
+    """Return the mean relative error of loads on calls that they were not fitted to, by operator.
+
+    One of four sizes is held out, between the smallest and the largest. An operator all of whose calls have one size is
+    left out.
+
+    Args:
+        measured: All calls.
+    """
+    sizes: dict[str, set[tuple[float, float, float]]] = {}
+    for one in measured:
+        sizes.setdefault(one.operator, set()).add(_size(one))
+    kept_from = {operator: set(sorted(found)[1::_HELD_OUT]) for operator, found in sizes.items()}
+    held_out = [one for one in measured if _size(one) in kept_from[one.operator]]
+    fitted = [one for one in measured if _size(one) not in kept_from[one.operator]]
+    return LoadModel.fit(fitted).error(held_out) if held_out else {}
+
+
+class OperatorMeter(pl.Callback):
+    """Measures the operators of all ranks in the epochs behind the first.
+
+    Args:
+        epochs: That count.
+
+    Attributes:
+        measured: Calls of all ranks, at the end.
+        update_seconds: What an update takes beside them, at the end: of the rank that is busy longest, the median.
+        message_seconds: What an exchange of a row between all ranks takes, the median.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        self.measured: list[Measured] = []
+        self.update_seconds = self.message_seconds = 0.0
+        self._last, self._meter = epochs, LoadMeter(torch.device("cpu"))
+        self._heard: list[Measured] = []
+        self._begin, self._calls = 0.0, 0
+        self._updates: list[tuple[float, float]] = []
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, SnapshotLinkPrediction)
+        order = pl_module.group_order
+        assert isinstance(order, PipelinedGroups)
+        self._meter = order.meter = _GroupMeter(pl_module.device)
+        self._meter.add(self._hear, pl_module.stages)
+        assert isinstance(trainer.strategy, SnapshotRunner)
+        self.message_seconds = _message_seconds(trainer.strategy)
+
+    @override
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            self._heard.clear()
+            self._updates.clear()
+        finish(pl_module.device)
+        self._begin, self._calls = perf_counter(), len(self._heard)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
+    ) -> None:
+        finish(pl_module.device)
+        now, calls = perf_counter(), self._heard
+        self._updates.append((now - self._begin, sum(one.seconds for one in calls[self._calls :])))
+        self._begin, self._calls = now, len(calls)
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.current_epoch != self._last:
+            return
+        assert isinstance(pl_module, SnapshotLinkPrediction)
+        assert isinstance(trainer.strategy, SnapshotRunner)
+        self._meter.remove(self._hear, pl_module.stages)
+        found = trainer.strategy.of_all_ranks(([astuple(one) for one in self._heard], self._updates))
+        self.measured = [Measured(*one) for calls, _ in found for one in calls]
+        updates = np.array([of_rank for _, of_rank in found])  # [ranks, updates, 2]
+        # The rank that has computed longest has waited least for others.
+        beside = (updates[..., 0] - updates[..., 1]).min(axis=0)
+        self.update_seconds = float(max(np.median(beside), 0.0))
+
+    def _hear(self, call: OperatorCall) -> None:
+        """Take down a call, but for those of whole forward passes: their operators are there one by one."""
+        if call.measured.operator != FORWARD:
+            self._heard.append(call.measured)
+
+
+def _message_seconds(strategy: SnapshotRunner) -> float:
+    """Return the median seconds in which each rank sends every other one a row; 0 if there is one rank."""
+    exchange, seconds = strategy.exchange, []
+    if exchange.ranks == 1:
+        return 0.0
+    counts = [1] * exchange.ranks
+    rows = torch.zeros(exchange.ranks, 1, device=strategy.root_device)
+    for _ in range(_MESSAGES):
+        finish(strategy.root_device)
+        begin = perf_counter()
+        exchange.start(rows, counts, counts, "probe").wait()
+        finish(strategy.root_device)
+        seconds.append(perf_counter() - begin)
+    return float(np.median(seconds))
+
+
+class _GroupMeter(LoadMeter):
+    """Takes down what the head of a group takes, too: by the size of the group's last snapshot."""
+
+    _ended: Snapshot
+    _scored = 0.0
+
+    @contextmanager
+    @override
+    def forward(self, snapshot: Snapshot) -> Iterator[None]:
+        self._ended = snapshot
+        with super().forward(snapshot):
+            yield
+
+    @override
+    def enter(self, stage: str, turn: int) -> None:
+        if stage == "score":
+            self._scored = self._now()
+        super().enter(stage, turn)
+
+    @override
+    def leave(self, stage: str, turn: int) -> None:
+        super().leave(stage, turn)
+        if stage == "score":
+            measured = Measured(HEAD, max(self._now() - self._scored, SHORTEST), 1, *size_of(self._ended))
+            for listener in self._listeners:
+                listener(OperatorCall(measured, (self._ended.number,), self._scored))
+
+
+def _size(one: Measured) -> tuple[float, float, float]:
+    return one.snapshots, one.vertices, one.edges
+
+
+def _costs(
+    measured: Sequence[Measured], task: SnapshotLinkPrediction, data: SnapshotDataModule, local: Link
+) -> SnapshotCosts:
+    """Return what the operators of a snapshot take: each as often as a snapshot has it, graph operators by width."""
+    if not measured:
+        cure = "give more --updates, or leave it out"
+        raise InvalidArgumentError(refusal("updates", "so many that every process trains a group", 0, cure))
+    (group,) = data.train_dataloader().largest_group().groups
+    task.operators = widths = ChosenOperators(task.operators)
+    with torch.no_grad():
+        task.step(group.snapshots[-1], task.start(group), last=True)
+        carried = task.start(group)
+    task.operators = widths.inner
+    snapshots = sum(one.snapshots for one in measured if one.operator == BACKWARD)
+    fitted, loads, found = LoadModel.fit(measured), {}, {}
+    for operator, load in fitted.loads.items():
+        # Chebyshev has several products in a layer; what nothing reads may be left out of most snapshots.
+        times = 1.0
+        if operator not in (BACKWARD, HEAD):
+            times = sum(one.operator == operator for one in measured) / snapshots
+        width = _width(operator, widths, task) if operator.startswith("graph") else 1.0
+        loads[operator] = Load(times * load.call, times * load.vertex / width, times * load.edge / width)
+        if operator != BACKWARD:
+            found[operator] = width
+    state = float(sum(tensor.numel() for tensor in carried))
+    most = max(float(data.snapshots.sizes[0].max()), 1.0)
+    return SnapshotCosts(
+        LoadModel(loads),
+        found,
+        state_width=state / most,
+        hand_over=local.latency + _FLOAT * state / local.bandwidth,
+        gradients=float(_FLOAT * sum(weights.numel() for weights in task.parameters() if weights.requires_grad)),
+    )
+
+
+def _width(operator: str, operators: ChosenOperators, task: SnapshotLinkPrediction) -> float:
+    """Return the width of the rows that a graph operator multiplies, which travel where vertices are cut."""
+    layer = int(operator.split()[1]) - 1
+    if layer not in operators.widths:  # a layer of the user's own, which has not told
+        assert task.model is not None
+        return float(task.model.embedding_dim)  # type: ignore[arg-type]
+    in_dim, out_dim = operators.widths[layer]
+    weights_first: Callable[[int, int, int], bool] = operators.inner.weights_first
+    return float(out_dim if weights_first(layer, in_dim, out_dim) else in_dim)

@@ -1,0 +1,51 @@
+"""What `plan` tells its user of strategies on snapshots: in a table, and in words why one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidate
+from lightning_tgnn.commands.shared.printed import print_table
+
+
+def print_snapshot_plans(found: Sequence[SnapshotCandidate], console: Console) -> None:
+    """Print a row for each plan, the recommended one first.
+
+    Args:
+        found: As `SnapshotCandidates.all` returns them.
+        console: Where to.
+    """
+    table = Table("plan", "groups/device", "s/epoch", "waiting", "MB between machines", "why")
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    for one in found:
+        figures = ("", "", "", "")
+        if not one.objection:
+            sent = ", ".join(f"{size / 1e6:,.2f} {kind}" for kind, size in one.sent.items() if size)
+            figures = str(one.batch_size), f"{one.seconds:,.3f}", f"{one.waiting:.1%}", sent or "0"
+        table.add_row(one.written, *figures, snapshot_reason(one, found))
+    print_table(table, console)
+
+
+def snapshot_reason(one: SnapshotCandidate, found: Sequence[SnapshotCandidate]) -> str:
+    """Return in words why a plan is recommended, or why it is not.
+
+    Args:
+        one: The plan.
+        found: All, the recommended one first.
+    """
+    if one.objection:
+        return f"left out: {one.objection}"
+    first, fastest = found[0], min(each.seconds for each in found)
+    slower = one.seconds / fastest - 1
+    if one is first:
+        if slower < 0.005:
+            return "recommended: the fastest"
+        return f"recommended: {slower:.1%} slower than the fastest, and sends less between machines"
+    if one.seconds < first.seconds:
+        more = sum(one.sent.values()) / max(sum(first.sent.values()), 1e-12)
+        return f"{first.seconds / one.seconds - 1:.1%} faster, but sends {more:.1f} times as much between machines"
+    return f"{slower:.1%} slower than the fastest"

@@ -1,0 +1,188 @@
+"""``lightning-tgnn plan`` on snapshots: which strategy, for groups of snapshots, a model and a cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from rich.console import Console
+
+from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
+from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
+from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidates, groups_of, sizes_of
+from lightning_tgnn.commands.plan.snapshot_measure import SnapshotMeasurements, measure_snapshots
+from lightning_tgnn.commands.plan.snapshot_tables import print_snapshot_plans, snapshot_reason
+from lightning_tgnn.commands.shared.kinds import KindOption
+from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, written_costs
+from lightning_tgnn.data import SnapshotDataModule
+from lightning_tgnn.files.whole import write_text
+from lightning_tgnn.tasks import SnapshotLinkPrediction
+
+_DESCRIPTION = """Choose a strategy for a cluster: measure training on this machine, simulate all plans, recommend one.
+
+  lightning-tgnn plan --kind snapshots --source soc-sign-bitcoinotc.csv.gz --num_snapshots 60 --machines 4 --devices 2
+  lightning-tgnn plan --kind events --help                          strategies for streams
+
+Some processes train whole groups: what each operator takes on a snapshot, by its vertices and edges, is measured on
+this machine, with as many at once as a machine of the cluster is to run. An epoch of blad with one and two processes on
+a device, balanced by load and by number, of snapshot_partition and of vertex_partition is then simulated on the links
+of the cluster. All of them train the same weights. The first row of the table is recommended: of the plans that are
+nearly as fast as the fastest, the one that sends least between machines.
+
+DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all figures; and costs.yaml and snapshots.yaml,
+for lightning-tgnn simulate --stages and --snapshots.
+"""
+_GROUPS = 8
+_SAMPLING = {"batch_size", "num_layers", "vertices_per_batch", "fanouts", "num_hops"}
+
+
+@dataclass(frozen=True)
+class SnapshotPlanOptions:
+    """What to plan for.
+
+    Args:
+        groups_per_update: Groups that all ranks train together for an update of the weights; as few as are at least 8
+            and a multiple of the processes of the cluster if null.
+        measured_epochs: Behind one to warm up.
+        updates: Of each of these epochs; all if null.
+    """
+
+    groups_per_update: int | None = None
+    measured_epochs: int = 2
+    updates: int | None = None
+
+    def __post_init__(self) -> None:
+        check_int("measured_epochs", self.measured_epochs, minimum=1, cure="2 is usual")
+        for name in ("groups_per_update", "updates"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), minimum=1, cure="give a number, or leave it out")
+
+    def groups(self, ranks: int) -> int:
+        """Return the groups of an update over so many ranks."""
+        return self.groups_per_update or -(-_GROUPS // ranks) * ranks
+
+
+def snapshot_options() -> Options:
+    """Return what the command takes for snapshots."""
+    classes = (KindOption, ClusterOptions, SnapshotPlanOptions, SnapshotDataModule, SnapshotLinkPrediction)
+    return Options("plan", _DESCRIPTION, {kind: set() for kind in classes} | {SnapshotDataModule: _SAMPLING})
+
+
+def plan_snapshots(
+    of_cluster: dict[str, Any], own: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]
+) -> None:
+    """Measure, forecast all plans, and write the recipe of the first.
+
+    Args:
+        of_cluster: Arguments of `ClusterOptions`.
+        own: Arguments of `SnapshotPlanOptions`.
+        of_data: Arguments of `SnapshotDataModule`.
+        of_task: Arguments of `SnapshotLinkPrediction`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+        DataError: The source holds something that must not be trained on.
+    """
+    of_data["num_layers"] = of_task["num_layers"]
+    where, options, data = ClusterOptions(**of_cluster), SnapshotPlanOptions(**own), SnapshotDataModule(**of_data)
+    SnapshotLinkPrediction(**of_task)  # before processes are started: a mistake is said once
+    run, cluster = where.run, where.cluster(float("inf"))
+    groups = options.groups(cluster.ranks)
+    here = max(groups // cluster.ranks, 1)
+    data.prepare_data()
+    if (fewer := len(data.split.train)) < run.processes.ranks:
+        cure = "give fewer --processes, or cut the source into more snapshots"
+        raise InvalidArgumentError(refusal("processes", f"at most the {fewer} groups", run.processes.ranks, cure))
+    # Where vertices are cut no product is kept: rows of neighbours travel each time.
+    ways = {of_task["reuse"]: options.measured_epochs}
+    if cluster.ranks > 1:
+        ways.setdefault(False, 1)
+    measured = [
+        measure_snapshots(
+            data,
+            of_task,
+            run,
+            reuse=reuse,
+            groups=here,
+            epochs=epochs,
+            updates=options.updates,
+            local=cluster.links.within,
+        )
+        for reuse, epochs in ways.items()
+    ]
+    _recommend(where, options, data, groups, measured, of_data, of_task)
+
+
+@rank_zero_only
+def _recommend(
+    where: ClusterOptions,
+    options: SnapshotPlanOptions,
+    data: SnapshotDataModule,
+    groups: int,
+    measured: list[SnapshotMeasurements],
+    of_data: dict[str, Any],
+    of_task: dict[str, Any],
+) -> None:
+    """Rank all plans, print them and keep what was found."""
+    folder, console, cluster = Path(where.output), Console(), where.cluster(float("inf"))
+    found, shared = measured[0], measured[-1]
+    candidates = SnapshotCandidates(
+        data,
+        found.costs,
+        _of_first_product(found.costs, shared.costs),
+        found.update_seconds,
+        found.message_seconds,
+        groups,
+        cluster,
+        _on_gpu(where.accelerator),
+    )
+    plans = candidates.all()
+    print_snapshot_plans(plans, console)
+    first = plans[0]
+    trained = Trained(of_data, of_task, where.accelerator, where.epochs)
+    recipe = snapshot_recipe_of(first.strategy, first.options, first.batch_size, cluster, trained)
+    write_text(folder / "recipe.yaml", recipe)
+    write_text(folder / "costs.yaml", yaml.safe_dump(written_costs(found.costs), sort_keys=False))
+    vertices, edges = sizes_of(data).T.tolist()
+    write_text(folder / "snapshots.yaml", yaml.safe_dump({"vertices": vertices, "edges": edges}))
+    figures = {"options": asdict(where) | asdict(options), "groups_per_update": groups}
+    figures |= {"groups": len(groups_of(data)), "measured": [_figures(one) for one in measured]}
+    figures |= {"plans": [one.figures() | {"why": snapshot_reason(one, plans)} for one in plans]}
+    write_text(folder / "plan.json", json.dumps(figures, indent=1))
+    errors = ", ".join(f"{name} {error:.0%}" for name, error in found.error.items())
+    lines = [
+        f"measured with {found.processes} processes at once on this machine; predicted seconds of snapshots of sizes "
+        f"that were not fitted are off by: {errors or 'not known, for all have one size'}",
+        f"an epoch has {len(groups_of(data)):,} groups of up to {data.group_size} snapshots, {groups} an update, which "
+        f"takes {1e3 * found.update_seconds:.1f} ms beside its snapshots",
+        f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
+        "",
+        recipe,
+        f"figures: {folder / 'plan.json'}; "
+        f"simulate --stages {folder / 'costs.yaml'} --snapshots {folder / 'snapshots.yaml'}",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _of_first_product(costs: SnapshotCosts, shared: SnapshotCosts) -> SnapshotCosts:
+    """Return costs with the first layer's product as it was measured where none is kept: nothing else differs."""
+    first = {name: load for name, load in shared.model.loads.items() if name == "graph 1"}
+    return replace(costs, model=LoadModel({**costs.model.loads, **first}))
+
+
+def _figures(found: SnapshotMeasurements) -> dict[str, Any]:
+    """Return what was measured as plain values."""
+    return {**vars(found), "costs": written_costs(found.costs)}
+
+
+def _on_gpu(accelerator: str) -> bool:
+    return accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())

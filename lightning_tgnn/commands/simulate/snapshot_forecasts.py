@@ -1,0 +1,226 @@
+"""``lightning-tgnn simulate`` of strategies on snapshots: BLAD, and the two schemes that it is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
+    EVEN,
+    LOAD,
+    EpochForecast,
+    blad_epoch,
+    snapshot_partition_epoch,
+    vertex_partition_epoch,
+)
+from lightning_tgnn.algorithms.schedules.snapshot_loads import backward_seconds, forward_seconds
+from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
+from lightning_tgnn.algorithms.schedules.snapshot_splits import groups_by_count, groups_by_load
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
+from lightning_tgnn.commands.shared.options import name_and_options
+from lightning_tgnn.commands.shared.printed import print_table
+from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
+from lightning_tgnn.types.layout import RankLayout
+
+BLAD, VERTICES, SNAPSHOTS = "blad", "vertex_partition", "snapshot_partition"
+SNAPSHOT_OPTIONS: dict[str, dict[str, Any]] = {
+    BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 2, "open_groups": 2},
+    SNAPSHOTS: {"processes_per_device": 1},
+    VERTICES: {"remote": 0.5},
+}
+_FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True, eq=False)
+class VertexShares:
+    """What ranks have of snapshots whose vertices are cut.
+
+    Attributes:
+        sizes: float64 [T, ranks, 2], vertices and edges.
+        sent: float64 [T, ranks], rows that a rank sends for a product.
+    """
+
+    sizes: np.ndarray
+    sent: np.ndarray
+
+    @classmethod
+    def equal(cls, sizes: np.ndarray, ranks: int, remote: float) -> VertexShares:
+        """Return equal shares of snapshots of sizes [T, 2], of which ranks send ``remote`` times their vertices."""
+        each = np.repeat(sizes[:, None] / ranks, ranks, axis=1)
+        return cls(each, remote * each[..., 0])
+
+
+@dataclass(frozen=True)
+class SnapshotPlan:
+    """A strategy on snapshots with its options.
+
+    Attributes:
+        written: As the user wrote it.
+        name: Of the strategy.
+        options: All of them.
+    """
+
+    written: str
+    name: str
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, written: str) -> SnapshotPlan:
+        """Return the plan that is written ``NAME:OPTION=VALUE:...``.
+
+        Raises:
+            InvalidArgumentError: There is no such strategy or option, or an option has a value that cannot work.
+
+        >>> SnapshotPlan.of("blad:balance=even").options["balance"]
+        'even'
+        """
+        name, given = name_and_options("strategy", written)
+        check_choice("strategy", name, SNAPSHOT_OPTIONS)
+        for option in given:
+            check_choice(f"option of {name}", option, SNAPSHOT_OPTIONS[name])
+        options = {**SNAPSHOT_OPTIONS[name], **given}
+        if name == BLAD:
+            check_choice("balance of blad", options["balance"], (LOAD, EVEN))
+            check_int("open_groups of blad", options["open_groups"], minimum=1, cure="2 is usual")
+            if not isinstance(options["reorder"], bool):
+                cure = "give one of them"
+                raise InvalidArgumentError(refusal("reorder of blad", "true or false", options["reorder"], cure))
+        if name == VERTICES:
+            check_not_negative("remote of vertex_partition", options["remote"], cure="0.5 is half of a rank's vertices")
+        if options.get("processes_per_device", 1) not in (1, 2):
+            requirement, received = f"processes_per_device of {name}", options["processes_per_device"]
+            raise InvalidArgumentError(refusal(requirement, "1 or 2", received, "give one of them"))
+        return cls(written, name, options)
+
+    def devices(self, ranks: int) -> int:
+        """Return how many devices so many ranks are.
+
+        Raises:
+            InvalidArgumentError: The ranks do not make devices.
+        """
+        per_device = self.options.get("processes_per_device", 1)
+        if ranks % per_device:
+            requirement = f"a multiple of the {per_device} processes of a device"
+            raise InvalidArgumentError(refusal("ranks", requirement, ranks, "give an even number"))
+        return int(ranks // per_device)
+
+    def epoch(
+        self,
+        sizes: np.ndarray,
+        costs: SnapshotCosts,
+        layout: RankLayout,
+        links: Links,
+        *,
+        group_size: int,
+        groups: int,
+        numbers: Sequence[int] | None = None,
+        shares: VertexShares | None = None,
+    ) -> EpochForecast:
+        """Forecast an epoch.
+
+        Args:
+            sizes: int64 [T, 2], vertices and edges of each snapshot.
+            costs: Of operators.
+            layout: Of the ranks.
+            links: Between them.
+            group_size: Snapshots of a group; the first groups have fewer.
+            groups: Of an update, over all ranks.
+            numbers: Of the last snapshots of the groups, as they are played; None plays each snapshot's group once.
+            shares: What each rank has of snapshots where their vertices are cut; None is the same for all.
+
+        Raises:
+            InvalidArgumentError: The ranks do not make devices.
+        """
+        devices = self.devices(layout.ranks)
+        played = range(len(sizes)) if numbers is None else numbers
+        spans = [slice(max(last + 1 - group_size, 0), last + 1) for last in played]
+        own = [sizes[span] for span in spans]
+        updates = [range(first, min(first + groups, len(own))) for first in range(0, len(own), groups)]
+        if self.name == VERTICES:
+            cut = shares or VertexShares.equal(sizes, layout.ranks, self.options["remote"])
+            return _cut_by_vertices(cut, spans, costs, layout, links, updates)
+        operators = predicted_groups(
+            costs.model, own, costs.widths, costs.backward_width, exchanged_widths=costs.exchanged_widths
+        )
+        if self.name == SNAPSHOTS:
+            states = [_FLOAT * costs.state_width * float(one[:, 0].max()) for one in own]
+            device_of = [rank * devices // layout.ranks for rank in range(layout.ranks)]
+            return snapshot_partition_epoch(
+                operators, updates, layout, state_bytes=states, gradient_bytes=costs.gradients,
+                devices=device_of, rates=costs.rates, links=links,
+            )  # fmt: skip
+        seconds = [float(sum(both.sum() for both in one.seconds)) for one in operators]
+        return blad_epoch(
+            operators, [_dealt(update, seconds, devices, self.options["balance"]) for update in updates], layout,
+            split=self.options["balance"], reorder=self.options["reorder"], gradient_bytes=costs.gradients,
+            hand_over=costs.hand_over, rates=costs.rates, open_groups=self.options["open_groups"], links=links,
+        )  # fmt: skip
+
+
+def _cut_by_vertices(
+    cut: VertexShares,
+    spans: Sequence[slice],
+    costs: SnapshotCosts,
+    layout: RankLayout,
+    links: Links,
+    updates: list[range],
+) -> EpochForecast:
+    """Forecast ranks that each compute their vertices of all snapshots."""
+    forward, backward = [], []
+    for rank in range(layout.ranks):
+        own = [cut.sizes[span, rank] for span in spans]
+        forward.append(forward_seconds(costs.model, own, costs.widths))
+        backward.append(backward_seconds(costs.model, own, costs.backward_width))
+    layers = costs.graph_widths
+    width = sum(layers) / len(layers) if layers else 0.0
+    return vertex_partition_epoch(
+        [np.stack(of_ranks, axis=1) for of_ranks in zip(*forward, strict=True)],
+        [np.stack(of_ranks, axis=1) for of_ranks in zip(*backward, strict=True)],
+        updates, layout, feature_bytes=[cut.sent[span] * width * _FLOAT for span in spans],
+        exchanges=(len(layers), len(layers)), gradient_bytes=costs.gradients, links=links,
+    )  # fmt: skip
+
+
+def _dealt(update: range, seconds: Sequence[float], devices: int, balance: str) -> tuple[tuple[int, ...], ...]:
+    if balance == LOAD:
+        dealt = groups_by_load([seconds[place] for place in update], devices)
+    else:
+        dealt = groups_by_count(len(update), devices)
+    return tuple(tuple(update[place] for place in places) for places in dealt)
+
+
+def snapshot_figures(plan: SnapshotPlan, found: EpochForecast, hosts: int) -> dict[str, Any]:
+    """Return a forecast as plain values."""
+    return {
+        "strategy": plan.written,
+        "ranks": len(found.busy),
+        "hosts": hosts,
+        "seconds_per_epoch": found.seconds,
+        "waiting": float(found.waiting.mean()),
+        "waiting_of_worst": float(found.waiting.max()),
+        "overlap": found.overlap,
+        "bytes": found.sent,
+    }
+
+
+def print_snapshot_forecasts(figures: Sequence[dict[str, Any]], console: Console) -> None:
+    """Print a row for each.
+
+    Args:
+        figures: As `snapshot_figures` returns them, in order.
+        console: Where to.
+    """
+    table = Table("strategy", "ranks", "s/epoch", "waiting", "overlap", "MB sent")
+    for column in table.columns[1:5]:
+        column.justify = "right"
+    for one in figures:
+        sent = ", ".join(f"{size / 1e6:,.1f} {kind}" for kind, size in one["bytes"].items() if size)
+        row = f"{one['seconds_per_epoch']:,.3f}", f"{one['waiting']:.1%}", f"{one['overlap']:.1%}", sent
+        table.add_row(one["strategy"], str(one["ranks"]), *row)
+    print_table(table, console)

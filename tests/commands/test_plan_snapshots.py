@@ -1,0 +1,245 @@
+"""``lightning-tgnn plan`` on snapshots: forecasts, words, and a recipe that trains as it stands."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+
+from lightning_tgnn import SnapshotDataModule
+from lightning_tgnn.__main__ import main
+from lightning_tgnn.algorithms.partitions.simple import interval_partition, metis_partition
+from lightning_tgnn.algorithms.schedules.links import Link, Links
+from lightning_tgnn.algorithms.schedules.planner import Cluster
+from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel, Measured
+from lightning_tgnn.commands.plan import snapshot_candidates
+from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
+from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidate, SnapshotCandidates, vertex_shares
+from lightning_tgnn.commands.plan.snapshot_measure import held_out_error
+from lightning_tgnn.commands.plan.snapshot_tables import snapshot_reason
+from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, read_snapshot_costs, written_costs
+from lightning_tgnn.strategies.names import StrategyRegistry
+
+SMALL = {"num_nodes": 40, "num_edges": 160, "num_snapshots": 12, "feature_dim": 4}
+LOADS = {
+    "graph 1": Load(0.0, 0.0, 1e-5),
+    "nn 1": Load(1e-3, 1e-5, 0.0),
+    "head": Load(1e-3, 0.0, 0.0),
+    "backward": Load(2e-3, 2e-5, 4e-5),
+}
+COSTS = SnapshotCosts(
+    LoadModel(LOADS), {"graph 1": 4.0, "nn 1": 1.0, "head": 1.0}, state_width=8.0, hand_over=1e-5, gradients=1e4
+)
+SLOW = Links(Link(1e-5, 10e9), Link(1e-2, 1e7))
+
+
+@pytest.fixture(autouse=True)
+def cut(monkeypatch):
+    """METIS may cut another way at each call."""
+    monkeypatch.setattr(snapshot_candidates, "metis_partition", lambda *edges: interval_partition(*edges[2:]))
+
+
+def data():
+    return SnapshotDataModule("synthetic_snapshots", synthetic=SMALL, group_size=3, vertices="all")
+
+
+def plans(machines, devices, *, groups=8, links=None, update_seconds=0.0, message_seconds=0.0, on_gpu=False):
+    cluster = Cluster(machines, devices, links or Links(), float("inf"))
+    return SnapshotCandidates(data(), COSTS, COSTS, update_seconds, message_seconds, groups, cluster, on_gpu).all()
+
+
+def test_plans_of_all_strategies_are_candidates():
+    found = {one.written: one for one in plans(2, 2)}
+    assert {name: one.batch_size for name, one in found.items()} == {
+        "blad": 4,
+        "blad:balance=even": 4,
+        "blad:processes_per_device=1": 2,
+        "blad:processes_per_device=1:balance=even": 2,
+        "snapshot_partition": 8,
+        "vertex_partition": 8,
+    }
+    assert not any(one.objection for one in found.values())
+    for one in found.values():  # the strategies take these options
+        StrategyRegistry[one.strategy]["strategy"](**one.options)
+    kinds = {name: set(one.sent) for name, one in found.items()}
+    assert kinds["blad"] == {"weights"}
+    assert kinds["snapshot_partition"] == {"hidden states", "weights"}
+    assert kinds["vertex_partition"] == {"features", "weights"}
+    # One update, of 7 groups. Ranks 1 and 3 send over the link, each 2 · 3/4 of the weights.
+    assert found["blad"].sent == {"weights": pytest.approx(2 * 2 * 3 / 4 * 1e4)}
+    assert all(not any(one.sent.values()) for one in plans(1, 2))
+
+
+def test_updates_take_time_beside_their_snapshots():
+    plain, longer = ({one.written: one for one in plans(1, 2, groups=4, update_seconds=more)} for more in (0.0, 0.5))
+    for name, one in plain.items():
+        assert longer[name].seconds == pytest.approx(one.seconds + 2 * 0.5)
+        assert longer[name].waiting < one.waiting
+
+
+def test_the_fastest_is_recommended_unless_another_one_sends_less():
+    found = plans(2, 2, links=SLOW)
+    assert found[0].strategy == "blad"
+    assert snapshot_reason(found[0], found) == "recommended: the fastest"
+    words = {one.written: snapshot_reason(one, found) for one in found}
+    assert words["vertex_partition"].endswith("% slower than the fastest")
+    assert [one.seconds for one in found[1:]] == sorted(one.seconds for one in found[1:])
+    near = [
+        SnapshotCandidate("blad", {}, 1, 1.04, 0.0, {"weights": 1.0}),
+        SnapshotCandidate("snapshot_partition", {}, 1, 1.0, 0.0, {"weights": 1.0, "hidden states": 2.0}),
+    ]
+    assert (
+        snapshot_reason(near[0], near) == "recommended: 4.0% slower than the fastest, and sends less between machines"
+    )
+    assert snapshot_reason(near[1], near) == "4.0% faster, but sends 3.0 times as much between machines"
+
+
+@pytest.mark.parametrize("spread", [1.04, 1.06])
+def test_of_plans_that_are_nearly_as_fast_the_one_that_sends_least_comes_first(spread, monkeypatch):
+    made = [
+        SnapshotCandidate("vertex_partition", {}, 1, 1.0, 0.0, {"features": 9.0}),
+        SnapshotCandidate("blad", {}, 1, spread, 0.0, {"weights": 1.0}),
+        SnapshotCandidate("snapshot_partition", {}, objection="no"),
+    ]
+    monkeypatch.setattr(SnapshotCandidates, "_made", lambda self: iter(made))
+    first = plans(2, 1)[0].strategy
+    assert first == ("blad" if spread < 1.05 else "vertex_partition")
+
+
+def test_plans_that_do_not_fit_are_left_out_with_the_reason(monkeypatch):
+    def objections(*args, **options):
+        return {one.written: one.objection for one in plans(*args, **options) if one.objection}
+
+    pairs = ("blad", "blad:balance=even")
+    odd = "its pairs of processes do not fit 3 on each machine"
+    assert objections(2, 3, groups=6) == dict.fromkeys(pairs, odd)
+    shared = objections(1, 4, groups=2)
+    assert shared["blad:processes_per_device=1"] == "2 groups of an update do not fit 4 devices"
+    assert "blad" not in shared
+    alone = objections(1, 1)
+    assert alone["snapshot_partition"] == alone["vertex_partition"] == "one process has nobody to share groups with"
+    assert objections(1, 2, on_gpu=True).keys() == set(pairs)
+    found = plans(1, 1)
+    assert [bool(one.objection) for one in found] == [False] * 2 + [True] * 4
+    assert snapshot_reason(found[-1], found).startswith("left out: ")
+    assert "seconds" not in found[-1].figures()
+
+    monkeypatch.setattr(snapshot_candidates, "metis_partition", metis_partition)
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    assert "install dgl" in objections(2, 1)["vertex_partition"]
+
+
+def test_a_message_takes_time_beside_its_link():
+    plain, longer = ({one.written: one for one in plans(1, 2, message_seconds=more)} for more in (0.0, 0.25))
+    # Of 7 groups, 18 snapshots: a product each, forward and backward; and one meeting of gradients.
+    assert longer["vertex_partition"].seconds - plain["vertex_partition"].seconds == pytest.approx((2 * 18 + 2) * 0.25)
+    assert longer["blad"].seconds - plain["blad"].seconds == pytest.approx(2 * 0.25)
+
+
+def test_shares_of_ranks_are_those_of_their_vertices(monkeypatch):
+    ranks, owner = 3, torch.arange(SMALL["num_nodes"]) ** 2 % 3
+    monkeypatch.setattr(snapshot_candidates, "metis_partition", lambda *edges: owner)
+    source = data()
+    found = vertex_shares(source, ranks)
+    last = max(source.split.train)
+    assert found.sizes.shape == (last + 1, ranks, 2)
+    for number in range(last + 1):
+        edges = source.sequence.edges(number)
+        both = {(place, place) for place in range(len(owner))}  # loops
+        for src, dst in zip(edges.src.tolist(), edges.dst.tolist(), strict=True):
+            both |= {(src, dst), (dst, src)}
+        for rank in range(ranks):
+            own = [(src, dst) for src, dst in both if owner[dst] == rank]
+            travels = {(src, int(owner[dst])) for src, dst in both if owner[src] == rank != owner[dst]}
+            assert found.sizes[number, rank].tolist() == [int((owner == rank).sum()), len(own)]
+            assert found.sent[number, rank] == len(travels)
+
+
+def test_errors_are_those_of_sizes_that_were_not_fitted():
+    load = Load(1e-3, 1e-6, 1e-7)
+
+    def call(vertices, edges, wrong=1.0):
+        return Measured("nn 1", wrong * (load.call + load.vertex * vertices + load.edge * edges), 1, vertices, edges)
+
+    calls = [call(10 * n, n**2 + 5) for n in range(1, 13) for _ in range(3)]
+    assert held_out_error(calls) == {"nn 1": pytest.approx(0, abs=1e-9)}
+    # Sizes 2, 6 and 10 are held out: what is wrong with them is no part of the fit.
+    odd = [call(10 * n, n**2 + 5, wrong=2.0 if n in (2, 6, 10) else 1.0) for n in range(1, 13)]
+    assert held_out_error(odd) == {"nn 1": pytest.approx(0.5)}
+    assert held_out_error([call(10, 10)] * 5) == {}
+
+
+def test_costs_are_read_as_they_were_written():
+    again = read_snapshot_costs(json.dumps(written_costs(COSTS)))
+    assert again == replace(COSTS, widths=dict(COSTS.widths))
+
+
+def test_a_recipe_says_where_it_runs():
+    given = {"source": "events.csv", "group_size": 4, "seed": 0}
+    trained = Trained(given, {"model": "tgcn", "hidden_dim": 64}, "cpu", 7)
+    text = snapshot_recipe_of("blad", {"balance": "even"}, 3, Cluster(2, 2, Links(), 0.0), trained)
+    assert text.startswith("# blad:balance=even on 2 machines with 2 processes each.\n# Start it on each of them")
+    recipe = yaml.safe_load(text)
+    strategy = {"class_path": "lightning_tgnn.BLADStrategy", "init_args": {"balance": "even"}}
+    assert recipe["trainer"]["strategy"] == strategy
+    assert [recipe["trainer"][name] for name in ("devices", "num_nodes", "max_epochs")] == [2, 2, 7]
+    assert recipe["data"]["init_args"] == {"source": "events.csv", "group_size": 4, "batch_size": 3}
+    assert recipe["model"]["init_args"] == {"model": "tgcn"}
+
+
+@pytest.mark.usefixtures("in_own_group")
+@pytest.mark.parametrize("model", ["tgcn", "evolvegcn_h"])
+def test_the_recipe_of_a_plan_trains_as_it_stands(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+    tiny = [f"--synthetic={json.dumps(SMALL)}", "--group_size=3", f"--model={model}", "--hidden_dim=6"]
+    where = ["--devices=1", "--accelerator=cpu", "--epochs=1", "--measured_epochs=1", "--groups_per_update=3"]
+    main(["plan", "--kind=snapshots", "--source=synthetic_snapshots", *where, *tiny])
+    printed = capsys.readouterr().out
+    assert "recommended: " in printed
+    assert "an epoch has 7 groups of up to 3 snapshots, 3 an update" in printed
+    assert "recipe: lightning-tgnn fit --config runs/plan/recipe.yaml" in printed
+    figures = json.loads((tmp_path / "runs/plan/plan.json").read_text())
+    (measured,) = figures["measured"]
+    operators = {"graph 1", "graph 2", "nn 1", "nn 2", "rnn 1", "rnn 2", "head", "backward"}
+    assert set(measured["error"]) == set(measured["costs"]["loads"]) == operators
+    assert measured["processes"] == 1
+    assert measured["costs"]["widths"]["graph 1"] == 4
+    recommended, *others = figures["plans"]
+    assert recommended["seconds"] > 0
+    assert [one["plan"] for one in others if "objection" in one][-1] == "vertex_partition"
+
+    stages = ["--stages=runs/plan/costs.yaml", "--snapshots=runs/plan/snapshots.yaml", "--group_size=3"]
+    main(["simulate", "--strategy=blad,vertex_partition", "--ranks=2,4", *stages])
+    assert "12 groups of up to 3 snapshots" in capsys.readouterr().out
+    main(["fit", "--config=runs/plan/recipe.yaml"])
+    assert list(tmp_path.glob("runs/planned_blad/version_0/checkpoints/last.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (["--machines=0"], "machines must be an integer of at least 1, got 0"),
+        (
+            ["--groups_per_update=0"],
+            "groups_per_update must be an integer of at least 1, got 0; give a number",
+        ),
+        (["--measured_epochs=0"], "measured_epochs must be an integer of at least 1, got 0; 2 is usual"),
+        (["--updates=0"], "updates must be an integer of at least 1, got 0"),
+        (["--link=fast"], "link must be MBIT or MBIT:MILLISECONDS, got 'fast'"),
+        (["--model=gru"], "model must be what builds a SnapshotModel, or one of "),
+        (["--steps=3"], "steps must be left out with --kind snapshots, got 'an option of --kind events'"),
+        (["--batch_size=3"], "batch_size must be left out with --kind snapshots, got 'an option of --kind events'"),
+        (["--kind=graph"], "kind must be one of 'auto', 'events', 'snapshots', got 'graph'"),
+        (["--groups_per_updat=3"], "did you mean '--groups_per_update'?"),
+        (["--processes=9", "--group_size=3"], "processes must be at most the 7 groups, got 9; give fewer --processes"),
+    ],
+)
+@pytest.mark.usefixtures("in_own_group")
+def test_what_cannot_be_planned_is_refused(options, refused, capsys):
+    defaults = ["--kind=snapshots", "--source=synthetic_snapshots", "--accelerator=cpu"]
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", *defaults, f"--synthetic={json.dumps(SMALL)}", *options])
+    assert refused in f"{ended.value} {capsys.readouterr().err}"

@@ -1,0 +1,151 @@
+"""``lightning-tgnn simulate`` of strategies on snapshots: figures, pictures, and what is refused."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from lightning_tgnn.__main__ import main
+from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.snapshot_epochs import blad_epoch
+from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
+from lightning_tgnn.algorithms.schedules.snapshot_splits import groups_by_load
+from lightning_tgnn.commands.simulate.given_costs import read_link
+from lightning_tgnn.commands.simulate.snapshot_costs import read_sizes, read_snapshot_costs
+from lightning_tgnn.types import RankLayout
+
+LOADS = {
+    "loads": {
+        "graph 1": [1e-4, 0, 2e-9],
+        "nn 1": [1e-4, 3e-9, 0],
+        "head": [1e-4, 1e-9, 0],
+        "backward": [4e-4, 4e-9, 3e-9],
+    },
+    "widths": {"graph 1": 16, "nn 1": 64, "head": 64},
+    "exchanged_widths": {"graph 1": 64},
+    "backward_width": 144,
+    "state_width": 64,
+    "rates": [[0.7, 1.0], [1.0, 0.8]],
+    "hand_over": 1e-4,
+    "gradients": 120000,
+}
+GIVEN = f"--stages={json.dumps(LOADS)}"
+SIZES = "{count: 20, vertices: 2000, edges: 20000, varies: 7}"
+NAMES = ("blad", "snapshot_partition", "vertex_partition")
+
+
+def run(capsys, *options):
+    main(["simulate", GIVEN, *options])
+    return capsys.readouterr().out
+
+
+def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
+    kept = tmp_path / "out.json"
+    options = [f"--snapshots={SIZES}", "--ranks=2,4", "--group_size=4", f"--output={kept}"]
+    printed = run(capsys, f"--strategy={','.join(NAMES)}", *options)
+    for name in NAMES:
+        assert re.findall(rf"^│ {name} +│ +(\d+) │", printed, re.MULTILINE) == ["2", "4"]
+    assert "20 groups of up to 4 snapshots, 4 per device and update" in printed
+    forecasts = json.loads(kept.read_text())["forecasts"]
+    kinds = [set(one["bytes"]) for one in forecasts[::2]]
+    assert kinds == [{"weights"}, {"hidden states", "weights"}, {"features", "weights"}]
+    # Half of a rank's vertices, 16 floats each, forward and backward; 3 updates of 8 groups on 2 ranks.
+    sizes = read_sizes(SIZES)
+    each = sum(sizes[max(last - 3, 0) : last + 1, 0].sum() for last in range(20))
+    vertex = forecasts[4]["bytes"]
+    assert vertex["features"] == pytest.approx(2 * 0.5 * each * 16 * 4)
+    assert vertex["weights"] == 3 * 2 * 120000
+
+
+def test_figures_of_blad_are_those_of_the_simulation(tmp_path, capsys):
+    kept = tmp_path / "out.json"
+    options = [f"--snapshots={SIZES}", "--ranks=4", "--hosts=2", "--batch_size=5", "--link=500:0.2"]
+    run(capsys, "--strategy=blad:reorder=false", *options, f"--output={kept}")
+    (found,) = json.loads(kept.read_text())["forecasts"]
+    sizes, costs = read_sizes(SIZES), read_snapshot_costs(json.dumps(LOADS))
+    own = [sizes[max(last - 7, 0) : last + 1] for last in range(20)]
+    groups = predicted_groups(costs.model, own, costs.widths, 144, exchanged_widths=costs.exchanged_widths)
+    seconds = [sum(map(np.sum, group.seconds)) for group in groups]
+    updates = [
+        [[first + place for place in places] for places in groups_by_load(seconds[first : first + 10], 2)]
+        for first in (0, 10)
+    ]
+    layout, links = RankLayout.of(4, per_host=2), Links(read_link("", "80000:0.01"), read_link("", "500:0.2"))
+    known = blad_epoch(groups, updates, layout, gradient_bytes=120000, hand_over=1e-4, rates=costs.rates, links=links)
+    assert found["seconds_per_epoch"] == pytest.approx(known.seconds)
+    assert found["waiting"] == pytest.approx(known.waiting.mean())
+    assert found["overlap"] == pytest.approx(known.overlap)
+    assert (found["ranks"], found["hosts"]) == (4, 2)
+
+
+def test_pictures_and_traces_are_written(tmp_path, capsys):
+    picture, trace = tmp_path / "out.png", tmp_path / "out.json"
+    shown = [f"--timeline={picture}", f"--trace={trace}", "--shown_turns=2", "--ranks=2", f"--snapshots={SIZES}"]
+    assert f"timeline: {picture}\n" in run(capsys, "--strategy=blad", *shown)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    bars = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert {bar["args"]["turn"] for bar in bars} == {0, 1}
+    assert {"graph forward", "nn backward"} <= {bar["name"] for bar in bars}
+    assert "vertex_partition has no timeline" in run(capsys, "--strategy=vertex_partition", *shown)
+
+
+def test_sizes_are_read_from_files_or_made_up(tmp_path):
+    (tmp_path / "sizes.csv").write_text("snapshot,vertices,edges\n0,10,20\n1,30,40\n")
+    assert read_sizes(str(tmp_path / "sizes.csv")).tolist() == [[10, 20], [30, 40]]
+    (tmp_path / "sizes.yaml").write_text("vertices: [10, 0]\nedges: [20, 0]\n")
+    assert read_sizes(str(tmp_path / "sizes.yaml")).tolist() == [[10, 20], [0, 0]]
+    edges = read_sizes("{count: 50, vertices: 1000, edges: 1000000, varies: 7}")[:, 1]
+    assert edges.max() / edges.min() == pytest.approx(7, rel=1e-3)
+    assert len(set(read_sizes("{count: 5, vertices: 9, edges: 9}")[:, 1].tolist())) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (["--snapshots=null"], "snapshots must be the sizes of snapshots, got None; give --snapshots"),
+        (["--strategy=blad,sven"], "strategy must be all on events or all on snapshots, got 'blad,sven'"),
+        (["--strategy=blad:split=even"], "option of blad must be one of 'balance', 'open_groups', "),
+        (["--strategy=blad:balance=evn"], "balance of blad must be one of 'even', 'load', got 'evn'; did you mean"),
+        (["--strategy=blad:reorder=3"], "reorder of blad must be true or false, got 3"),
+        (["--strategy=blad:processes_per_device=3"], "processes_per_device of blad must be 1 or 2, got 3"),
+        (["--strategy=blad:open_groups=0"], "open_groups of blad must be an integer of at least 1, got 0"),
+        (["--ranks=3"], "ranks must be a multiple of the 2 processes of a device, got 3"),
+        (["--strategy=vertex_partition:remote=-1"], "remote of vertex_partition must be a finite number of at least 0"),
+        (["--group_size=0"], "group_size must be an integer of at least 1, got 0"),
+        (["--snapshots=gone.csv"], "snapshots must be a file that is there, got 'gone.csv'"),
+        (
+            ["--snapshots={vertices: [1], edges: [1, 2]}"],
+            "snapshots must be lists of as many vertices as edges",
+        ),
+        (["--snapshots={vertices: [1], edges: [x]}"], "edges of snapshot 0 must be an integer of at least 0, got 'x'"),
+        (["--snapshots={count: 3, vertices: 1}"], "edges of snapshots must be an integer of at least 1, got None"),
+        (
+            ["--snapshots={count: 3, vertices: 1, edges: 1, varies: 0}"],
+            "varies of snapshots must be a number of at least 1, got 0",
+        ),
+        (["--stages={seconds: {}}"], "a part of stages must be one of 'backward_width', "),
+        (["--stages={loads: {}}"], "loads of stages must be operators with numbers, got 'dict'"),
+        (
+            ["--stages={loads: {nn 1: 3}, widths: {nn 1: 1}}"],
+            "load of 'nn 1' must be seconds of a snapshot, of a vertex and of an edge, got 3",
+        ),
+        (
+            ["--stages={loads: {nn 1: [1, 0, 0]}, widths: {nn 1: 1}}"],
+            "an operator of stages must be one of 'nn 1', got 'backward'",
+        ),
+        (
+            ["--stages={loads: {nn 1: [1, 0, 0], backward: [1, 0, 0]}, widths: {nn 1: -1}}"],
+            "nn 1 of widths must be a finite number of at least 0, got -1.0",
+        ),
+        (
+            ["--stages={loads: {nn 1: [1, 0, 0], backward: [1, 0, 0]}, widths: {nn 1: 1}, rates: [[1, x], [1, 1]]}"],
+            "rates of stages must be two rows of two numbers, of graph and NN operators, got [[1, 'x'], [1, 1]]",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(options, refused):
+    defaults = ["--strategy=blad", GIVEN, "--ranks=2", f"--snapshots={SIZES}"]
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", *defaults, *options])
+    assert refused in str(ended.value)
