@@ -12,6 +12,8 @@ from lightning_tgnn.strategies.parts import GroupPipeline, group_memory
 from lightning_tgnn.types.layout import PIPELINES
 from tests.multiprocess import snapshots
 
+pytestmark = pytest.mark.usefixtures("in_own_group")
+
 
 @pytest.mark.parametrize(
     ("options", "message"),

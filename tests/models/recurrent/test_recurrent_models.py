@@ -8,7 +8,7 @@ import torch
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.models import RECURRENT_MODELS, RecurrentConfig, SnapshotOperators, build_recurrent
 from lightning_tgnn.types import Snapshot, SparseRows
-from tests.models.recurrent.reference import REFERENCES
+from tests.models.recurrent.slow_models import REFERENCES
 from tests.models.recurrent.snapshots import dense, info, random_sequence, rectangular, run
 
 ROWS, WIDTH, HIDDEN = 7, 3, 4
