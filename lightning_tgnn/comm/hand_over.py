@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_tgnn.comm.shared_memory import Shapes, shared_tensors, views
+from lightning_tgnn.comm.shared_memory import Shapes, room, shared_tensors, views
 from lightning_tgnn.types import MessageExchange
 
 FORTH, BACK = "hidden state", "gradient of hidden state"
@@ -60,15 +60,21 @@ class HandOver:
         """Own place in the pipeline, from 0."""
         return self._messages.place
 
-    def make_room(self, size: int) -> None:
-        """Have memory for tensors of ``size`` bytes together, each begun at a multiple of 64; all ranks call it alike.
+    def make_room(self, groups: Iterable[Sequence[Tensor]]) -> None:
+        """Have memory for what is handed over of any of some groups; all ranks call it alike.
 
         No group may be open.
+
+        Args:
+            groups: Of each, tensors of the types and shapes of those that are handed over.
 
         Raises:
             DataError: There is not so much shared memory.
         """
-        if not self._through_memory or len(self._ranks) == 1 or size <= self._size:
+        if not self._through_memory or len(self._ranks) == 1:
+            return
+        size = max((room(_shapes(tensors)) for tensors in groups), default=0)
+        if size <= self._size:
             return
         links = range(len(self._ranks) - 1)
         names = [f"{link} {way} {slot}" for link in links for way in (FORTH, BACK) for slot in range(self._slots)]
@@ -133,5 +139,8 @@ class HandOver:
     def _slot(self, like: Sequence[Tensor], way: str, link: int) -> list[Tensor]:
         memory = self._memory[f"{link} {way} {self._taken[way, link] % self._slots}"]
         self._taken[way, link] += 1
-        shapes = {str(place): (tuple(tensor.shape), tensor.dtype) for place, tensor in enumerate(like)}
-        return list(views(memory, shapes).values())
+        return list(views(memory, _shapes(like)).values())
+
+
+def _shapes(tensors: Sequence[Tensor]) -> Shapes:
+    return {str(place): (tuple(tensor.shape), tensor.dtype) for place, tensor in enumerate(tensors)}

@@ -41,7 +41,7 @@ class SharedBuffer:
         Raises:
             DataError: There is not so much shared memory.
         """
-        size = _places(shapes)[1]
+        size = room(shapes)
         if size > len(self._memory):
             path, problem = _made(2 * size)
             if problem:
@@ -57,6 +57,11 @@ class SharedBuffer:
 def mapped(path: str, size: int) -> Tensor:
     """Return uint8 [size], the content of a file, which other processes see change."""
     return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+
+
+def room(shapes: Shapes) -> int:
+    """Return the bytes that tensors of these shapes take."""
+    return _places(shapes)[1]
 
 
 def views(memory: Tensor, shapes: Shapes) -> dict[str, Tensor]:
@@ -93,7 +98,7 @@ def shared_tensors(
     """
     if len(ranks) == 1 and show is None:
         return {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
-    size = _places(shapes)[1]
+    size = room(shapes)
     told: list[tuple[str, str]] = [("", "")]
     if rank == ranks[0]:
         told = [_made(size)]

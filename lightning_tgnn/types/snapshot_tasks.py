@@ -139,6 +139,17 @@ class SnapshotModel(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsEdges(Protocol):
+    """A module that reads the edges of a snapshot by itself, not by `Operators.aggregate`.
+
+    Attributes:
+        reads_edges: Whether it does.
+    """
+
+    reads_edges: bool
+
+
 GroupOrder = Callable[["SnapshotTask", SnapshotBatch], Tensor]
 """Runs the parts of groups of a batch and returns the loss; what is trained has its gradient from it."""
 

@@ -134,3 +134,11 @@ def test_vertices_that_are_cut_are_trained_all_at_once():
     strategy = VertexPartitionStrategy(partition="interval")
     with pytest.raises(InvalidArgumentError, match="vertices_per_batch must be left out where the vertices of a snap"):
         trainer(max_epochs=1, strategy=strategy).fit(task, datamodule=data)
+
+
+def test_a_convolution_that_reads_edges_is_not_cut_by_vertices():
+    from torch_geometric.nn import GCNConv
+
+    data, task = snapshots.build("wd_gcn", 2, convolution=lambda before, after: GCNConv(before, after))
+    with pytest.raises(InvalidArgumentError, match=r"convolution must be one of the built-in ones.*got 'OwnConvolu"):
+        trainer(max_epochs=1, strategy=VertexPartitionStrategy(partition="interval")).fit(task, datamodule=data)

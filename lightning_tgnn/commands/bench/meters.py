@@ -110,7 +110,15 @@ class EpochMeasurement:
 
 
 class Meter(pl.Callback, ABC):
-    """Measures training under a `PlanRunner`, from the end of the last step of the warm-up.
+    """Measures training under a `PlanRunner`."""
+
+    @abstractmethod
+    def figures(self) -> Figures:
+        """Return what was measured as plain values, once training has ended."""
+
+
+class WarmMeter(Meter):
+    """Measures training steps, from the end of the last one of the warm-up.
 
     Args:
         warmup: Steps before, at least 1: loops are compiled and buffers grow.
@@ -157,7 +165,7 @@ class Meter(pl.Callback, ABC):
         """Return what all ranks have measured, where this one took ``seconds``."""
 
 
-class StepMeter(Meter):
+class StepMeter(WarmMeter):
     """Measures training steps.
 
     Args:
@@ -183,7 +191,7 @@ class StepMeter(Meter):
         return Measurement(int(events), slowest, flows)
 
 
-class EpochMeter(Meter):
+class EpochMeter(WarmMeter):
     """Measures training under a new `CDFGNNStrategy`, whose epochs are one step each; the exchanges of all count."""
 
     def _measured(self, strategy: PlanRunner, seconds: float) -> EpochMeasurement:

@@ -7,19 +7,17 @@ from time import perf_counter
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
-from lightning_tgnn.commands.bench.meters import Figures, Measurement, Meter, finish, reduced, summed_flows
+from lightning_tgnn.commands.bench.meters import Figures, Meter, finish, reduced, summed_flows
 from lightning_tgnn.commands.bench.tables import print_snapshot_bench
 from lightning_tgnn.commands.shared.kinds import SNAPSHOTS, KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import SnapshotDataModule
-from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
 from lightning_tgnn.tasks import SnapshotLinkPrediction
 
@@ -131,8 +129,8 @@ class SnapshotMeter(Meter):
     """
 
     def __init__(self, warmup: int, epochs: int, groups: int) -> None:
-        super().__init__(warmup, epochs)
-        self._groups = groups
+        self._warmup, self._last, self._groups = warmup, epochs, groups
+        self._begin = 0.0
         self._waited = 0.0
         self._figures: Figures = {}
 
@@ -148,12 +146,6 @@ class SnapshotMeter(Meter):
             cure = f"give a multiple of {devices}"
             raise InvalidArgumentError(refusal("groups_per_update", "a multiple of the devices", self._groups, cure))
         data.batch_size = self._groups // devices
-
-    @override
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
-    ) -> None:
-        """Count nothing: epochs are what is measured."""
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -189,7 +181,3 @@ class SnapshotMeter(Meter):
         # The first rank of a pipeline sends nothing back; all ranks have to add up the same.
         names = {name for of_rank in strategy.of_all_ranks(list(found)) for name in of_rank}
         return {name: found.get(name, Flow()) for name in sorted(names)}
-
-    @override
-    def _measured(self, strategy: PlanRunner, seconds: float) -> Measurement:
-        raise NotImplementedError

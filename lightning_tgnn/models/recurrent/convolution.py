@@ -61,6 +61,8 @@ class OwnConvolution(nn.Module):
         InvalidArgumentError: It cannot be called so.
     """
 
+    reads_edges = True
+
     def __init__(self, module: nn.Module, out_dim: int) -> None:
         super().__init__()
         if not isinstance(module, nn.Module):

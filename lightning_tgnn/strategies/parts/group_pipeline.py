@@ -24,7 +24,6 @@ from lightning_tgnn.types import (
 )
 from lightning_tgnn.types.layout import PIPELINES
 
-_ALIGNMENT = 64
 _MOST_MESSAGES = 8  # of each direction; `Messages` waits for what it has sent once there are 16
 Ending = Callable[[Tensor, SnapshotGroup], Tensor]
 """Returns what a task is to score, given the embeddings after the last snapshot of a group."""
@@ -106,7 +105,7 @@ class PipelinedGroups:
         weights = [weight for weight in task.parameters() if weight.requires_grad]
         turn = _PipelinedTurn(self, task, weights, ending or _as_they_are)
         if self.hand_over.ranks > 1:
-            self.hand_over.make_room(max((_room(task.start(group)) for group in batch.groups), default=0))
+            self.hand_over.make_room(task.start(group) for group in batch.groups)
         waiting: deque[_Open] = deque()
         for number, group in enumerate(batch.groups):
             if not group.snapshots:
@@ -200,7 +199,7 @@ class _PipelinedTurn:
 
 
 class _InHand(torch.autograd.Function):
-    """A loss whose gradients are known. DistributedDataParallel and loss scales take them as those of any other."""
+    """A loss whose gradients are known, which DistributedDataParallel takes as those of any other."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, gradients: list[Tensor | None], *weights: Tensor) -> Tensor:
@@ -231,9 +230,3 @@ def _check_carried(carried: Carried, given: Carried) -> None:
 
 def _as_they_are(embeddings: Tensor, group: SnapshotGroup) -> Tensor:
     return embeddings
-
-
-def _room(carried: Carried) -> int:
-    """Return the bytes of tensors, each begun at a multiple of 64."""
-    sizes = (tensor.numel() * tensor.element_size() for tensor in carried)
-    return sum(size + -size % _ALIGNMENT for size in sizes)

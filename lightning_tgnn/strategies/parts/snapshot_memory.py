@@ -255,11 +255,12 @@ class SnapshotState:
         if not isinstance(task.group_order, HybridGroups):
             check_groups_fit(run, vertices, kept, *sizes)
             return
+        if self._cuts is not None:  # those of the run that this one continues
+            return
         found = run.messages(GRADIENTS).gather(groups_too_large(run, vertices, kept, *sizes))
         large = frozenset(group for of_rank in run.broadcast(found) for group in of_rank)
         seconds = run.broadcast(task.group_order.seconds_per_edge(task, probe))
-        if self._cuts is None:  # else those of the run that this one continues
-            self._cuts = GroupCuts(large, seconds)
+        self._cuts = GroupCuts(large, seconds)
 
     def _stop_listening(self) -> None:
         if self._meter is not None and self._task is not None:

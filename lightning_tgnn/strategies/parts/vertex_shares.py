@@ -23,6 +23,7 @@ from lightning_tgnn.types import (
     NodeStateTask,
     Operators,
     OrderPart,
+    ReadsEdges,
     RowExchange,
     Run,
     Snapshot,
@@ -182,7 +183,7 @@ def _check_goes_by_operators(task: SnapshotTask) -> None:
     """
     assert isinstance(task, torch.nn.Module)
     for module in task.modules():
-        if getattr(module, "reads_edges", False):
+        if isinstance(module, ReadsEdges) and module.reads_edges:
             requirement = "one of the built-in ones where the vertices of a snapshot are cut over ranks"
             cure = "take 'gcn', 'chebyshev' or 'rgcn', or strategy='blad' without cut_groups"
             raise InvalidArgumentError(refusal("convolution", requirement, type(module).__name__, cure))
