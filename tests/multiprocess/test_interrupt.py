@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -25,6 +26,11 @@ SETTINGS = [
 def listening():
     """Hear Ctrl-C also where the tests run in the background of a shell, which lets its children ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def steps_of(checkpoint):
+    """Return how many optimizer steps a checkpoint stands after."""
+    return torch.load(checkpoint, weights_only=True)["global_step"]
 
 
 def ended(run):
@@ -71,4 +77,7 @@ def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
     assert ("MEMBER: 2/2" in said) == (starter != "one rank")
     (line,) = re.findall(r"^lightning-tgnn: (.*)$", said, flags=re.MULTILINE)
     command = line.removeprefix("interrupted; go on with: ").removesuffix(", under torchrun as before")
-    assert shlex.split(command) == ["lightning-tgnn", *words, "--ckpt_path", str(last.relative_to(tmp_path))]
+    *repeated, path = shlex.split(command)
+    assert repeated == ["lightning-tgnn", *words, "--ckpt_path"]
+    steps = {str(saved.relative_to(tmp_path)): steps_of(saved) for saved in last.parent.glob("*.ckpt")}
+    assert steps[path] == max(steps.values())  # the best is saved before the last: Ctrl-C can come between them
