@@ -97,8 +97,7 @@ class SnapshotLinkPrediction(SnapshotModule):
             requirement = "[q, 2 + negatives], with at least one negative"
             cure = "set SnapshotDataModule(target='links', negatives=1)"
             raise InvalidArgumentError(refusal("the targets of a group", requirement, list(rows.shape), cure))
-        places = torch.cat([rows[:, 0], rows[:, 1], rows[:, 2:].flatten()])
-        return self.predictor(embeddings.index_select(0, places), len(rows), rows.shape[1] - 2)
+        return self.predictor.of_rows(embeddings, rows)
 
     def loss(self, embeddings: Tensor, group: SnapshotGroup) -> Tensor:
         """Return the binary cross entropy of the links plus that of negatives, each a mean."""

@@ -34,12 +34,32 @@ class LinkPredictor(nn.Module):
         Returns:
             Logits of the true destinations [B] and of the negatives [B, Q], float32.
         """
-        source = self.source(embeddings[:num_events]).unsqueeze(1)
+        source = self.source(embeddings[:num_events])
         candidates = self.destination(embeddings[num_events:])
-        true = candidates[:num_events].unsqueeze(1)
-        negative = candidates[num_events:].view(num_events, num_negatives, source.shape[-1])
-        positive_logits = self.out(torch.relu(source + true)).view(num_events)
-        negative_logits = self.out(torch.relu(source + negative)).view(num_events, num_negatives)
+        negatives = candidates[num_events:].view(num_events, num_negatives, source.shape[-1])
+        return self._logits(source, candidates[:num_events], negatives)
+
+    def of_rows(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Score links between rows of embeddings; see `forward`.
+
+        Rows that several links have are multiplied with the weights once.
+
+        Args:
+            embeddings: [m, d_emb].
+            rows: int64 [q, 2 + Q], of each link its source, its destination and those of its negatives.
+
+        Returns:
+            Logits of the links [q] and of the negatives [q, Q], float32.
+        """
+        sources, destinations = rows[:, 0], rows[:, 1:]
+        source = _chosen(self.source, embeddings, sources)
+        candidates = _chosen(self.destination, embeddings, destinations)
+        return self._logits(source, candidates[:, 0], candidates[:, 1:])
+
+    def _logits(self, source: Tensor, true: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits [B] and [B, Q], given what the weights make of [B, d], [B, d] and [B, Q, d]."""
+        positive_logits = self.out(torch.relu(source + true)).squeeze(-1)
+        negative_logits = self.out(torch.relu(source.unsqueeze(1) + negatives)).squeeze(-1)
         return positive_logits.float(), negative_logits.float()
 
     def every_pair(self, sources: Tensor, candidates: Tensor) -> Tensor:
@@ -62,6 +82,16 @@ class LinkPredictor(nn.Module):
                 hidden = torch.relu_(sources[some].unsqueeze(1) + candidates[chunk])
                 logits[some, chunk] = hidden @ self.out.weight[0]
         return (logits + self.out.bias).float()
+
+
+def _chosen(weights: nn.Linear, embeddings: Tensor, places: Tensor) -> Tensor:
+    """Return what weights make of some rows, [*places, d]; the product is formed on the fewer ones."""
+    some = places.flatten()
+    if len(embeddings) <= len(some):
+        chosen = weights(embeddings).index_select(0, some)
+    else:
+        chosen = weights(embeddings.index_select(0, some))
+    return chosen.view(*places.shape, weights.out_features)
 
 
 class EventClassifier(nn.Module):
