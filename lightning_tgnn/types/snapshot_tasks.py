@@ -22,12 +22,18 @@ Carried = tuple[Tensor, ...]
 class PredictedLoads(Protocol):
     """Says how long snapshots take."""
 
-    def forward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Return seconds [l] of the forward pass of snapshots with so many vertices and edges, [l] each."""
+    def forward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
+        """Return seconds [l] of the forward pass of snapshots.
+
+        Args:
+            vertices: Of each, [l].
+            edges: Likewise.
+            last: Of each as the last snapshot of a group, with the head and the loss.
+        """
         ...
 
-    def backward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Return seconds [l] of the backward pass."""
+    def backward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
+        """Return seconds [l] of the backward pass; see `forward`."""
         ...
 
 

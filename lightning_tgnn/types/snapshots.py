@@ -222,3 +222,15 @@ def whole_groups(groups: Sequence[int], over: SnapshotPass) -> tuple[GroupPart, 
     """Return groups that a rank computes alone."""
     spans = (over.snapshots_of(group) for group in groups)
     return tuple(GroupPart(span[-1], span[0], span) for span in spans)
+
+
+def groups_in_turn(over: SnapshotPass, rank: int, ranks: int) -> Sequence[SnapshotTurn]:
+    """Return turns in which ranks have whole groups, each the next one in order."""
+    size = over.batch_size * ranks
+    found = []
+    for start in range(0, over.num_events, size):
+        of = range(start, min(start + size, over.num_events))
+        own = of[rank::ranks]
+        parts = whole_groups([over.order[place] for place in own], over)
+        found.append(SnapshotTurn(own, of, over.epoch, ranks, parts=parts, groups=len(of)))
+    return found

@@ -25,7 +25,9 @@ LOADS = MeasuredLoads(LoadModel({"graph 1": Load(1.0, 0.0, 0.5), "backward": Loa
 
 
 def call(operator, seconds, snapshots, vertices, edges, begin=0.0):
-    return OperatorCall(Measured(operator, seconds, len(snapshots), vertices, edges), snapshots, begin)
+    return OperatorCall(
+        Measured(operator, seconds, len(snapshots), vertices, edges), snapshots, ((begin, begin + seconds),)
+    )
 
 
 def counts(**given):

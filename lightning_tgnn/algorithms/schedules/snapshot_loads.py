@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, check_not_negative, refusal
 
 BACKWARD, HEAD = "backward", "head"
+LAST_BACKWARD = "last backward"
+"""What the backward pass takes more of a group's last snapshot: of the head, and of what runs on that one only."""
 
 _ROUNDS = 10
 _TOO_LONG = 3.0  # times as long as predicted, where the median call is as long as predicted
@@ -19,14 +21,15 @@ _TOO_LONG = 3.0  # times as long as predicted, where the median call is as long 
 
 @dataclass(frozen=True)
 class Measured:
-    """A call of an operator, and what it worked on.
+    """All calls of an operator on a snapshot, or a backward pass over several, and what they worked on.
 
     Attributes:
         operator: Its name.
-        seconds: It took.
-        snapshots: Of the call: 1, or more where one backward covers a run of snapshots.
+        seconds: They took.
+        snapshots: 1, or more where one backward covers a run of snapshots.
         vertices: Vertices times width, summed over the snapshots.
         edges: Edges times width, likewise.
+        last: Vertices and edges, times width, of the group's last snapshot where it is among them; None else.
 
     Raises:
         InvalidArgumentError: Seconds are not above 0, or a size is negative or not finite.
@@ -37,6 +40,7 @@ class Measured:
     snapshots: int
     vertices: float
     edges: float
+    last: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.seconds) and self.seconds > 0):
@@ -65,8 +69,12 @@ class Load(NamedTuple):
 class LoadModel:
     """Seconds of operators, each linear in the sizes of a snapshot: call + vertex · |V| · width + edge · |E| · width.
 
+    The paper charges all operators to every snapshot. Some run on the last snapshot of a group only, such as the head
+    with the loss, or convolutions whose result nothing else reads; these are charged to that one.
+
     Attributes:
         loads: By the name of the operator.
+        last_only: Operators that only the last snapshot of a group has.
 
     >>> model = LoadModel({"graph 1": Load(1e-4, 0.0, 1e-9)})
     >>> model.predict("graph 1", [0, 100_000], [0, 3_200_000]).tolist()
@@ -74,6 +82,7 @@ class LoadModel:
     """
 
     loads: Mapping[str, Load]
+    last_only: frozenset[str] = frozenset({HEAD})
 
     @classmethod
     def fit(cls, measurements: Iterable[Measured]) -> LoadModel:
@@ -88,13 +97,23 @@ class LoadModel:
         Raises:
             DataError: There are no measurements.
         """
-        found: dict[str, list[tuple[float, float, float, float]]] = {}
+        found: dict[str, list[tuple[float, ...]]] = {}
+        on_others = set()
         for one in measurements:
-            found.setdefault(one.operator, []).append((one.seconds, one.snapshots, one.vertices, one.edges))
+            row = one.seconds, one.snapshots, one.vertices, one.edges
+            found.setdefault(one.operator, []).append((*row, *_sizes_of_last(one)) if one.operator == BACKWARD else row)
+            if one.last is None:
+                on_others.add(one.operator)
         if not found:
             cure = "train the first epoch before the loads are predicted"
             raise DataError(refusal("measurements", "of at least one call", 0, cure))
-        return cls({operator: _least_relative_error(np.asarray(rows)) for operator, rows in found.items()})
+        loads = {operator: _least_relative_error(np.asarray(rows)) for operator, rows in found.items()}
+        both = {
+            name: Load(*load[3 * place : 3 * place + 3])
+            for operator, load in loads.items()
+            for place, name in enumerate((operator, LAST_BACKWARD)[: len(load) // 3])
+        }
+        return cls(both, frozenset(found) - on_others - {BACKWARD} | {HEAD})
 
     def predict(self, operator: str, vertices: ArrayLike, edges: ArrayLike, snapshots: ArrayLike = 1) -> np.ndarray:
         """Return seconds of an operator, float64 of the shape of the arguments together.
@@ -113,6 +132,18 @@ class LoadModel:
         counted, vertex, edge = (np.asarray(size, dtype=np.float64) for size in (snapshots, vertices, edges))
         return np.asarray(load.call * counted + load.vertex * vertex + load.edge * edge)
 
+    def seconds_of(self, one: Measured) -> float:
+        """Return the predicted seconds of a measurement.
+
+        Raises:
+            InvalidArgumentError: Its operator has not been fitted.
+        """
+        seconds = float(self.predict(one.operator, one.vertices, one.edges, one.snapshots))
+        if one.operator != BACKWARD or LAST_BACKWARD not in self.loads:
+            return seconds
+        count, vertices, edges = _sizes_of_last(one)
+        return seconds + float(self.predict(LAST_BACKWARD, vertices, edges, count))
+
     def error(self, measurements: Iterable[Measured]) -> dict[str, float]:
         """Return the mean relative error of each operator over measurements, best such that were held out of the fit.
 
@@ -121,34 +152,33 @@ class LoadModel:
         """
         found: dict[str, list[float]] = {}
         for one in measurements:
-            predicted = float(self.predict(one.operator, one.vertices, one.edges, one.snapshots))
+            predicted = self.seconds_of(one)
             found.setdefault(one.operator, []).append(abs(predicted - one.seconds) / one.seconds)
         return {operator: float(np.mean(errors)) for operator, errors in found.items()}
 
-    def to_dict(self) -> dict[str, list[float]]:
-        """Return the coefficients of each operator as plain values."""
-        return {operator: list(load) for operator, load in self.loads.items()}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the coefficients of each operator, and which the last snapshot alone has, as plain values."""
+        loads = {operator: list(load) for operator, load in self.loads.items()}
+        return {"loads": loads, "last_only": sorted(self.last_only)}
 
     @classmethod
-    def from_dict(cls, held: Mapping[str, Sequence[float]]) -> LoadModel:
+    def from_dict(cls, loads: Mapping[str, Sequence[float]], last_only: Collection[str] = (HEAD,)) -> LoadModel:
         """Return the model that `to_dict` has returned.
 
         Raises:
             InvalidArgumentError: An operator has not three numbers of at least 0.
         """
-        for operator, load in held.items():
+        for operator, load in loads.items():
             if len(load) != len(Load._fields) or not all(np.isfinite(load)) or min(load) < 0:
                 requirement, cure = "three finite numbers of at least 0", "give what `to_dict` has returned"
                 raise InvalidArgumentError(refusal(f"load of {operator!r}", requirement, load, cure))
-        return cls({operator: Load(*map(float, load)) for operator, load in held.items()})
+        return cls({operator: Load(*map(float, load)) for operator, load in loads.items()}, frozenset(last_only))
 
 
 def forward_seconds(
     model: LoadModel,
     sizes: Sequence[np.ndarray],
     widths: Mapping[str, float],
-    *,
-    last_only: Collection[str] = (HEAD,),
 ) -> list[np.ndarray]:
     """Return l(i, j), the predicted forward seconds of each snapshot of each group, float64 [len_i] for each.
 
@@ -156,7 +186,6 @@ def forward_seconds(
         model: Of all operators of a snapshot.
         sizes: For each group, [len_i, 2]: vertices and edges of its snapshots.
         widths: Of each forward operator.
-        last_only: Operators that only the last snapshot of a group has, such as the head with the loss.
 
     Raises:
         InvalidArgumentError: An operator has not been measured, or sizes have another shape.
@@ -164,7 +193,7 @@ def forward_seconds(
     total = [np.zeros(len(own)) for own in sizes]
     for operator, width in widths.items():
         for own, seconds in zip(total, operator_seconds(model, sizes, operator, width), strict=True):
-            counted = slice(-1, None) if operator in last_only else slice(None)
+            counted = slice(-1, None) if operator in model.last_only else slice(None)
             own[counted] += seconds[counted]
     return total
 
@@ -173,14 +202,18 @@ def backward_seconds(model: LoadModel, sizes: Sequence[np.ndarray], width: float
     """Return b(i, j), the predicted backward seconds of each snapshot of each group, float64 [len_i] for each.
 
     Args:
-        model: Of the operator ``"backward"``.
+        model: Of the operator ``"backward"``, and of ``"last backward"`` where there is that.
         sizes: As of `forward_seconds`.
         width: With which the measured backward's vertices and edges were multiplied.
 
     Raises:
         InvalidArgumentError: As of `forward_seconds`.
     """
-    return operator_seconds(model, sizes, BACKWARD, width)
+    total = operator_seconds(model, sizes, BACKWARD, width)
+    if LAST_BACKWARD in model.loads:
+        for own, more in zip(total, operator_seconds(model, sizes, LAST_BACKWARD, width), strict=True):
+            own[-1] += more[-1]
+    return total
 
 
 def operator_seconds(model: LoadModel, sizes: Sequence[np.ndarray], operator: str, width: float) -> list[np.ndarray]:
@@ -203,8 +236,13 @@ def operator_seconds(model: LoadModel, sizes: Sequence[np.ndarray], operator: st
     return np.split(model.predict(operator, flat[:, 0], flat[:, 1]), np.cumsum([shape[0] for shape in shapes])[:-1])
 
 
-def _least_relative_error(rows: np.ndarray) -> Load:
-    """Return the load that fits rows of seconds, snapshots, vertices and edges, float64 [n, 4]."""
+def _sizes_of_last(one: Measured) -> tuple[float, float, float]:
+    """Return how many last snapshots a backward has, 0 or 1, and their vertices and edges."""
+    return (0.0, 0.0, 0.0) if one.last is None else (1.0, *one.last)
+
+
+def _least_relative_error(rows: np.ndarray) -> list[float]:
+    """Return the coefficients [k] that fit rows of seconds and k sizes, float64 [n, 1 + k]."""
     from scipy.optimize import nnls  # takes a moment
 
     seconds, sizes = rows[:, 0], rows[:, 1:]
@@ -216,4 +254,4 @@ def _least_relative_error(rows: np.ndarray) -> Load:
         expected = np.maximum(sizes @ found, seconds.min())  # not 0, by which no error can be divided
         ratio = seconds / expected
         kept = ratio <= _TOO_LONG * np.median(ratio)
-    return Load(*(found / scale).tolist())
+    return (found / scale).tolist()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, Rates, best_order, ordered
 from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts
-from lightning_tgnn.algorithms.schedules.snapshot_loads import HEAD, LoadModel, backward_seconds, operator_seconds
+from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel, backward_seconds, operator_seconds
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 
 
@@ -91,7 +91,6 @@ def predicted_groups(
     backward_width: float,
     *,
     exchanged_widths: Mapping[str, float] | None = None,
-    last_only: Collection[str] = (HEAD,),
 ) -> list[GroupOperators]:
     """Return the operators of groups with their predicted seconds.
 
@@ -104,7 +103,6 @@ def predicted_groups(
         widths: Of each forward operator, in the order in which they run.
         backward_width: With which the sizes of the measured backward were multiplied.
         exchanged_widths: Of graph operators that commute with the next one, where they have changed places.
-        last_only: Operators that only the last snapshot of a group has.
 
     Raises:
         InvalidArgumentError: An operator has not been measured, commutes with none, or sizes have another shape.
@@ -114,7 +112,7 @@ def predicted_groups(
     for name in exchanged:
         check_choice("exchanged_widths", name, [one for one in names[:-1] if _kind(one) == GRAPH])
         after = names[names.index(name) + 1]
-        if _kind(after) == GRAPH or after in last_only:
+        if _kind(after) == GRAPH or after in model.last_only:
             cure = "name graph operators that an operator with weights follows"
             raise InvalidArgumentError(refusal(f"operator after {name!r}", "an NN operator", after, cure))
     listed = [operator_seconds(model, sizes, name, width) for name, width in widths.items()]
@@ -132,7 +130,7 @@ def predicted_groups(
                     (float(turned[name][group][place]), seconds[number + 1]) if name in turned else None,
                 )
                 for number, name in enumerate(names)
-                if name not in last_only or place == len(back) - 1
+                if name not in model.last_only or place == len(back) - 1
             )
             forward.append(ahead)
         backward = [mirrored(ahead, float(one)) for ahead, one in zip(forward, back, strict=True)]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH
-from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD
+from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, Measured
 from lightning_tgnn.algorithms.schedules.stage_times import kind_of, overlap_seconds
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.comm.hand_over import BACK, FORTH
@@ -107,7 +107,7 @@ class RankCounts:
             self.loads[operator] = self.loads.get(operator, LoadSums()) + load_sums(own, loads)
             if operator not in (FORWARD, BACKWARD):
                 spans = self.graph if kind_of(operator) == GRAPH else self.nn
-                spans += [(call.begin, call.begin + call.measured.seconds) for call in own]
+                spans += [span for call in own for span in call.spans]
 
 
 def load_sums(calls: Sequence[OperatorCall], loads: MeasuredLoads | None) -> LoadSums:
@@ -117,22 +117,20 @@ def load_sums(calls: Sequence[OperatorCall], loads: MeasuredLoads | None) -> Loa
         calls: At least one.
         loads: What predicts how long they take; None where nobody does.
     """
-    measured = [call.measured for call in calls]
-    seconds = np.array([one.seconds for one in measured])
+    seconds = np.array([call.measured.seconds for call in calls])
     sums = LoadSums(len(calls), float(seconds.sum()))
-    operator = measured[0].operator
+    operator = calls[0].measured.operator
     if loads is None or (operator != FORWARD and operator not in loads.model.loads):
         return sums
-    vertices, edges, snapshots = (
-        np.array([getattr(one, size) for one in measured]) for size in ("vertices", "edges", "snapshots")
-    )
-    predicted = (
-        loads.forward(vertices, edges)
-        if operator == FORWARD
-        else loads.model.predict(operator, vertices, edges, snapshots)
-    )
+    predicted = np.array([_predicted(call.measured, loads) for call in calls])
     error = float((np.abs(predicted - seconds) / seconds).sum())
     return LoadSums(sums.calls, sums.seconds, sums.calls, sums.seconds, float(predicted.sum()), error)
+
+
+def _predicted(one: Measured, loads: MeasuredLoads) -> float:
+    if one.operator != FORWARD:
+        return loads.model.seconds_of(one)
+    return float(loads.step(np.array([one.vertices]), np.array([one.edges]), last=one.last is not None)[0])
 
 
 def sums_of_snapshots(calls: Iterable[OperatorCall], loads: MeasuredLoads | None) -> dict[int, LoadSums]:

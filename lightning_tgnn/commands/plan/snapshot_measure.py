@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from time import perf_counter
 from typing import Any
@@ -15,7 +14,7 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.links import Link
-from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Load, LoadModel, Measured
+from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, LAST_BACKWARD, Load, LoadModel, Measured
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
 from lightning_tgnn.commands.bench.meters import finish
@@ -24,11 +23,10 @@ from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
 from lightning_tgnn.data import SnapshotDataModule
 from lightning_tgnn.strategies.blad import BLADStrategy
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
-from lightning_tgnn.strategies.parts.load_meter import FORWARD, SHORTEST, LoadMeter, OperatorCall, size_of
+from lightning_tgnn.strategies.parts.load_meter import FORWARD, LoadMeter, OperatorCall
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
 from lightning_tgnn.tasks import SnapshotLinkPrediction
-from lightning_tgnn.types import Snapshot
 
 _FLOAT = 4  # bytes
 _HELD_OUT = 4  # of so many sizes one
@@ -143,7 +141,7 @@ class OperatorMeter(pl.Callback):
         assert isinstance(pl_module, SnapshotLinkPrediction)
         order = pl_module.group_order
         assert isinstance(order, PipelinedGroups)
-        self._meter = order.meter = _GroupMeter(pl_module.device)
+        self._meter = order.meter
         self._meter.add(self._hear, pl_module.stages)
         assert isinstance(trainer.strategy, SnapshotRunner)
         self.message_seconds = _message_seconds(trainer.strategy)
@@ -201,34 +199,6 @@ def _message_seconds(strategy: SnapshotRunner) -> float:
     return float(np.median(seconds))
 
 
-class _GroupMeter(LoadMeter):
-    """Takes down what the head of a group takes, too: by the size of the group's last snapshot."""
-
-    _ended: Snapshot
-    _scored = 0.0
-
-    @contextmanager
-    @override
-    def forward(self, snapshot: Snapshot) -> Iterator[None]:
-        self._ended = snapshot
-        with super().forward(snapshot):
-            yield
-
-    @override
-    def enter(self, stage: str, turn: int) -> None:
-        if stage == "score":
-            self._scored = self._now()
-        super().enter(stage, turn)
-
-    @override
-    def leave(self, stage: str, turn: int) -> None:
-        super().leave(stage, turn)
-        if stage == "score":
-            measured = Measured(HEAD, max(self._now() - self._scored, SHORTEST), 1, *size_of(self._ended))
-            for listener in self._listeners:
-                listener(OperatorCall(measured, (self._ended.number,), self._scored))
-
-
 def _size(one: Measured) -> tuple[float, float, float]:
     return one.snapshots, one.vertices, one.edges
 
@@ -236,7 +206,7 @@ def _size(one: Measured) -> tuple[float, float, float]:
 def _costs(
     measured: Sequence[Measured], task: SnapshotLinkPrediction, data: SnapshotDataModule, local: Link
 ) -> SnapshotCosts:
-    """Return what the operators of a snapshot take: each as often as a snapshot has it, graph operators by width."""
+    """Return what the operators of a snapshot take, graph operators by width."""
     if not measured:
         cure = "give more --updates, or leave it out"
         raise InvalidArgumentError(refusal("updates", "so many that every process trains a group", 0, cure))
@@ -246,21 +216,16 @@ def _costs(
         task.step(group.snapshots[-1], task.start(group), last=True)
         carried = task.start(group)
     task.operators = widths.inner
-    snapshots = sum(one.snapshots for one in measured if one.operator == BACKWARD)
     fitted, loads, found = LoadModel.fit(measured), {}, {}
     for operator, load in fitted.loads.items():
-        # Chebyshev has several products in a layer; what nothing reads may be left out of most snapshots.
-        times = 1.0
-        if operator not in (BACKWARD, HEAD):
-            times = sum(one.operator == operator for one in measured) / snapshots
         width = _width(operator, widths, task) if operator.startswith("graph") else 1.0
-        loads[operator] = Load(times * load.call, times * load.vertex / width, times * load.edge / width)
-        if operator != BACKWARD:
+        loads[operator] = Load(load.call, load.vertex / width, load.edge / width)
+        if operator not in (BACKWARD, LAST_BACKWARD):
             found[operator] = width
     state = float(sum(tensor.numel() for tensor in carried))
     most = max(float(data.snapshots.sizes[0].max()), 1.0)
     return SnapshotCosts(
-        LoadModel(loads),
+        LoadModel(loads, fitted.last_only),
         found,
         state_width=state / most,
         hand_over=local.latency + _FLOAT * state / local.bandwidth,

@@ -176,7 +176,7 @@ def _recommend(
 def _of_first_product(costs: SnapshotCosts, shared: SnapshotCosts) -> SnapshotCosts:
     """Return costs with the first layer's product as it was measured where none is kept: nothing else differs."""
     first = {name: load for name, load in shared.model.loads.items() if name == "graph 1"}
-    return replace(costs, model=LoadModel({**costs.model.loads, **first}))
+    return replace(costs, model=LoadModel({**costs.model.loads, **first}, costs.model.last_only))
 
 
 def _figures(found: SnapshotMeasurements) -> dict[str, Any]:

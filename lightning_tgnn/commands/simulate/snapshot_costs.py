@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, check_rates
-from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, LoadModel
+from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
 from lightning_tgnn.commands.simulate.given_costs import read_mapping
 
 _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [...]}, widths: {graph 1: 16, nn 1: 64}}"
 _SIZES_FORM = "write {vertices: [...], edges: [...]}, or {count: 100, vertices: 5000, edges: 50000, varies: 7}"
-_PARTS = ("loads", "widths", "exchanged_widths", "backward_width", "state_width", "rates", "hand_over", "gradients")
+_NUMBERS = ("backward_width", "state_width", "hand_over", "gradients")
+_PARTS = ("loads", "last_only", "widths", "exchanged_widths", "rates", *_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -70,21 +71,27 @@ def read_snapshot_costs(written: str) -> SnapshotCosts:
             requirement = "seconds of a snapshot, of a vertex and of an edge"
             raise InvalidArgumentError(refusal(f"load of {operator!r}", requirement, load, _LOADS_FORM))
         loads[str(operator)] = [one for one in found if one is not None]
-    model, widths = LoadModel.from_dict(loads), _numbers("widths", held["widths"])
+    last_only = held.get("last_only", [HEAD])
+    if not isinstance(last_only, list):
+        cure = f"write last_only: [{HEAD}]"
+        raise InvalidArgumentError(refusal("last_only of stages", "a list of operators", last_only, cure))
+    for operator in last_only:
+        if operator != HEAD:
+            check_choice("last_only of stages", operator, loads)
+    model, widths = LoadModel.from_dict(loads, last_only), _numbers("widths", held["widths"])
     for operator in (*widths, BACKWARD):
         check_choice("an operator of stages", operator, loads)
     exchanged = _numbers("exchanged_widths", held.get("exchanged_widths", {}))
     rates = _rates(held["rates"]) if "rates" in held else ALONE
-    single = ("backward_width", "state_width", "hand_over", "gradients")
-    numbers = _numbers("stages", {name: held[name] for name in single if name in held})
+    numbers = _numbers("stages", {name: held[name] for name in _NUMBERS if name in held})
     return SnapshotCosts(model, widths, exchanged, rates=rates, **numbers)
 
 
 def written_costs(costs: SnapshotCosts) -> dict[str, Any]:
     """Return as plain values what `read_snapshot_costs` takes."""
-    held = {name: getattr(costs, name) for name in ("backward_width", "state_width", "hand_over", "gradients")}
+    held = {name: getattr(costs, name) for name in _NUMBERS}
     held |= {name: dict(getattr(costs, name)) for name in ("widths", "exchanged_widths")}
-    return {"loads": costs.model.to_dict(), **held, "rates": [list(row) for row in costs.rates]}
+    return {**costs.model.to_dict(), **held, "rates": [list(row) for row in costs.rates]}
 
 
 def read_sizes(written: str, draw: int = 0) -> np.ndarray:

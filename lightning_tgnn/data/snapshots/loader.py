@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -26,7 +26,7 @@ from lightning_tgnn.types import (
     SnapshotTurn,
     Turn,
 )
-from lightning_tgnn.types.snapshots import whole_groups
+from lightning_tgnn.types.snapshots import groups_in_turn, whole_groups
 
 _ORDER = 0x6F72646572  # tells this draw from others of the seed
 
@@ -180,11 +180,10 @@ class SnapshotGroupLoader:
             over = replace(over, too_large=self.cuts.too_large, exchange=exchange)
         if self.loads is None or not predicted:
             return over
-        forward, backward = self.loads.forward(*self.sizes), self.loads.backward(*self.sizes)
         return replace(
             over,
-            forward=tuple(forward[span] for span in spans),
-            backward=tuple(backward[span] for span in spans),
+            forward=_of_groups(self.loads.forward, self.sizes, spans),
+            backward=_of_groups(self.loads.backward, self.sizes, spans),
         )
 
     def __iter__(self) -> Iterator[SnapshotBatch]:
@@ -239,8 +238,10 @@ class SnapshotGroupLoader:
 
     def _turns(self, over: SnapshotPass) -> Sequence[Turn]:
         if not self.split.training:
-            return _in_turn(over, self.rank, self.layout.ranks)
-        return _in_turn(over, 0, 1) if self.schedule is None else self.schedule.turns(self.layout, self.rank, over)
+            return groups_in_turn(over, self.rank, self.layout.ranks)
+        return (
+            groups_in_turn(over, 0, 1) if self.schedule is None else self.schedule.turns(self.layout, self.rank, over)
+        )
 
     def _batch(self, turn: Turn, over: SnapshotPass) -> SnapshotBatch:
         assert isinstance(turn, SnapshotTurn)
@@ -285,13 +286,9 @@ class SnapshotGroupLoader:
             raise CheckpointError(refusal("batch_size", requirement, self.global_batch_size, cure))
 
 
-def _in_turn(over: SnapshotPass, rank: int, ranks: int) -> Sequence[SnapshotTurn]:
-    """Return turns in which ranks have whole groups, each the next one in order."""
-    size = over.batch_size * ranks
-    found = []
-    for start in range(0, over.num_events, size):
-        of = range(start, min(start + size, over.num_events))
-        own = of[rank::ranks]
-        parts = whole_groups([over.order[place] for place in own], over)
-        found.append(SnapshotTurn(own, of, over.epoch, ranks, parts=parts, groups=len(of)))
-    return found
+def _of_groups(
+    seconds: Callable[..., np.ndarray], sizes: tuple[np.ndarray, np.ndarray], spans: Sequence[slice]
+) -> tuple[np.ndarray, ...]:
+    """Return the predicted seconds of the snapshots of each group, of which the last is one of another kind."""
+    inner, last = seconds(*sizes, last=False), seconds(*sizes, last=True)
+    return tuple(np.append(inner[span.start : span.stop - 1], last[span.stop - 1]) for span in spans)

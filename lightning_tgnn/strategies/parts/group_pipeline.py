@@ -140,15 +140,16 @@ class _PipelinedTurn:
             given = tuple(tensor.requires_grad_() for tensor in received)
         carried, embeddings = given, None
         for snapshot in group.snapshots:
-            with self._meter.forward(snapshot):
-                carried, embeddings = task.step(snapshot, carried, last=snapshot.number == group.number)
+            last = snapshot.number == group.number
+            with self._meter.forward(snapshot, last=last):
+                carried, embeddings = task.step(snapshot, carried, last=last)
         if not group.is_last:
             _check_carried(carried, given)
             with task.stages("hand-over"):
                 self._hand_over.send(carried, number)
             return _Open(group, number, given, carried)
         assert embeddings is not None
-        with task.stages("score"):
+        with task.stages("score"), self._meter.head(group.snapshots[-1]):
             loss = task.loss(self._ending(embeddings, group), group) * group.share
         self._losses.append(loss.detach())
         self._back(group, number, given, [loss], None)
@@ -168,7 +169,7 @@ class _PipelinedTurn:
         task, starts = self._task, () if group.is_first else given
         with (
             task.stages("backward"),
-            self._meter.backward(group.snapshots),
+            self._meter.backward(group.snapshots, with_last=group.is_last),
             torch.autocast(self._weights[0].device.type, enabled=False),
         ):
             wanted = (*starts, *self._weights)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, Measured
+from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Measured
 from lightning_tgnn.types import Snapshot, Stages
 
 FORWARD = "forward"
@@ -19,25 +19,32 @@ SHORTEST = 1e-9  # seconds, of a clock that stands still
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call of an operator, or all of a snapshot's: its forward pass, with what lies between them.
+    """All calls of an operator on a snapshot; its forward pass, with what lies between them; or a backward pass.
 
     Attributes:
-        measured: How long it took, and on what.
+        measured: How long they took, and on what.
         snapshots: Numbers of the snapshots: of one, or of several where a backward pass covers them.
-        begin: Seconds, on a clock that the processes of a machine have in common.
+        spans: Beginning and end of each, seconds on a clock that the processes of a machine have in common.
     """
 
     measured: Measured
     snapshots: tuple[int, ...]
-    begin: float
+    spans: tuple[tuple[float, float], ...]
 
 
 class _Work(NamedTuple):
-    """Snapshots that an operator works on: their numbers, and their sizes added up."""
+    """Snapshots that an operator works on: their numbers, their sizes added up, and those of a group's last one."""
 
     snapshots: tuple[int, ...]
     vertices: int
     edges: int
+    last: tuple[int, int] | None
+
+    @classmethod
+    def on(cls, snapshots: Sequence[Snapshot], *, with_last: bool) -> _Work:
+        sizes = [size_of(snapshot) for snapshot in snapshots]
+        vertices, edges = (sum(size) for size in zip(*sizes, strict=True))
+        return cls(tuple(snapshot.number for snapshot in snapshots), vertices, edges, sizes[-1] if with_last else None)
 
 
 CallListener = Callable[[OperatorCall], None]
@@ -55,8 +62,9 @@ class LoadMeter:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._listeners: list[CallListener] = []
-        self._work: _Work | None = None
+        self._is_open = False
         self._under_way: list[tuple[str, float]] = []
+        self._ended: dict[str, list[tuple[float, float]]] = {}
 
     def add(self, listener: CallListener, stages: Stages) -> None:
         """Have a listener hear of what comes, of the operators that tell ``stages``; not within a turn."""
@@ -72,44 +80,67 @@ class LoadMeter:
                 stages.remove(self)
 
     @contextmanager
-    def forward(self, snapshot: Snapshot) -> Iterator[None]:
-        """Take the operators of this context for those of a snapshot, and all of it for its forward pass."""
+    def forward(self, snapshot: Snapshot, *, last: bool) -> Iterator[None]:
+        """Take the operators of this context for those of a snapshot, and all of it for its forward pass.
+
+        Args:
+            snapshot: Whose they are.
+            last: Whether it is the last one of its group.
+        """
         if not self._listeners:
             yield
             return
-        work = _Work((snapshot.number,), *size_of(snapshot))
-        self._work, self._under_way, begin = work, [], self._now()
+        self._is_open, self._under_way, self._ended = True, [], {}
+        begin = self._now()
         try:
             yield
         finally:
-            self._work = None
-        self._tell(FORWARD, begin, work)
+            self._is_open = False
+        work = _Work.on([snapshot], with_last=last)
+        for operator, spans in {**self._ended, FORWARD: [(begin, self._now())]}.items():
+            self._tell(operator, spans, work)
 
     @contextmanager
-    def backward(self, snapshots: Sequence[Snapshot]) -> Iterator[None]:
-        """Take this context for the backward pass of snapshots."""
+    def head(self, snapshot: Snapshot) -> Iterator[None]:
+        """Take this context for the head, with the loss, behind the last snapshot of a group."""
+        with self._of_several(HEAD, [snapshot], with_last=True):
+            yield
+
+    @contextmanager
+    def backward(self, snapshots: Sequence[Snapshot], *, with_last: bool) -> Iterator[None]:
+        """Take this context for the backward pass of snapshots.
+
+        Args:
+            snapshots: Consecutive ones of a group.
+            with_last: Whether the last of them is the last one of the group.
+        """
+        with self._of_several(BACKWARD, snapshots, with_last=with_last):
+            yield
+
+    @contextmanager
+    def _of_several(self, operator: str, snapshots: Sequence[Snapshot], *, with_last: bool) -> Iterator[None]:
         if not self._listeners:
             yield
             return
-        vertices, edges = (sum(size) for size in zip(*(size_of(snapshot) for snapshot in snapshots), strict=True))
         begin = self._now()
         yield
-        self._tell(BACKWARD, begin, _Work(tuple(snapshot.number for snapshot in snapshots), vertices, edges))
+        self._tell(operator, [(begin, self._now())], _Work.on(snapshots, with_last=with_last))
 
     def enter(self, stage: str, turn: int) -> None:
         """Take note that an operator begins, unless it is of no snapshot."""
-        if self._work is not None:
+        if self._is_open:
             self._under_way.append((stage, self._now()))
 
     def leave(self, stage: str, turn: int) -> None:
         """Take note that it ends."""
-        if self._work is not None:
-            self._tell(*self._under_way.pop(), self._work)
+        if self._is_open:
+            operator, begin = self._under_way.pop()
+            self._ended.setdefault(operator, []).append((begin, self._now()))
 
-    def _tell(self, operator: str, begin: float, work: _Work) -> None:
-        seconds = max(self._now() - begin, SHORTEST)
-        measured = Measured(operator, seconds, len(work.snapshots), work.vertices, work.edges)
-        call = OperatorCall(measured, work.snapshots, begin)
+    def _tell(self, operator: str, spans: Sequence[tuple[float, float]], work: _Work) -> None:
+        seconds = max(sum(end - begin for begin, end in spans), SHORTEST)
+        measured = Measured(operator, seconds, len(work.snapshots), work.vertices, work.edges, work.last)
+        call = OperatorCall(measured, work.snapshots, tuple(spans))
         for listener in self._listeners:
             listener(call)
 

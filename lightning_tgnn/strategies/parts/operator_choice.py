@@ -55,7 +55,8 @@ class ChosenOperators:
         """Choose for the two processes of a device, as `best_order` does for a snapshot of usual size on both.
 
         Seconds of a graph operator go with the width that it works on, those of the product with weights do not.
-        Layers whose products are kept stay as they are: theirs cost nothing before the weights.
+        Layers whose products are kept stay as they are: theirs cost nothing before the weights. So do those that run on
+        the last snapshot of a group only, which the first process never has.
 
         Args:
             model: Of seconds as they were measured, in the order of ``inner``.
@@ -65,17 +66,17 @@ class ChosenOperators:
         Returns:
             Of the first and of the second process, by layer what `weights_first` is to return.
         """
-        operators, free = [], []
+        operators, free, of_all = [], [], model.loads.keys() - model.last_only
         for layer, (in_dim, out_dim) in sorted(self.widths.items()):
             names = {kind: f"{kind} {layer + 1}" for kind in (GRAPH, NN, "rnn")}
             seconds = {
-                kind: float(model.predict(name, vertices, edges)) if name in model.loads else 0.0
+                kind: float(model.predict(name, vertices, edges)) if name in of_all else 0.0
                 for kind, name in names.items()
             }
             as_measured = self.inner.weights_first(layer, in_dim, out_dim)
             wide, narrow = (out_dim, in_dim) if as_measured else (in_dim, out_dim)
             kinds = (NN, GRAPH) if as_measured else (GRAPH, NN)
-            if names[GRAPH] in model.loads and names[NN] in model.loads and not self.keeps(layer):
+            if names[GRAPH] in of_all and names[NN] in of_all and not self.keeps(layer):
                 call = model.loads[names[GRAPH]].call
                 turned = {NN: seconds[NN], GRAPH: call + (seconds[GRAPH] - call) * narrow / wide}
                 own, other = (turned[kind] for kind in kinds)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, LoadModel, Measured
+from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, LAST_BACKWARD, LoadModel, Measured
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts.group_memory import check_groups_fit, groups_too_large, kept_bytes
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
@@ -66,15 +66,26 @@ class MeasuredLoads:
     def __init__(self, model: LoadModel, kept: Collection[str] = ()) -> None:
         self.model, self._kept = model, {*kept}
 
-    def forward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Return seconds [l] of the forward pass."""
-        operators = [name for name in self.model.loads if name != BACKWARD and name not in self._kept]
-        seconds = [self.model.predict(name, vertices, edges) for name in operators]
-        return np.asarray(sum(seconds, np.zeros(len(vertices))))
+    def forward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
+        """Return seconds [l] of the forward pass, with the head of a last snapshot."""
+        return self._added(self._operators(last=last) | ({HEAD} if last else set()), vertices, edges)
 
-    def backward(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    def step(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool) -> np.ndarray:
+        """Return seconds [l] of the forward pass without the head."""
+        return self._added(self._operators(last=last), vertices, edges)
+
+    def backward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
         """Return seconds [l] of the backward pass."""
-        return self.model.predict(BACKWARD, vertices, edges)
+        return self._added({BACKWARD, LAST_BACKWARD} if last else {BACKWARD}, vertices, edges)
+
+    def _operators(self, *, last: bool) -> set[str]:
+        others = {BACKWARD, LAST_BACKWARD, HEAD, *self._kept, *(() if last else self.model.last_only)}
+        return self.model.loads.keys() - others
+
+    def _added(self, operators: Collection[str], vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        # In the order of the model: sums have to be the same on all ranks.
+        seconds = [self.model.predict(name, vertices, edges) for name in self.model.loads if name in operators]
+        return np.asarray(sum(seconds, np.zeros(len(vertices))))
 
 
 class SnapshotState:
@@ -126,7 +137,7 @@ class SnapshotState:
         if self._planned.reorder:
             task.operators = ChosenOperators(task.operators)
         if LOADS in saved:
-            self._know(LoadModel.from_dict(saved[LOADS]))
+            self._know(LoadModel.from_dict(**saved[LOADS]))
             self._orders = saved[ORDERS]
         self._take_orders(self._orders)
         if CUTS in saved:

@@ -71,11 +71,37 @@ def test_no_load_is_negative():
 
 
 def test_a_model_travels_as_plain_values():
-    model = LoadModel(TRUE)
+    model = LoadModel(TRUE, frozenset({"head", "graph 1"}))
     assert pickle.loads(pickle.dumps(model)) == model
     held = model.to_dict()
-    assert held["head"] == [1e-3, 1e-9, 0.0]
-    assert LoadModel.from_dict(held) == model
+    assert held["loads"]["head"] == [1e-3, 1e-9, 0.0]
+    assert LoadModel.from_dict(**held) == model
+
+
+def test_what_the_last_snapshot_takes_more_is_told_from_the_others():
+    """Of three processes, one of which ends every group, as a pipeline has them."""
+    rng, every, more = np.random.default_rng(16), Load(1e-4, 2e-9, 3e-9), Load(5e-4, 0.0, 8e-9)
+    calls = []
+    for _ in range(60):
+        sizes = rng.uniform(1e4, 1e6, (3, 2))
+        last = tuple(sizes[-1]) if rng.random() < 1 / 3 else None
+        seconds = 3 * every.call + sizes.sum(axis=0) @ np.array(every[1:])
+        seconds += 0.0 if last is None else more.call + np.array(last) @ np.array(more[1:])
+        calls.append(Measured("backward", float(seconds), 3, *sizes.sum(axis=0).tolist(), last))
+        calls += [Measured(name, 1e-3, 1, *sizes[0].tolist(), last) for name in ("graph 1", "nn 1")]
+        calls += [] if last is None else [Measured("nn 2", 1e-3, 1, *last, last)]
+    model = LoadModel.fit(calls)
+    assert model.last_only == {"head", "nn 2"}
+    np.testing.assert_allclose(model.loads["backward"], every, rtol=1e-6, atol=1e-16)
+    np.testing.assert_allclose(model.loads["last backward"], more, rtol=1e-6, atol=1e-16)
+    assert model.error(calls)["backward"] < 1e-6
+    inner, last = np.array([1e5, 2e5]), np.array([3e5, 4e5])
+    (found,) = backward_seconds(model, [np.stack([inner, last])], 1.0)
+    np.testing.assert_allclose(found, [model.predict("backward", *inner), calls_sum(model, last)])
+
+
+def calls_sum(model, size):
+    return sum(float(model.predict(name, *size)) for name in ("backward", "last backward"))
 
 
 def test_the_seconds_of_groups_are_the_sums_of_their_operators():
