@@ -1,4 +1,4 @@
-"""Compiled loops that sort the entries of a stream by node: by counting, for outputs that are mapped files."""
+"""Compiled loops that sort the entries of a stream by node: by counting, a range of nodes at a time."""
 
 from __future__ import annotations
 
@@ -23,23 +23,31 @@ def count_entries(src: Any, dst: Any, counts: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def place_entries(src: Any, dst: Any, cursor: Any, keys: Any, neighbors: Any) -> None:
-    """Write the entries (node, event, neighbour) of a stream, sorted by node and event.
+def place_entries(
+    src: Any, dst: Any, begin: int, span: int, first: int, cursor: Any, keys: Any, neighbors: Any
+) -> None:
+    """Write the entries (node, event, neighbour) of a range of nodes, sorted by node and event.
 
     Args:
-        src: int64 [E], below N.
-        dst: int64 [E], below N.
-        cursor: int64 [N], where the entries of every node begin; afterwards where they end.
-        keys: int64 [entries], becomes ``node * E + event``.
-        neighbors: int64 [entries].
+        src: int64 [L], of consecutive events.
+        dst: int64 [L].
+        begin: The first event.
+        span: E, the events of the stream.
+        first: The first node of the range.
+        cursor: int64 [n], where in the outputs the entries of every node of the range begin; afterwards where they end.
+        keys: int64 [entries of the range], becomes ``node * E + event``.
+        neighbors: int64 [entries of the range].
     """
-    span = len(src)
-    for event in range(span):
-        u, v = src[event], dst[event]
-        keys[cursor[u]] = u * span + event
-        neighbors[cursor[u]] = v
-        cursor[u] += 1
-        if u != v:
-            keys[cursor[v]] = v * span + event
-            neighbors[cursor[v]] = u
-            cursor[v] += 1
+    end = first + len(cursor)
+    for row in range(len(src)):
+        u, v = src[row], dst[row]
+        if first <= u < end:
+            place = cursor[u - first]
+            keys[place] = u * span + begin + row
+            neighbors[place] = v
+            cursor[u - first] = place + 1
+        if u != v and first <= v < end:
+            place = cursor[v - first]
+            keys[place] = v * span + begin + row
+            neighbors[place] = u
+            cursor[v - first] = place + 1

@@ -6,17 +6,20 @@ import json
 import shutil
 import warnings
 import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
+from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency, check_keys_fit
 from lightning_tgnn.files.new_folder import check_new, new_folder
-from lightning_tgnn.files.npy_file import allocate_npy, map_npy, mapped_tensor
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
 
 _FOLDER = "adjacency"
@@ -24,6 +27,7 @@ _FITS = "fits.json"
 _VERSION = 2
 _COLUMNS = ("indptr", "keys", "neighbors")
 _BLOCK_BYTES = 1 << 22
+_ENTRIES_AT_ONCE = 1 << 26  # 1 GiB
 
 
 def adjacency_of(store: EventStore, *, writes: bool = True) -> TemporalAdjacency:
@@ -96,19 +100,59 @@ def keep_adjacency(store: EventStore, folder: Path) -> TemporalAdjacency:
 
 
 def _write(folder: Path, store: EventStore) -> None:
-    """Write the adjacency to an existing folder: sorted by counting, in mapped files."""
-    from lightning_tgnn.algorithms.streams.adjacency_loops import count_entries, place_entries  # imports the compiler
+    """Write the adjacency to an existing folder: sorted by counting, range by range of the nodes.
+
+    A range is sorted in memory and appended. To scatter all entries over mapped files at once would write most pages of
+    files larger than memory again and again. The stream is read once for every range.
+    """
+    from lightning_tgnn.algorithms.streams.adjacency_loops import count_entries  # imports the compiler
 
     check_ends("src", store.src, store.num_nodes)
     check_ends("dst", store.dst, store.num_nodes)
-    src, dst = store.src.numpy(), store.dst.numpy()
+    check_keys_fit(store.num_nodes, len(store))
     indptr = np.zeros(store.num_nodes + 1, np.int64)
-    count_entries(src, dst, indptr[1:])
+    count_entries(store.src.numpy(), store.dst.numpy(), indptr[1:])
     np.cumsum(indptr, out=indptr)
     np.save(folder / "indptr.npy", indptr)
-    keys, neighbors = (allocate_npy(folder / f"{name}.npy", (int(indptr[-1]),)) for name in ("keys", "neighbors"))
-    place_entries(src, dst, indptr[:-1], keys, neighbors)
+    with NpyWriter(folder / "keys.npy", np.int64) as keys, NpyWriter(folder / "neighbors.npy", np.int64) as neighbors:
+        for own_keys, own_neighbors in _sorted_entries(store, indptr):
+            keys.append(own_keys)
+            neighbors.append(own_neighbors)
     (folder / _FITS).write_bytes(_fits(store, folder))
+
+
+def _sorted_entries(store: EventStore, indptr: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield keys and neighbours of all entries in order, at most `_ENTRIES_AT_ONCE` at a time, in the same memory."""
+    from lightning_tgnn.algorithms.streams.adjacency_loops import place_entries
+
+    src, dst, entries = store.src.numpy(), store.dst.numpy(), int(indptr[-1])
+    keys, neighbors = (np.empty(min(_ENTRIES_AT_ONCE, entries), np.int64) for _ in range(2))
+    for first, end in _shown(list(_node_ranges(indptr)), entries):
+        count = int(indptr[end] - indptr[first])
+        # Entries of a node follow each other: one that has too many is sorted in pieces of the stream.
+        step = max(len(src), 1) if count <= _ENTRIES_AT_ONCE else _ENTRIES_AT_ONCE
+        for begin in range(0, len(src), step):
+            cursor = indptr[first:end] - indptr[first] if count <= _ENTRIES_AT_ONCE else np.zeros(1, np.int64)
+            events = slice(begin, begin + step)
+            place_entries(src[events], dst[events], begin, len(src), first, cursor, keys, neighbors)
+            yield keys[: cursor[-1]], neighbors[: cursor[-1]]
+
+
+def _node_ranges(indptr: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield ranges of nodes that have at most `_ENTRIES_AT_ONCE` entries together, or of one node that has more."""
+    first, nodes = 0, len(indptr) - 1
+    while first < nodes:
+        end = int(np.searchsorted(indptr, indptr[first] + _ENTRIES_AT_ONCE, side="right")) - 1
+        end = min(max(end, first + 1), nodes)
+        yield first, end
+        first = end
+
+
+def _shown(ranges: list[tuple[int, int]], entries: int) -> Iterable[tuple[int, int]]:
+    """Show on standard error how far it is, where that takes more than one range."""
+    if len(ranges) < 2:
+        return ranges
+    return track(ranges, f"sorting {entries:,} entries by node", console=Console(stderr=True), transient=True)
 
 
 def _open(place: Path, store: EventStore) -> TemporalAdjacency:

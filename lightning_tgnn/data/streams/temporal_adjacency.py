@@ -71,9 +71,7 @@ class TemporalAdjacency(TensorFields):
         check_int("num_nodes", num_nodes, minimum=1, cure="count the nodes of the stream")
         _check_columns(src, dst, num_nodes, events)
         span = src.numel() if events is None else int(events[-1]) + 1 if events.numel() else 0
-        if num_nodes * span > _LARGEST_INT64:
-            cure = "number nodes and events without gaps"
-            raise InvalidArgumentError(refusal("num_nodes * events", "below 2^63", num_nodes * span, cure))
+        check_keys_fit(num_nodes, span)
         keys = _sorted_position_keys(src, dst, directed)
         starts = torch.arange(num_nodes + 1, device=src.device).mul_(src.numel())
         indptr = torch.searchsorted(keys, starts)
@@ -137,6 +135,17 @@ def _distinct_below(count: Tensor, k: int, key: Tensor) -> Tensor:
         torch.where(taken, tops[slot], drawn[slot], out=chosen[slot])
     all_of_few = count - 1 - slots
     return torch.where(count > k, chosen, all_of_few).t().sort(dim=1, descending=True).values
+
+
+def check_keys_fit(num_nodes: int, span: int) -> None:
+    """Refuse nodes and events of which ``node * span + event`` is not a number of 64 bits.
+
+    Raises:
+        InvalidArgumentError: They are such.
+    """
+    if num_nodes * span > _LARGEST_INT64:
+        cure = "number nodes and events without gaps"
+        raise InvalidArgumentError(refusal("num_nodes * events", "below 2^63", num_nodes * span, cure))
 
 
 def _check_columns(src: Tensor, dst: Tensor, num_nodes: int, events: Tensor | None) -> None:

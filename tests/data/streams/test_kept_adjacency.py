@@ -48,6 +48,21 @@ def test_it_is_the_one_built_in_memory(tmp_path_factory, ends):
     assert_right(adjacency_of(EventStore.open(folder)), store)
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30), st.integers(1, 20))
+def test_it_is_sorted_in_as_much_memory_as_is_allowed(ends, entries):
+    src, dst = zip(*ends, strict=True)
+    store = EventStore.from_arrays(src, dst, np.arange(len(ends)), node_ids=np.arange(7))
+    expected = TemporalAdjacency.build(store.src, store.dst, store.num_nodes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_adjacency, "_ENTRIES_AT_ONCE", entries)
+        pieces = kept_adjacency._sorted_entries(store, expected.indptr.numpy())
+        found = [(keys.copy(), neighbors.copy()) for keys, neighbors in pieces]
+    assert all(len(keys) <= entries for keys, _ in found)
+    for column, of in zip(("keys", "neighbors"), zip(*found, strict=True), strict=True):
+        assert np.array_equal(np.concatenate(of), getattr(expected, column).numpy())
+
+
 def test_it_is_built_once_and_serves_a_datamodule(opened, builds):
     for _ in range(2):
         assert_right(adjacency_of(opened), opened)
