@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -89,9 +90,11 @@ class TemporalAdjacency(TensorFields):
 
     def most_recent(self, nodes: Tensor, before: Tensor, k: int) -> Neighbors:
         """Return the ``k`` most recent entries of ``nodes`` (int64 [R]) before the events ``before`` (int64 [R])."""
-        end = self._past_end(nodes, before)
-        entries = end.unsqueeze(1) - torch.arange(1, k + 1, device=end.device)
-        return self._take(nodes, entries, entries >= self.indptr[nodes].unsqueeze(1))
+        if nodes.device.type == "cpu":
+            from lightning_tgnn.algorithms.streams.neighbor_loops import take_recent  # numba, which takes a second
+
+            return self._taken(take_recent, k, nodes, before)
+        return self._most_recent_by_tensors(nodes, before, k)
 
     def uniform(self, nodes: Tensor, before: Tensor, k: int, *seeds: Tensor | int) -> Neighbors:
         """Return ``k`` distinct past entries of each node, every such set equally likely, most recent first.
@@ -105,13 +108,48 @@ class TemporalAdjacency(TensorFields):
             k: Neighbours per root.
             seeds: Counters of `lightning_tgnn.algorithms.streams.counter_random`, such as the seed and the epoch.
         """
+        key = counter_hash(*seeds, nodes, before)
+        if nodes.device.type == "cpu":
+            from lightning_tgnn.algorithms.streams.neighbor_loops import take_uniform
+
+            return self._taken(take_uniform, k, nodes, before, key)
+        return self._uniform_by_tensors(nodes, before, k, key)
+
+    def _most_recent_by_tensors(self, nodes: Tensor, before: Tensor, k: int) -> Neighbors:
+        end = self._past_end_by_tensors(nodes, before)
+        entries = end.unsqueeze(1) - torch.arange(1, k + 1, device=end.device)
+        return self._take(nodes, entries, entries >= self.indptr[nodes].unsqueeze(1))
+
+    def _uniform_by_tensors(self, nodes: Tensor, before: Tensor, k: int, key: Tensor) -> Neighbors:
         start = self.indptr[nodes]
-        count = self._past_end(nodes, before) - start
-        ranks = _distinct_below(count, k, counter_hash(*seeds, nodes, before))
+        count = self._past_end_by_tensors(nodes, before) - start
+        ranks = _distinct_below(count, k, key)
         return self._take(nodes, start.unsqueeze(1) + ranks, ranks >= 0)
 
     def _past_end(self, nodes: Tensor, before: Tensor) -> Tensor:
+        if nodes.device.type != "cpu":
+            return self._past_end_by_tensors(nodes, before)
+        from lightning_tgnn.algorithms.streams.neighbor_loops import past_ends
+
+        ends = nodes.new_empty(len(nodes))
+        roots, events = (column.contiguous().numpy() for column in (nodes, before))
+        past_ends(self.indptr.numpy(), self.keys.numpy(), self.span, roots, events, ends.numpy())
+        return ends
+
+    def _past_end_by_tensors(self, nodes: Tensor, before: Tensor) -> Tensor:
         return torch.searchsorted(self.keys, nodes * self.span + before.clamp(max=self.span))
+
+    def _taken(self, take: Callable[..., None], k: int, nodes: Tensor, *columns: Tensor) -> Neighbors:
+        """Return what a compiled loop writes, which looks for a node among its own entries only."""
+        found = Neighbors(
+            nodes=nodes.new_empty(len(nodes), k),
+            events=nodes.new_empty(len(nodes), k),
+            mask=torch.empty(len(nodes), k, dtype=torch.bool),
+        )
+        of_stream = self.indptr.numpy(), self.keys.numpy(), self.neighbors.numpy(), self.span
+        of_roots = [column.contiguous().numpy() for column in (nodes, *columns)]
+        take(*of_stream, *of_roots, found.nodes.numpy(), found.events.numpy(), found.mask.numpy())
+        return found
 
     def _take(self, nodes: Tensor, entries: Tensor, mask: Tensor) -> Neighbors:
         if self.keys.numel() == 0:

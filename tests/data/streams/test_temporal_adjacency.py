@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 
@@ -189,3 +190,18 @@ def test_refusals(arguments, error, message):
     ids = None if events is None else torch.tensor(events)
     with pytest.raises(error, match=message):
         TemporalAdjacency.build(torch.tensor(src), torch.tensor(dst), num_nodes, events=ids)
+
+
+@settings(deadline=None, max_examples=60)
+@given(_streams(), st.integers(1, 6), st.integers(0, 99))
+def test_the_compiled_loops_are_what_tensors_compute(stream, k, seed):
+    adjacency, (_, nodes, before) = _build(*stream), _all_queries()
+    key = counter_hash(seed, 1, nodes, before)
+    pairs = [
+        (adjacency.most_recent(nodes, before, k), adjacency._most_recent_by_tensors(nodes, before, k)),
+        (adjacency.uniform(nodes, before, k, seed, 1), adjacency._uniform_by_tensors(nodes, before, k, key)),
+    ]
+    for found, expected in pairs:
+        assert all(torch.equal(getattr(found, name), getattr(expected, name)) for name in ("nodes", "events", "mask"))
+    ends = adjacency._past_end_by_tensors(nodes, before)
+    assert torch.equal(adjacency.count_before(nodes, before), ends - adjacency.indptr[nodes])

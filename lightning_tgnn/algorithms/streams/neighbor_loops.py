@@ -1,0 +1,132 @@
+"""Compiled loops that find past entries of nodes and take some of them, each within the entries of its node.
+
+Entries are those of `lightning_tgnn.data.streams.temporal_adjacency.TemporalAdjacency`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
+_LOW_62_BITS = np.uint64((1 << 62) - 1)
+
+
+@njit(nogil=True, cache=True)
+def past_end(indptr: Any, keys: Any, span: int, node: int, before: int) -> Any:
+    """Return where the entries of a node end whose event is below ``before``."""
+    low, high, key = indptr[node], indptr[node + 1], node * span + min(before, span)
+    while low < high:
+        middle = (low + high) >> 1
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
+def past_ends(indptr: Any, keys: Any, span: int, nodes: Any, before: Any, ends: Any) -> None:
+    """Write `past_end` of every root to ``ends``, int64 [R]."""
+    for root in range(len(nodes)):
+        ends[root] = past_end(indptr, keys, span, nodes[root], before[root])
+
+
+@njit(nogil=True, cache=True)
+def take_recent(
+    indptr: Any, keys: Any, neighbors: Any, span: int, nodes: Any, before: Any, found: Any, events: Any, mask: Any
+) -> None:
+    """Write the K most recent past entries of every root.
+
+    Args:
+        indptr: int64 [N + 1].
+        keys: int64 [entries].
+        neighbors: int64 [entries].
+        span: Larger than every event.
+        nodes: int64 [R].
+        before: int64 [R].
+        found: int64 [R, K], becomes the neighbours; 0 in empty places.
+        events: int64 [R, K], becomes their events; likewise.
+        mask: bool [R, K], becomes where there is one.
+    """
+    for root in range(len(nodes)):
+        node = nodes[root]
+        first, place = indptr[node], past_end(indptr, keys, span, node, before[root])
+        for slot in range(mask.shape[1]):
+            place -= 1
+            is_there = place >= first
+            mask[root, slot] = is_there
+            found[root, slot] = neighbors[place] if is_there else 0
+            events[root, slot] = keys[place] - node * span if is_there else 0
+
+
+@njit(nogil=True, cache=True)
+def take_uniform(
+    indptr: Any,
+    keys: Any,
+    neighbors: Any,
+    span: int,
+    nodes: Any,
+    before: Any,
+    seeds: Any,
+    found: Any,
+    events: Any,
+    mask: Any,
+) -> None:
+    """Write K distinct past entries of every root, most recent first; all of them where they are not more.
+
+    Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), with the draws of `counter_hash`
+    for each slot.
+
+    Args:
+        indptr: As of `take_recent`, and so are the others.
+        keys: Likewise.
+        neighbors: Likewise.
+        span: Likewise.
+        nodes: Likewise.
+        before: Likewise.
+        seeds: int64 [R], of the draws.
+        found: Likewise.
+        events: Likewise.
+        mask: Likewise.
+    """
+    k = mask.shape[1]
+    chosen = np.empty(k, np.int64)
+    for root in range(len(nodes)):
+        node = nodes[root]
+        first = indptr[node]
+        count = past_end(indptr, keys, span, node, before[root]) - first
+        if count > k:
+            state = _mixed(np.uint64(seeds[root]))
+            for slot in range(k):
+                top = count - k + slot
+                bits = _mixed(np.uint64(slot) ^ state) & _LOW_62_BITS
+                drawn = np.int64(bits) % (top + 1)
+                # Kept ascending. `top` is above all before it, so what stands in for a repeated draw comes last.
+                place = slot
+                while place > 0 and chosen[place - 1] > drawn:
+                    place -= 1
+                if place > 0 and chosen[place - 1] == drawn:
+                    place, drawn = slot, top
+                for later in range(slot, place, -1):
+                    chosen[later] = chosen[later - 1]
+                chosen[place] = drawn
+        for slot in range(k):
+            rank = chosen[k - 1 - slot] if count > k else count - 1 - slot
+            is_there = rank >= 0
+            mask[root, slot] = is_there
+            found[root, slot] = neighbors[first + rank] if is_there else 0
+            events[root, slot] = keys[first + rank] - node * span if is_there else 0
+
+
+@njit(nogil=True, cache=True)
+def _mixed(state: Any) -> Any:
+    """Return the output of SplitMix64 that follows ``state``, uint64."""
+    bits = state + _INCREMENT
+    bits = (bits ^ (bits >> np.uint64(30))) * _FIRST_FACTOR
+    bits = (bits ^ (bits >> np.uint64(27))) * _SECOND_FACTOR
+    return bits ^ (bits >> np.uint64(31))
