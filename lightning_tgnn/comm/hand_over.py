@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_tgnn.comm.shared_memory import Shapes, room, shared_tensors, views
+from lightning_tgnn.comm.shared_memory import FREE_SOME, Shapes, room, shared_tensors, views
 from lightning_tgnn.types import MessageExchange
 
 FORTH, BACK = "hidden state", "gradient of hidden state"
@@ -80,7 +80,10 @@ class HandOver:
         names = [f"{link} {way} {slot}" for link in links for way in (FORTH, BACK) for slot in range(self._slots)]
         shapes: Shapes = {name: ((size,), torch.uint8) for name in names}
         rank = self._ranks[self.place]
-        self._memory, self._size = shared_tensors(shapes, self._ranks, rank, self._group), size
+        cure = f"{FREE_SOME}, or set fewer open_groups, or with blad processes_per_device=1"
+        what = "the hidden state of snapshots, for all open groups,"
+        self._memory = shared_tensors(shapes, self._ranks, rank, self._group, what=what, cure=cure)
+        self._size = size
 
     def send(self, tensors: Sequence[Tensor], number: int) -> None:
         """Hand tensors to the next rank, those of the ``number``-th group of a turn."""
