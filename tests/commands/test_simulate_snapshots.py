@@ -124,6 +124,10 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
             ["--snapshots={count: 3, vertices: 1, edges: 1, varies: 0}"],
             "varies of snapshots must be a number of at least 1, got 0",
         ),
+        (
+            ["--stages=."],
+            "the loads of operators on snapshots, got 'a folder, .'; give costs.yaml of `lightning-tgnn pl",
+        ),
         (["--stages={seconds: {}}"], "a part of stages must be one of 'backward_width', "),
         (["--stages={loads: {}}"], "loads of stages must be operators with numbers, got 'dict'"),
         (

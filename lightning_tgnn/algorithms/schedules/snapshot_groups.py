@@ -74,8 +74,9 @@ class SnapshotGroups(Schedule):
         """
         length = self.processes or layout.ranks
         if layout.ranks % length:
-            cure = "let processes_per_device divide devices times num_nodes, or set it to 1"
-            raise InvalidArgumentError(refusal("ranks", f"a multiple of {length}", layout.ranks, cure))
+            cure = f"set devices={layout.ranks + length - layout.ranks % length}, or processes_per_device=1"
+            requirement = f"a multiple of processes_per_device={length}"
+            raise InvalidArgumentError(refusal("devices times num_nodes", requirement, layout.ranks, cure))
         return length
 
     def check(self, layout: RankLayout, num_events: int) -> None:

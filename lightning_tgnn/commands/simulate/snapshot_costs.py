@@ -13,7 +13,7 @@ import numpy as np
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, check_rates
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
-from lightning_tgnn.commands.simulate.given_costs import read_mapping
+from lightning_tgnn.commands.simulate.given_costs import is_folder, read_mapping
 
 _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [...]}, widths: {graph 1: 16, nn 1: 64}}"
 _SIZES_FORM = "write {vertices: [...], edges: [...]}, or {count: 100, vertices: 5000, edges: 50000, varies: 7}"
@@ -56,6 +56,11 @@ def read_snapshot_costs(written: str) -> SnapshotCosts:
     Raises:
         InvalidArgumentError: It is neither, or operators lack a load or a width.
     """
+    if is_folder(written):
+        cure = "give costs.yaml of `lightning-tgnn plan --kind snapshots`, which measures them"
+        raise InvalidArgumentError(
+            refusal("stages", "the loads of operators on snapshots", f"a folder, {written}", cure)
+        )
     held = read_mapping("stages", written)
     for name in held:
         check_choice("a part of stages", name, _PARTS)
