@@ -13,6 +13,8 @@ from lightning_tgnn.comm.shared_memory import FREE_SOME, Shapes, room, shared_te
 from lightning_tgnn.types import MessageExchange
 
 FORTH, BACK = "hidden state", "gradient of hidden state"
+NOTE = " (note)"
+"""Of 8 bytes, that the group of this number lies in shared memory."""
 
 
 class HandOver:
@@ -122,7 +124,7 @@ class HandOver:
         for slot, tensor in zip(self._slot(tensors, way, link), tensors, strict=True):
             slot.copy_(tensor.detach())
             self.moved += slot.numel() * slot.element_size()
-        self._messages.send(torch.tensor([number]), to, f"{way} is there")
+        self._messages.send(torch.tensor([number]), to, way + NOTE)
 
     def _receive(self, like: Sequence[Tensor], number: int, sender: int, way: str, link: int) -> list[Tensor]:
         if not self._through_memory:
@@ -133,7 +135,7 @@ class HandOver:
                 part.clone().view(tensor.dtype).view(tensor.shape).to(tensor.device)
                 for part, tensor in zip(held.split(sizes), like, strict=True)
             ]
-        arrived = self._messages.receive(torch.empty(1, dtype=torch.int64), sender, f"{way} is there").wait()
+        arrived = self._messages.receive(torch.empty(1, dtype=torch.int64), sender, way + NOTE).wait()
         assert int(arrived) == number, f"group {int(arrived)} has come in the place of group {number}"
         slots = self._slot(like, way, link)
         # By `data`: autograd would take what is written to other slots for a change of this one.

@@ -103,11 +103,11 @@ def from_checkpoint(
     checkpoint = read_tensors(path, what, device)
     saved = checkpoint.get(_KEY, {})
     if not isinstance(saved, dict) or "state" not in saved:
-        kind = next((name for name in ("snapshots", "graph") if isinstance(saved, dict) and name in saved), None)
+        other = next((name for name in _TOLD if isinstance(saved, dict) and name in saved), None)
         cure = "give a checkpoint of a task on event streams, such as LinkPrediction"
-        if kind is not None:
+        if other is not None:
             cure = f"{cure}; `lightning-tgnn test --ckpt_path` measures this one"
-        received = "one without node state" if kind is None else f"one of a task on {_TOLD[kind]}"
+        received = "one without node state" if other is None else f"one of a task on {_TOLD[other]}"
         raise CheckpointError(refusal(str(path), "a checkpoint of a task on event streams", received, cure))
     if not isinstance(data, TemporalDataModule):
         with content_of(path, what):

@@ -1,6 +1,8 @@
 """``lightning-tgnn plan`` on snapshots: forecasts, words, and a recipe that trains as it stands."""
 
 import json
+import re
+import shlex
 import sys
 from dataclasses import replace
 
@@ -21,6 +23,7 @@ from lightning_tgnn.commands.plan.snapshot_measure import held_out_error
 from lightning_tgnn.commands.plan.snapshot_tables import snapshot_reason
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, read_snapshot_costs, written_costs
 from lightning_tgnn.strategies.names import StrategyRegistry
+from tests.multiprocess.ranks import run_commands
 
 SMALL = {"num_nodes": 40, "num_edges": 160, "num_snapshots": 12, "feature_dim": 4}
 LOADS = {
@@ -47,7 +50,8 @@ def data():
 
 def plans(machines, devices, *, groups=8, links=None, update_seconds=0.0, message_seconds=0.0, on_gpu=False):
     cluster = Cluster(machines, devices, links or Links(), float("inf"))
-    return SnapshotCandidates(data(), COSTS, COSTS, update_seconds, message_seconds, groups, cluster, on_gpu).all()
+    costs = replace(COSTS, update=update_seconds, message=message_seconds)
+    return SnapshotCandidates(data(), costs, groups, cluster, on_gpu).all()
 
 
 def test_plans_of_all_strategies_are_candidates():
@@ -174,6 +178,10 @@ def test_errors_are_those_of_sizes_that_were_not_fitted():
 def test_costs_are_read_as_they_were_written():
     again = read_snapshot_costs(json.dumps(written_costs(COSTS)))
     assert again == replace(COSTS, widths=dict(COSTS.widths))
+    costs = replace(COSTS, where_cut_loads={"graph 1": Load(1.0, 2.0, 3.0)}, update=0.5, message=0.25)
+    again = read_snapshot_costs(json.dumps(written_costs(costs)))
+    assert again.where_cut.model.loads == {**LOADS, "graph 1": Load(1.0, 2.0, 3.0)}
+    assert (again.update, again.message) == (0.5, 0.25)
 
 
 def test_a_recipe_says_where_it_runs():
@@ -210,12 +218,33 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(model, tmp_path, monkeypatch, 
     recommended, *others = figures["plans"]
     assert recommended["seconds"] > 0
     assert [one["plan"] for one in others if "objection" in one][-1] == "vertex_partition"
-
-    stages = ["--stages=runs/plan/costs.yaml", "--snapshots=runs/plan/snapshots.yaml", "--group_size=3"]
-    main(["simulate", "--strategy=blad,vertex_partition", "--ranks=2,4", *stages])
-    assert "12 groups of up to 3 snapshots" in capsys.readouterr().out
     main(["fit", "--config=runs/plan/recipe.yaml"])
     assert list(tmp_path.glob("runs/planned_blad/version_0/checkpoints/last.ckpt"))
+
+
+@pytest.mark.timeout(200)
+def test_two_processes_measure_and_simulate_forecasts_the_same(tmp_path, monkeypatch, capsys):
+    tiny = [f"--synthetic={json.dumps(SMALL)}", "--group_size=3", "--hidden_dim=6", "--model=tgcn"]
+    where = ["--devices=2", "--accelerator=cpu", "--measured_epochs=1", "--groups_per_update=4", "--link=500:0.2"]
+    words = ["plan", "--kind=snapshots", "--source=synthetic_snapshots", *where, *tiny]
+    printed, other = run_commands(tmp_path, words)
+    assert "recommended: " not in other
+    figures = json.loads((tmp_path / "runs/plan/plan.json").read_text())
+    assert [one["processes"] for one in figures["measured"]] == [2, 2]
+    assert figures["measured"][0]["costs"]["message"] > 0
+    (command,) = re.findall("for other clusters: lightning-tgnn (simulate .*)", printed)
+    assert "--ranks 2 --hosts 1 --link 500:0.2" in command
+
+    monkeypatch.chdir(tmp_path)
+    main([*shlex.split(command), "--output=again.json"])
+    assert "7 groups of up to 3 snapshots, 4 an update" in capsys.readouterr().out
+    again = json.loads((tmp_path / "again.json").read_text())["forecasts"]
+    found = {one["strategy"].partition(":remote")[0]: one["seconds_per_epoch"] for one in again}
+    planned = {one["plan"]: one["seconds"] for one in figures["plans"]}
+    assert found.keys() == planned.keys()
+    for name, seconds in planned.items():
+        # Ranks have equal shares of the vertices in `simulate`, and those of METIS in `plan`.
+        assert found[name] == pytest.approx(seconds, rel=0.3 if name == "vertex_partition" else 1e-6), name
 
 
 @pytest.mark.parametrize(
