@@ -35,6 +35,7 @@ LOADS = {
 COSTS = SnapshotCosts(
     LoadModel(LOADS), {"graph 1": 4.0, "nn 1": 1.0, "head": 1.0}, state_width=8.0, hand_over=1e-5, gradients=1e4
 )
+PAIR = "blad:processes_per_device=2"
 SLOW = Links(Link(1e-5, 10e9), Link(1e-2, 1e7))
 
 
@@ -57,8 +58,8 @@ def plans(machines, devices, *, groups=8, links=None, update_seconds=0.0, messag
 def test_plans_of_all_strategies_are_candidates():
     found = {one.written: one for one in plans(2, 2)}
     assert {name: one.batch_size for name, one in found.items()} == {
-        "blad": 4,
-        "blad:balance=even": 4,
+        "blad:processes_per_device=2": 4,
+        "blad:processes_per_device=2:balance=even": 4,
         "blad:processes_per_device=1": 2,
         "blad:processes_per_device=1:balance=even": 2,
         "snapshot_partition": 8,
@@ -68,11 +69,11 @@ def test_plans_of_all_strategies_are_candidates():
     for one in found.values():  # the strategies take these options
         StrategyRegistry[one.strategy]["strategy"](**one.options)
     kinds = {name: set(one.sent) for name, one in found.items()}
-    assert kinds["blad"] == {"weights"}
+    assert kinds[PAIR] == {"weights"}
     assert kinds["snapshot_partition"] == {"hidden states", "weights"}
     assert kinds["vertex_partition"] == {"features", "weights"}
     # One update, of 7 groups. Ranks 1 and 3 send over the link, each 2 · 3/4 of the weights.
-    assert found["blad"].sent == {"weights": pytest.approx(2 * 2 * 3 / 4 * 1e4)}
+    assert found[PAIR].sent == {"weights": pytest.approx(2 * 2 * 3 / 4 * 1e4)}
     assert all(not any(one.sent.values()) for one in plans(1, 2))
 
 
@@ -116,12 +117,12 @@ def test_plans_that_do_not_fit_are_left_out_with_the_reason(monkeypatch):
     def objections(*args, **options):
         return {one.written: one.objection for one in plans(*args, **options) if one.objection}
 
-    pairs = ("blad", "blad:balance=even")
+    pairs = (PAIR, f"{PAIR}:balance=even")
     odd = "its pairs of processes do not fit 3 on each machine"
     assert objections(2, 3, groups=6) == dict.fromkeys(pairs, odd)
     shared = objections(1, 4, groups=2)
     assert shared["blad:processes_per_device=1"] == "2 groups of an update do not fit 4 devices"
-    assert "blad" not in shared
+    assert PAIR not in shared
     alone = objections(1, 1)
     assert alone["snapshot_partition"] == alone["vertex_partition"] == "one process has nobody to share groups with"
     assert objections(1, 2, on_gpu=True).keys() == set(pairs)
@@ -139,7 +140,7 @@ def test_a_message_takes_time_beside_its_link():
     plain, longer = ({one.written: one for one in plans(1, 2, message_seconds=more)} for more in (0.0, 0.25))
     # Of 7 groups, 18 snapshots: a product each, forward and backward; and one meeting of gradients.
     assert longer["vertex_partition"].seconds - plain["vertex_partition"].seconds == pytest.approx((2 * 18 + 2) * 0.25)
-    assert longer["blad"].seconds - plain["blad"].seconds == pytest.approx(2 * 0.25)
+    assert longer[PAIR].seconds - plain[PAIR].seconds == pytest.approx(2 * 0.25)
 
 
 def test_shares_of_ranks_are_those_of_their_vertices(monkeypatch):

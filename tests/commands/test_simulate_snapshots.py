@@ -33,7 +33,8 @@ LOADS = {
 }
 GIVEN = f"--stages={json.dumps(LOADS)}"
 SIZES = "{count: 20, vertices: 2000, edges: 20000, varies: 7}"
-NAMES = ("blad", "snapshot_partition", "vertex_partition")
+PAIR = "blad:processes_per_device=2"
+NAMES = (PAIR, "snapshot_partition", "vertex_partition")
 
 
 def run(capsys, *options):
@@ -63,7 +64,7 @@ def test_what_is_handed_over_in_memory_is_told_apart_from_what_is_sent(tmp_path,
     def forecasts(hosts):
         kept, sizes = tmp_path / "out.json", "{vertices: [10, 20, 30], edges: [9, 9, 9], group_size: 2}"
         options = ["--ranks=2", f"--hosts={hosts}", f"--snapshots={sizes}", f"--output={kept}"]
-        names = "blad" if hosts == 1 else "snapshot_partition"
+        names = PAIR if hosts == 1 else "snapshot_partition"
         assert "MB in shared memory" in run(capsys, f"--strategy=snapshot_partition,{names}", *options)
         return json.loads(kept.read_text())["forecasts"]
 
@@ -79,18 +80,18 @@ def test_what_is_handed_over_in_memory_is_told_apart_from_what_is_sent(tmp_path,
 
 def test_a_file_says_what_an_update_is(tmp_path, capsys):
     sizes = "{vertices: [9, 9, 9, 9], edges: [5, 5, 5, 5], group_size: 3, groups: [2, 0, 1], groups_per_update: 2}"
-    printed = run(capsys, "--strategy=blad", "--ranks=2", f"--snapshots={sizes}")
+    printed = run(capsys, f"--strategy={PAIR}", "--ranks=2", f"--snapshots={sizes}")
     assert "3 groups of up to 3 snapshots, 2 an update" in printed
     given = ["--group_size=2", "--batch_size=1"]
     assert "3 groups of up to 2 snapshots, 1 per device" in run(
-        capsys, "--strategy=blad", "--ranks=2", f"--snapshots={sizes}", *given
+        capsys, f"--strategy={PAIR}", "--ranks=2", f"--snapshots={sizes}", *given
     )
 
 
 def test_figures_of_blad_are_those_of_the_simulation(tmp_path, capsys):
     kept = tmp_path / "out.json"
     options = [f"--snapshots={SIZES}", "--ranks=4", "--hosts=2", "--batch_size=5", "--link=500:0.2"]
-    run(capsys, "--strategy=blad:reorder=false", *options, f"--output={kept}")
+    run(capsys, f"--strategy={PAIR}:reorder=false", *options, f"--output={kept}")
     (found,) = json.loads(kept.read_text())["forecasts"]
     sizes, costs = read_sizes(SIZES).sizes, read_snapshot_costs(json.dumps(LOADS))
     own = [sizes[max(last - 7, 0) : last + 1] for last in range(20)]
@@ -111,7 +112,7 @@ def test_figures_of_blad_are_those_of_the_simulation(tmp_path, capsys):
 def test_pictures_and_traces_are_written(tmp_path, capsys):
     picture, trace = tmp_path / "out.png", tmp_path / "out.json"
     shown = [f"--timeline={picture}", f"--trace={trace}", "--shown_turns=2", "--ranks=2", f"--snapshots={SIZES}"]
-    assert f"timeline: {picture}\n" in run(capsys, "--strategy=blad", *shown)
+    assert f"timeline: {picture}\n" in run(capsys, f"--strategy={PAIR}", *shown)
     assert picture.read_bytes().startswith(b"\x89PNG")
     bars = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
     assert {bar["args"]["turn"] for bar in bars} == {0, 1}
@@ -186,7 +187,7 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
     ],
 )
 def test_what_cannot_be_simulated_is_refused(options, refused):
-    defaults = ["--strategy=blad", GIVEN, "--ranks=2", f"--snapshots={SIZES}"]
+    defaults = [f"--strategy={PAIR}", GIVEN, "--ranks=2", f"--snapshots={SIZES}"]
     with pytest.raises(SystemExit) as ended:
         main(["simulate", *defaults, *options])
     assert refused in str(ended.value)

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.usefixtures("in_own_group")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"processes_per_device": 3}, r"processes_per_device must be 1 or 2, got 3; 2 is usual; SnapshotPartition"),
+        (
+            {"processes_per_device": 3},
+            r"processes_per_device must be 1, 2 or 'auto', got 3; 2 is a pipeline; Sn",
+        ),
         ({"processes_per_device": 0}, r"processes_per_device must be"),
         ({"balance": "fair"}, r"balance must be one of 'even', 'load', got 'fair'"),
         ({"open_groups": 0}, r"open_groups must be"),
@@ -35,7 +38,7 @@ def test_odd_numbers_of_processes_are_refused_before_they_are_started():
         InvalidArgumentError,
         match=r"devices times num_nodes must be a multiple of processes_per_device=2, got 3; set devices=4, or pro",
     ):
-        pl.Trainer(accelerator="cpu", devices=3, strategy=BLADStrategy(), logger=False)
+        pl.Trainer(accelerator="cpu", devices=3, strategy=BLADStrategy(processes_per_device=2), logger=False)
     pl.Trainer(accelerator="cpu", devices=3, strategy=BLADStrategy(processes_per_device=1), logger=False)
 
 
@@ -45,6 +48,8 @@ def test_the_processes_of_a_gpu_have_it_in_common():
     assert strategy.parallel_devices == [gpus[0], gpus[0], gpus[1], gpus[1]]
     assert strategy.num_processes == 4
     assert strategy._get_process_group_backend() == "gloo"
+    strategy.parallel_devices = gpus[:1]
+    assert strategy._schedule.processes == 2
     alone = BLADStrategy(processes_per_device=1, parallel_devices=gpus)
     assert alone.parallel_devices == gpus
     assert alone._get_process_group_backend() == "nccl"
@@ -55,7 +60,8 @@ def test_the_processes_of_a_gpu_have_it_in_common():
 @pytest.mark.parametrize(
     ("strategy", "pipelines"),
     [
-        (BLADStrategy(), ((0, 1), (2, 3))),
+        (BLADStrategy(processes_per_device=2), ((0, 1), (2, 3))),
+        (BLADStrategy(), ((0,), (1,), (2,), (3,))),
         (BLADStrategy(processes_per_device=1), ((0,), (1,), (2,), (3,))),
         (SnapshotPartitionStrategy(), ((0, 1, 2, 3),)),
         (VertexPartitionStrategy(), ((0,), (1,), (2,), (3,))),

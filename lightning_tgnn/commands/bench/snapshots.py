@@ -32,7 +32,9 @@ Each strategy starts from the same weights and trains in real processes. DIR get
 has the same groups under every strategy: batch_size counts those of all ranks together.
 """
 
-_STRATEGIES = "vertex_partition,snapshot_partition,blad:balance=even:reorder=false,blad:reorder=false,blad"
+_PAIR = "blad:processes_per_device=2"
+_BLAD = f"{_PAIR}:balance=even:reorder=false,{_PAIR}:reorder=false,{_PAIR},blad:processes_per_device=1"
+_STRATEGIES = f"vertex_partition,snapshot_partition,{_BLAD}"
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class SnapshotCandidates:
     def _made(self) -> Iterator[SnapshotCandidate]:
         for processes in (2, 1):
             for balance in (LOAD, EVEN):
-                options: dict[str, Any] = {} if processes == 2 else {"processes_per_device": processes}
+                options: dict[str, Any] = {"processes_per_device": processes}
                 yield self._blad(options | ({} if balance == LOAD else {"balance": balance}), processes)
         alone = "one process has nobody to share groups with" if self.cluster.ranks == 1 else ""
         for name in (SNAPSHOTS, VERTICES):

@@ -67,7 +67,7 @@ staleness=smallest takes the smallest at which nothing stalls (MSPipe's rule).
 Strategies on snapshots forecast an epoch: its seconds, the share of them for which ranks wait, the share in which the
 processes of a device run graph and NN operators at once, and the bytes that travel.
 
-  lightning-tgnn simulate --strategy blad,snapshot_partition,vertex_partition --ranks 2,8 --stages loads.yaml
+  lightning-tgnn simulate --strategy blad:processes_per_device=2,snapshot_partition --ranks 2,8 --stages loads.yaml
                           --snapshots "{count: 100, vertices: 5000, edges: 50000, varies: 7}" --group_size 8
 
 loads.yaml, or the same in braces, has the load model: seconds of each operator for a snapshot, for a vertex and unit of
@@ -84,7 +84,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
 
 `plan --kind snapshots` writes both files, `data inspect --snapshots` the sizes: snapshots.json.
 
-  blad      balance=load (even), reorder=true, processes_per_device=2 (1), open_groups=2
+  blad      balance=load (even), reorder=true, processes_per_device=1 (2, which is usual on GPUs), open_groups=2
   snapshot_partition   processes_per_device=1 (2)
   vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own)
 """

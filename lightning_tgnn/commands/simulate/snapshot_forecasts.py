@@ -30,7 +30,7 @@ from lightning_tgnn.types.layout import RankLayout
 
 BLAD, VERTICES, SNAPSHOTS = "blad", "vertex_partition", "snapshot_partition"
 SNAPSHOT_OPTIONS: dict[str, dict[str, Any]] = {
-    BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 2, "open_groups": 2},
+    BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 1, "open_groups": 2},
     SNAPSHOTS: {"processes_per_device": 1},
     VERTICES: {"remote": 0.5},
 }
