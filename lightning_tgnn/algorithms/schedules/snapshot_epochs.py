@@ -19,7 +19,7 @@ from lightning_tgnn.algorithms.schedules.pair_simulation import (
     simulate_chain,
 )
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
-from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_split
+from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL_REDUCE, ALL_TO_ALL
@@ -267,7 +267,7 @@ def _pair(
     if split == LOAD:
         splits = best_splits(forward, backward, open_groups=open_groups, hand_over=hand_over)
     else:
-        splits = tuple(even_split(len(group.forward)) for group in groups)
+        splits = tuple(even_bounds(len(group.forward), 2)[1] for group in groups)
     parts = [
         group.cut((place, len(group.forward)), hand_over, hand_over)
         for group, place in zip(groups, splits, strict=True)

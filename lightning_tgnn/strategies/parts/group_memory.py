@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.schedules.snapshot_groups import even_bounds
+from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.memory import available_memory, gigabytes
 from lightning_tgnn.types import Run, Snapshot, SnapshotBatch, SnapshotGroup, SnapshotTask, SparseRows
