@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import lightning_tgnn
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
 from lightning_tgnn.commands import COMMANDS, DESCRIPTION
+from lightning_tgnn.commands.shared.parse_errors import exit_if_told
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import ArgsType
@@ -24,7 +25,7 @@ _SUBCOMMANDS = {
 
 
 def main(args: ArgsType = None) -> None:
-    """Run the command; what the user can put right is one line on standard error, not a traceback.
+    """Run the command; what the user can put right is one line on standard error, not a traceback, of one rank.
 
     Args:
         args: The words after the command's name, those of the process by default; or what LightningCLI takes.
@@ -47,16 +48,21 @@ def main(args: ArgsType = None) -> None:
 
         leave()
     except FileNotFoundError as error:
-        sys.exit(f"lightning-tgnn: {error}")
+        _end(error)
     except (LightningTGNNError, ValueError, OSError, RuntimeError) as error:
         refused = _refusal(error)
         if refused is None:
             raise
-        sys.exit(f"lightning-tgnn: {refused}")
+        _end(refused)
     except Exception as error:
         if not _is_of_the_trainer(error):
             raise
-        sys.exit(f"lightning-tgnn: {error}")
+        _end(error)
+
+
+def _end(error: Exception) -> NoReturn:
+    exit_if_told(error)
+    sys.exit(f"lightning-tgnn: {error}")
 
 
 def _help() -> str:

@@ -2,7 +2,16 @@
 
 from lightning_tgnn.comm.conversations import Conversation, Conversations
 from lightning_tgnn.comm.exchange import Exchange, PendingRows
-from lightning_tgnn.comm.failure import Attendance, PeerFailureError, PeerInterruptError, handle_failure, peer_failure
+from lightning_tgnn.comm.failure import (
+    Attendance,
+    PeerFailureError,
+    PeerInterruptError,
+    handle_failure,
+    is_told,
+    keep_from_printing,
+    leave_it_to_the_teller,
+    peer_failure,
+)
 from lightning_tgnn.comm.groups import ProcessGroups
 from lightning_tgnn.comm.hand_over import HandOver
 from lightning_tgnn.comm.messages import Message, Messages
@@ -27,6 +36,9 @@ __all__ = [
     "SharedBuffer",
     "Traffic",
     "handle_failure",
+    "is_told",
+    "keep_from_printing",
+    "leave_it_to_the_teller",
     "mapped",
     "peer_failure",
     "shared_memory_left",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from types import TracebackType
 
 import torch.distributed as dist
 
@@ -17,11 +20,16 @@ _KEY = "lightning_tgnn/failure"
 _ROLL_CALL_SECONDS = 3.0
 _ANSWER_SECONDS = 0.5
 _FAILED = "has failed with"
+_TOLD = "_is_told"
 _SIGNS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
 
 
 _verdicts: list[str] = []
 """What a roll call of another rank has found. It may end, and take the store along, before this rank has noticed."""
+
+
+_runs = 0
+"""Of several ranks, that have begun in this process; all ranks count the same ones."""
 
 
 class PeerFailureError(LightningTGNNError):
@@ -54,6 +62,8 @@ class Attendance:
     """
 
     def __init__(self, rank: int) -> None:
+        global _runs
+        _runs += 1
         self._rank, self._over = rank, threading.Event()
         store = _store()
         assert store is not None
@@ -96,6 +106,60 @@ def handle_failure(rank: int, error: BaseException) -> None:
         return
     with suppress(Exception):
         store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
+
+
+def is_told(error: BaseException) -> bool:
+    """Return whether another rank of the run tells the user of an error: all are refused the same, and one says so.
+
+    The first rank that asks is the one that tells. A rank always tells what has become of another one.
+
+    Args:
+        error: Of this rank. It is asked of once, and gets the same answer from then on.
+    """
+    if isinstance(error, PeerFailureError):
+        return False
+    held = vars(error)
+    if _TOLD not in held:
+        held[_TOLD] = not _is_first_to_tell()
+    return bool(held[_TOLD])
+
+
+def _is_first_to_tell() -> bool:
+    try:
+        if (store := _store()) is not None:
+            return bool(store.add(f"{_KEY}/told/{_runs}", 1) == 1)
+    except Exception:  # rank 0 has gone, which keeps the store, and has told
+        return False
+    with suppress(Exception):  # the store by which the ranks would have found each other
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            agent = dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_ROLL_CALL_SECONDS))
+            return bool(agent.add(f"{_KEY}/told/{os.environ['TORCHELASTIC_RESTART_COUNT']}", 1) == 1)
+    return True
+
+
+def leave_it_to_the_teller() -> None:
+    """Wait until the rank that tells has done so: once this one has ended, whoever started them ends that one too."""
+    time.sleep(_ANSWER_SECONDS)
+
+
+def keep_from_printing(error: BaseException) -> None:
+    """Have Python end by an error without its traceback if it is told by another rank; others are printed as before."""
+    if is_told(error) and not isinstance(sys.excepthook, _TracebackOnce):
+        sys.excepthook = _TracebackOnce(sys.excepthook)
+
+
+class _TracebackOnce:
+    """Prints what no other rank tells as ``before`` does."""
+
+    def __init__(self, before: Callable[..., object]) -> None:
+        self._before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if vars(error).get(_TOLD):
+            leave_it_to_the_teller()
+        else:
+            self._before(kind, error, trace)
 
 
 def _store() -> dist.Store | None:

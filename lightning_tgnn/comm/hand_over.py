@@ -9,10 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_tgnn.comm.shared_memory import Shapes, room, shared_tensors, views
+from lightning_tgnn.comm.shared_memory import FREE_SOME, Shapes, room, shared_tensors, views
 from lightning_tgnn.types import MessageExchange
 
 FORTH, BACK = "hidden state", "gradient of hidden state"
+NOTE = " (note)"
+"""Of 8 bytes, that the group of this number lies in shared memory."""
 
 
 class HandOver:
@@ -80,7 +82,10 @@ class HandOver:
         names = [f"{link} {way} {slot}" for link in links for way in (FORTH, BACK) for slot in range(self._slots)]
         shapes: Shapes = {name: ((size,), torch.uint8) for name in names}
         rank = self._ranks[self.place]
-        self._memory, self._size = shared_tensors(shapes, self._ranks, rank, self._group), size
+        cure = f"{FREE_SOME}, or set fewer open_groups, or with blad processes_per_device=1"
+        what = "the hidden state of snapshots, for all open groups,"
+        self._memory = shared_tensors(shapes, self._ranks, rank, self._group, what=what, cure=cure)
+        self._size = size
 
     def send(self, tensors: Sequence[Tensor], number: int) -> None:
         """Hand tensors to the next rank, those of the ``number``-th group of a turn."""
@@ -119,7 +124,7 @@ class HandOver:
         for slot, tensor in zip(self._slot(tensors, way, link), tensors, strict=True):
             slot.copy_(tensor.detach())
             self.moved += slot.numel() * slot.element_size()
-        self._messages.send(torch.tensor([number]), to, f"{way} is there")
+        self._messages.send(torch.tensor([number]), to, way + NOTE)
 
     def _receive(self, like: Sequence[Tensor], number: int, sender: int, way: str, link: int) -> list[Tensor]:
         if not self._through_memory:
@@ -130,7 +135,7 @@ class HandOver:
                 part.clone().view(tensor.dtype).view(tensor.shape).to(tensor.device)
                 for part, tensor in zip(held.split(sizes), like, strict=True)
             ]
-        arrived = self._messages.receive(torch.empty(1, dtype=torch.int64), sender, f"{way} is there").wait()
+        arrived = self._messages.receive(torch.empty(1, dtype=torch.int64), sender, way + NOTE).wait()
         assert int(arrived) == number, f"group {int(arrived)} has come in the place of group {number}"
         slots = self._slot(like, way, link)
         # By `data`: autograd would take what is written to other slots for a change of this one.

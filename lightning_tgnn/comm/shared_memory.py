@@ -18,7 +18,8 @@ from lightning_tgnn.comm.failure import peer_failure
 _ALIGNMENT = 64
 _FOLDER = Path("/dev/shm")  # in memory; elsewhere a temporary file is mapped
 
-_CURE = "free some (in a container, start it with more), or take a store that is cut over the ranks"
+FREE_SOME = "free some (in a container, start it with more)"
+_CURE = f"{FREE_SOME}, or take a store that is cut over the ranks"
 
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and type of tensors by name."""
@@ -79,6 +80,8 @@ def shared_tensors(
     rank: int,
     group: dist.ProcessGroup | None,
     *,
+    what: str = "node state",
+    cure: str = _CURE,
     show: Callable[[str, int], None] | None = None,
 ) -> dict[str, Tensor]:
     """Return tensors of zeros in memory that the ranks of a group share; all of them have to call it.
@@ -90,6 +93,8 @@ def shared_tensors(
         ranks: Of the group, by their numbers in the run.
         rank: This rank.
         group: The process group; None for one rank.
+        what: They are, in a refusal.
+        cure: What to do where memory is short.
         show: Called on every rank with the path and the size of the file while it has a name, to have a further
             process map it.
 
@@ -108,7 +113,7 @@ def shared_tensors(
                 dist.broadcast_object_list(told, src=ranks[0], group=group)
         path, problem = told[0]
         if problem:
-            raise DataError(refusal("node state", "small enough for shared memory", problem, _CURE))
+            raise DataError(refusal(what, "small enough for shared memory", problem, cure))
         memory = mapped(path, size)
         if show is not None:
             show(path, size)

@@ -31,6 +31,7 @@ from lightning_tgnn.trust import saved_class
 from lightning_tgnn.types import StreamInfo
 
 _KEY = "lightning_tgnn"
+_TOLD = {"snapshots": "snapshots", "graph": "a static graph"}
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,12 @@ def from_checkpoint(
     checkpoint = read_tensors(path, what, device)
     saved = checkpoint.get(_KEY, {})
     if not isinstance(saved, dict) or "state" not in saved:
+        other = next((name for name in _TOLD if isinstance(saved, dict) and name in saved), None)
         cure = "give a checkpoint of a task on event streams, such as LinkPrediction"
-        raise CheckpointError(refusal(str(path), "a checkpoint with node state", sorted(map(str, checkpoint)), cure))
+        if other is not None:
+            cure = f"{cure}; `lightning-tgnn test --ckpt_path` measures this one"
+        received = "one without node state" if other is None else f"one of a task on {_TOLD[other]}"
+        raise CheckpointError(refusal(str(path), "a checkpoint of a task on event streams", received, cure))
     if not isinstance(data, TemporalDataModule):
         with content_of(path, what):
             data = data_of_recipe(saved.get("data"), file=path, source=data, root=root, trust=trust)

@@ -20,7 +20,7 @@ register(
     "disttgl", DistTGLStrategy, description="Mini-batch, epoch and memory parallelism", arguments={"minibatch": "auto"}
 )
 register("cdfgnn", CDFGNNStrategy, description="Full-batch training on a cached vertex-cut")
-register("blad", BLADStrategy, description="Groups of snapshots, scheduled by load, in pairs of processes")
+register("blad", BLADStrategy, description="Groups of snapshots, scheduled by load")
 register("snapshot_partition", SnapshotPartitionStrategy, description="Groups of snapshots, cut over all ranks")
 register("vertex_partition", VertexPartitionStrategy, description="Snapshots whose vertices are cut over all ranks")
 

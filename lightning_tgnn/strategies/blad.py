@@ -16,19 +16,23 @@ from lightning_tgnn.strategies.parts import GroupPipeline, HybridPipeline, MeanG
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
 from lightning_tgnn.types import OrderPart, Plan
 
+AUTO = "auto"
+
 
 class BLADStrategy(SnapshotRunner):
     """BLAD: whole groups of snapshots go to devices, so that only gradients of weights travel between them.
 
-    Inside a device two processes, each a rank, share every group: the first computes its leading snapshots and goes on
-    to the next group, while the second computes the others from the hidden state that it is handed. Both are busy if
-    groups are cut at the right place, which is chosen by predicted seconds from the second epoch on. The result is that
-    of one process that trains the same groups.
+    Inside a GPU two processes, each a rank, share every group: the first computes its leading snapshots and goes on to
+    the next group, while the second computes the others from the hidden state that it is handed. Both are busy if
+    groups are cut at the right place, which is chosen by predicted seconds from the second epoch on. On CPUs each
+    process is a device of its own, unless ``processes_per_device=2`` asks for pairs. The result is that of one process
+    that trains the same groups.
 
     On GPUs ``devices`` counts these, and each has as many processes; on CPUs it counts processes.
 
     Args:
-        processes_per_device: Ranks of a device: 2, or 1 for whole groups on every rank.
+        processes_per_device: Ranks of a device: 2, or 1 for whole groups on every rank; ``"auto"`` is 2 on GPUs, and 1
+            on CPUs, where two processes have no device to share and whole groups were faster.
         balance: ``"load"`` deals out groups, and cuts them, by predicted seconds; ``"even"`` by number.
         reorder: Choose for each process in which order its layers multiply by the graph and by the weights, so that one
             process is busy with the one while the other is with the other (BLAD, section 6).
@@ -46,7 +50,7 @@ class BLADStrategy(SnapshotRunner):
     def __init__(
         self,
         *,
-        processes_per_device: int = 2,
+        processes_per_device: int | str = AUTO,
         balance: str = LOAD,
         reorder: bool = True,
         open_groups: int = 2,
@@ -57,16 +61,13 @@ class BLADStrategy(SnapshotRunner):
         if partition is not None and not cut_groups:
             cure = "leave it out, or set cut_groups=True"
             raise InvalidArgumentError(refusal("partition", "left out without cut_groups", partition, cure))
-        self._schedule = SnapshotGroups(processes_per_device, balance, cut_groups)
-        if processes_per_device > 2:
-            requirement = "1 or 2"
-            cure = "2 is usual; SnapshotPartitionStrategy hands groups through any number of ranks"
+        if isinstance(processes_per_device, bool) or processes_per_device not in (1, 2, AUTO):
+            requirement = "1, 2 or 'auto'"
+            cure = "2 is a pipeline; SnapshotPartitionStrategy hands groups through any number of ranks"
             raise InvalidArgumentError(refusal("processes_per_device", requirement, processes_per_device, cure))
-        self._processes = processes_per_device
+        self._given, self._balance, self._reorder, self._cut = processes_per_device, balance, reorder, cut_groups
+        self._take_parts(1)  # until the devices are known
         super().__init__(**options)
-        self._snapshots = SnapshotMemory(
-            measure=balance == LOAD or reorder, reorder=reorder and processes_per_device > 1
-        )
         self._order: OrderPart = GroupPipeline(open_groups)
         if cut_groups:
             self._order = HybridPipeline(open_groups, "metis" if partition is None else partition)
@@ -80,8 +81,18 @@ class BLADStrategy(SnapshotRunner):
 
     @parallel_devices.setter
     def parallel_devices(self, parallel_devices: list[torch.device] | None) -> None:
-        each = self._processes if any(device.type == "cuda" for device in parallel_devices or ()) else 1
+        on_gpu = any(device.type == "cuda" for device in parallel_devices or ())
+        processes = self._given if isinstance(self._given, int) else 2 if on_gpu else 1
+        self._take_parts(processes)
+        each = processes if on_gpu else 1
         self._parallel_devices = parallel_devices and [device for device in parallel_devices for _ in range(each)]
+
+    def _take_parts(self, processes: int) -> None:
+        """Deal out groups to devices of so many ranks."""
+        self._processes = processes
+        self._schedule = SnapshotGroups(processes, self._balance, self._cut)
+        measure, reorder = self._balance == LOAD or self._reorder, self._reorder and processes > 1
+        self._snapshots = SnapshotMemory(measure=measure, reorder=reorder)
 
     @override
     def _get_process_group_backend(self) -> str:

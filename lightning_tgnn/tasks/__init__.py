@@ -19,8 +19,20 @@ TASKS_OF_EVENTS: dict[str, type[MemoryTask]] = {
 }
 """Tasks that a file may name."""
 
+TASKS_OF_SNAPSHOTS: dict[str, type[SnapshotModule]] = {
+    kind.__name__: kind
+    for kind in (
+        SnapshotEdgeClassification,
+        SnapshotLinkPrediction,
+        SnapshotNodeClassification,
+        SnapshotNodeRegression,
+    )
+}
+"""The same for snapshots."""
+
 __all__ = [
     "TASKS_OF_EVENTS",
+    "TASKS_OF_SNAPSHOTS",
     "DynamicNodeClassification",
     "EdgeClassification",
     "LayerLinkPrediction",

@@ -110,7 +110,8 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         self._rate = EventRate()
 
     def setup(self, stage: str) -> None:
-        """Refuse several ranks, each of which would keep a node state of its own, and what float64 times rule out."""
+        """Refuse other data, ranks that would each keep a node state of their own, and what float64 times rule out."""
+        self._stream_info()  # before a strategy for event streams is suggested
         check_trainer(self.trainer, self._state_store)
         save_whole_checkpoints(self.trainer.strategy)
 

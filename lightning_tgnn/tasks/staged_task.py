@@ -118,6 +118,19 @@ class StagedTask(OptimizedTask):
         """
         if self._trainer is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the stream.
+        info = self._stream_info()
+        if self.model is not None:
+            check_same_graph(self.info, info)
+            return
+        assert info is not None
+        self.build(info)
+
+    def _stream_info(self) -> StreamInfo | None:
+        """Return what the DataModule says of its stream; None where the model is there and it does not say.
+
+        Raises:
+            InvalidArgumentError: There is no DataModule to ask, or it is not of an event stream.
+        """
         datamodule = datamodule_of(self.trainer)
         info = datamodule.info if isinstance(datamodule, KnownData) else None
         if not isinstance(info, StreamInfo | None) or (info is None and self.model is None):
@@ -125,11 +138,7 @@ class StagedTask(OptimizedTask):
             cure = f"pass trainer.fit(model, datamodule=TemporalDataModule(...)); {takes}"
             received = datamodule and type(datamodule).__name__
             raise InvalidArgumentError(refusal("datamodule", "a TemporalDataModule", received, cure))
-        if self.model is not None:
-            check_same_graph(self.info, info)
-            return
-        assert info is not None
-        self.build(info)
+        return info
 
     def build(self, info: StreamInfo) -> None:
         """Build the model for a stream."""

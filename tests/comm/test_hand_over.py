@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.comm import HandOver, Messages
 from tests.multiprocess.ranks import run_ranks
 
@@ -51,6 +52,12 @@ def along(hand_over):
 def on_rank(rank, ranks, through_memory):
     messages = Messages(range(ranks), rank, dist.group.WORLD)
     hand_over = HandOver(messages, range(ranks), dist.group.WORLD, slots=SLOTS, through_memory=through_memory)
+    if through_memory:
+        huge = torch.empty(10**16, device="meta")
+        with pytest.raises(
+            DataError, match=r"the hidden state of snapshots, .* shared memory, got .* or set fewer open_g"
+        ):
+            hand_over.make_room([[huge]])
     outcome = along(hand_over)
     sent = {name: flow.sent for name, flow in messages.traffic.take().items()}
     return *outcome, sum(sent.values())

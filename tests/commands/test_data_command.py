@@ -76,6 +76,15 @@ def test_inspect_looks_at_snapshots(text, tmp_path, capsys):
     assert f"4 snapshots of 7 vertices: the largest has {max(sizes) / min(sizes):.1f} times the edges" in printed
     assert not (tmp_path / "stream.json").exists()
 
+    # What a model is given, which is more, is what `simulate` takes.
+    given = SnapshotPipeline(read_events(text), num_snapshots=4).snapshots.sizes
+    assert [figures["vertices"], figures["edges"]] == [column.tolist() for column in given]
+    assert all(more > found for more, found in zip(figures["edges"], sizes, strict=True))
+    loads = "{loads: {nn 1: [1.0, 0, 0], backward: [1.0, 0, 0]}, widths: {nn 1: 1}}"
+    written = ["--snapshots", str(tmp_path / "snapshots.json"), "--group_size=2"]
+    main(["simulate", "--strategy=blad", "--ranks=2", f"--stages={loads}", *written])
+    assert "4 groups of up to 2 snapshots" in capsys.readouterr().out
+
 
 def test_inspect_looks_at_generated_snapshots_and_their_predicted_loads(tmp_path, capsys):
     settings = "{num_nodes: 50, num_edges: 200, num_snapshots: 60}"

@@ -1,6 +1,8 @@
 """``lightning-tgnn plan`` on snapshots: forecasts, words, and a recipe that trains as it stands."""
 
 import json
+import re
+import shlex
 import sys
 from dataclasses import replace
 
@@ -21,6 +23,7 @@ from lightning_tgnn.commands.plan.snapshot_measure import held_out_error
 from lightning_tgnn.commands.plan.snapshot_tables import snapshot_reason
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, read_snapshot_costs, written_costs
 from lightning_tgnn.strategies.names import StrategyRegistry
+from tests.multiprocess.ranks import run_commands
 
 SMALL = {"num_nodes": 40, "num_edges": 160, "num_snapshots": 12, "feature_dim": 4}
 LOADS = {
@@ -32,6 +35,7 @@ LOADS = {
 COSTS = SnapshotCosts(
     LoadModel(LOADS), {"graph 1": 4.0, "nn 1": 1.0, "head": 1.0}, state_width=8.0, hand_over=1e-5, gradients=1e4
 )
+PAIR = "blad:processes_per_device=2"
 SLOW = Links(Link(1e-5, 10e9), Link(1e-2, 1e7))
 
 
@@ -47,14 +51,15 @@ def data():
 
 def plans(machines, devices, *, groups=8, links=None, update_seconds=0.0, message_seconds=0.0, on_gpu=False):
     cluster = Cluster(machines, devices, links or Links(), float("inf"))
-    return SnapshotCandidates(data(), COSTS, COSTS, update_seconds, message_seconds, groups, cluster, on_gpu).all()
+    costs = replace(COSTS, update=update_seconds, message=message_seconds)
+    return SnapshotCandidates(data(), costs, groups, cluster, on_gpu).all()
 
 
 def test_plans_of_all_strategies_are_candidates():
     found = {one.written: one for one in plans(2, 2)}
     assert {name: one.batch_size for name, one in found.items()} == {
-        "blad": 4,
-        "blad:balance=even": 4,
+        "blad:processes_per_device=2": 4,
+        "blad:processes_per_device=2:balance=even": 4,
         "blad:processes_per_device=1": 2,
         "blad:processes_per_device=1:balance=even": 2,
         "snapshot_partition": 8,
@@ -64,11 +69,11 @@ def test_plans_of_all_strategies_are_candidates():
     for one in found.values():  # the strategies take these options
         StrategyRegistry[one.strategy]["strategy"](**one.options)
     kinds = {name: set(one.sent) for name, one in found.items()}
-    assert kinds["blad"] == {"weights"}
+    assert kinds[PAIR] == {"weights"}
     assert kinds["snapshot_partition"] == {"hidden states", "weights"}
     assert kinds["vertex_partition"] == {"features", "weights"}
     # One update, of 7 groups. Ranks 1 and 3 send over the link, each 2 · 3/4 of the weights.
-    assert found["blad"].sent == {"weights": pytest.approx(2 * 2 * 3 / 4 * 1e4)}
+    assert found[PAIR].sent == {"weights": pytest.approx(2 * 2 * 3 / 4 * 1e4)}
     assert all(not any(one.sent.values()) for one in plans(1, 2))
 
 
@@ -112,12 +117,12 @@ def test_plans_that_do_not_fit_are_left_out_with_the_reason(monkeypatch):
     def objections(*args, **options):
         return {one.written: one.objection for one in plans(*args, **options) if one.objection}
 
-    pairs = ("blad", "blad:balance=even")
+    pairs = (PAIR, f"{PAIR}:balance=even")
     odd = "its pairs of processes do not fit 3 on each machine"
     assert objections(2, 3, groups=6) == dict.fromkeys(pairs, odd)
     shared = objections(1, 4, groups=2)
     assert shared["blad:processes_per_device=1"] == "2 groups of an update do not fit 4 devices"
-    assert "blad" not in shared
+    assert PAIR not in shared
     alone = objections(1, 1)
     assert alone["snapshot_partition"] == alone["vertex_partition"] == "one process has nobody to share groups with"
     assert objections(1, 2, on_gpu=True).keys() == set(pairs)
@@ -135,7 +140,7 @@ def test_a_message_takes_time_beside_its_link():
     plain, longer = ({one.written: one for one in plans(1, 2, message_seconds=more)} for more in (0.0, 0.25))
     # Of 7 groups, 18 snapshots: a product each, forward and backward; and one meeting of gradients.
     assert longer["vertex_partition"].seconds - plain["vertex_partition"].seconds == pytest.approx((2 * 18 + 2) * 0.25)
-    assert longer["blad"].seconds - plain["blad"].seconds == pytest.approx(2 * 0.25)
+    assert longer[PAIR].seconds - plain[PAIR].seconds == pytest.approx(2 * 0.25)
 
 
 def test_shares_of_ranks_are_those_of_their_vertices(monkeypatch):
@@ -174,6 +179,10 @@ def test_errors_are_those_of_sizes_that_were_not_fitted():
 def test_costs_are_read_as_they_were_written():
     again = read_snapshot_costs(json.dumps(written_costs(COSTS)))
     assert again == replace(COSTS, widths=dict(COSTS.widths))
+    costs = replace(COSTS, where_cut_loads={"graph 1": Load(1.0, 2.0, 3.0)}, update=0.5, message=0.25)
+    again = read_snapshot_costs(json.dumps(written_costs(costs)))
+    assert again.where_cut.model.loads == {**LOADS, "graph 1": Load(1.0, 2.0, 3.0)}
+    assert (again.update, again.message) == (0.5, 0.25)
 
 
 def test_a_recipe_says_where_it_runs():
@@ -212,12 +221,33 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(model, tmp_path, monkeypatch, 
     recommended, *others = figures["plans"]
     assert recommended["seconds"] > 0
     assert [one["plan"] for one in others if "objection" in one][-1] == "vertex_partition"
-
-    stages = ["--stages=runs/plan/costs.yaml", "--snapshots=runs/plan/snapshots.yaml", "--group_size=3"]
-    main(["simulate", "--strategy=blad,vertex_partition", "--ranks=2,4", *stages])
-    assert "12 groups of up to 3 snapshots" in capsys.readouterr().out
     main(["fit", "--config=runs/plan/recipe.yaml"])
     assert list(tmp_path.glob("runs/planned_blad/version_0/checkpoints/last.ckpt"))
+
+
+@pytest.mark.timeout(200)
+def test_two_processes_measure_and_simulate_forecasts_the_same(tmp_path, monkeypatch, capsys):
+    tiny = [f"--synthetic={json.dumps(SMALL)}", "--group_size=3", "--hidden_dim=6", "--model=tgcn"]
+    where = ["--devices=2", "--accelerator=cpu", "--measured_epochs=1", "--groups_per_update=4", "--link=500:0.2"]
+    words = ["plan", "--kind=snapshots", "--source=synthetic_snapshots", *where, *tiny]
+    printed, other = run_commands(tmp_path, words)
+    assert "recommended: " not in other
+    figures = json.loads((tmp_path / "runs/plan/plan.json").read_text())
+    assert [one["processes"] for one in figures["measured"]] == [2, 2]
+    assert figures["measured"][0]["costs"]["message"] > 0
+    (command,) = re.findall("for other clusters: lightning-tgnn (simulate .*)", printed)
+    assert "--ranks 2 --hosts 1 --link 500:0.2" in command
+
+    monkeypatch.chdir(tmp_path)
+    main([*shlex.split(command), "--output=again.json"])
+    assert "7 groups of up to 3 snapshots, 4 an update" in capsys.readouterr().out
+    again = json.loads((tmp_path / "again.json").read_text())["forecasts"]
+    found = {one["strategy"].partition(":remote")[0]: one["seconds_per_epoch"] for one in again}
+    planned = {one["plan"]: one["seconds"] for one in figures["plans"]}
+    assert found.keys() == planned.keys()
+    for name, seconds in planned.items():
+        # Ranks have equal shares of the vertices in `simulate`, and those of METIS in `plan`.
+        assert found[name] == pytest.approx(seconds, rel=0.3 if name == "vertex_partition" else 1e-6), name
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 
 from lightning_tgnn.__main__ import main
+from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.cli import TGNNCommand
+from lightning_tgnn.commands.fit.saved_task import saved_task
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -49,6 +51,15 @@ def run_folder(tmp_path_factory):
         patch.setattr(sys, "argv", ["lightning-tgnn"])
         main(["fit", *COMMON, *SIZES, "--model.weight_decay=0.01", "--trainer.max_epochs=2", "--test_after_fit=false"])
     return folder
+
+
+def test_a_checkpoint_of_a_task_on_snapshots_is_no_other_task():
+    held = {"hyper_parameters": {"_class_path": "lightning_tgnn.SnapshotLinkPrediction", "model": "tgcn", "lr": 0.1}}
+    found = saved_task(held, {"class_path": "lightning_tgnn.LinkPrediction"}, file="blad.ckpt")
+    assert found == {"class_path": "lightning_tgnn.SnapshotLinkPrediction", "init_args": {"model": "tgcn", "lr": 0.1}}
+    held["hyper_parameters"]["model"] = "os.system"
+    with pytest.raises(CheckpointError, match=r"model in blad.ckpt must be .* got 'os.system'"):
+        saved_task(held, {}, file="blad.ckpt")
 
 
 @pytest.fixture(autouse=True)

@@ -96,6 +96,12 @@ def test_files_and_runs_are_read(tmp_path):
     assert read_costs(str(run)).batch_size is None
     (run / "hparams.yaml").write_text("data: {batch_size: 100, num_workers: 2}\n")
     assert read_costs(str(run)).batch_size == 100
+    rows = ["step,time/graph,time/nn,system/window_seconds,system/milliseconds_per_step", "10,0.5,0.25,1.0,100", ""]
+    (run / "metrics.csv").write_text("\n".join(rows))
+    with pytest.raises(
+        ValueError, match=r"stages must be a run on an event stream, got '.*, on snapshots'; simulate bl"
+    ):
+        read_costs(str(run))
     (run / "metrics.csv").write_text("step,train/loss\n10,0.5\n")
     with pytest.raises(ValueError, match="stages must be a run with shares of time, got "):
         read_costs(str(run))

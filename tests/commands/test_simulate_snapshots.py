@@ -12,7 +12,8 @@ from lightning_tgnn.algorithms.schedules.snapshot_epochs import blad_epoch
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
 from lightning_tgnn.algorithms.schedules.snapshot_splits import groups_by_load
 from lightning_tgnn.commands.simulate.given_costs import read_link
-from lightning_tgnn.commands.simulate.snapshot_costs import read_sizes, read_snapshot_costs
+from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
+from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes
 from lightning_tgnn.types import RankLayout
 
 LOADS = {
@@ -32,7 +33,8 @@ LOADS = {
 }
 GIVEN = f"--stages={json.dumps(LOADS)}"
 SIZES = "{count: 20, vertices: 2000, edges: 20000, varies: 7}"
-NAMES = ("blad", "snapshot_partition", "vertex_partition")
+PAIR = "blad:processes_per_device=2"
+NAMES = (PAIR, "snapshot_partition", "vertex_partition")
 
 
 def run(capsys, *options):
@@ -48,22 +50,50 @@ def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
         assert re.findall(rf"^│ {name} +│ +(\d+) │", printed, re.MULTILINE) == ["2", "4"]
     assert "20 groups of up to 4 snapshots, 4 per device and update" in printed
     forecasts = json.loads(kept.read_text())["forecasts"]
-    kinds = [set(one["bytes"]) for one in forecasts[::2]]
+    kinds = [set(one["bytes_sent"]) for one in forecasts[::2]]
     assert kinds == [{"weights"}, {"hidden states", "weights"}, {"features", "weights"}]
     # Half of a rank's vertices, 16 floats each, forward and backward; 3 updates of 8 groups on 2 ranks.
-    sizes = read_sizes(SIZES)
+    sizes = read_sizes(SIZES).sizes
     each = sum(sizes[max(last - 3, 0) : last + 1, 0].sum() for last in range(20))
-    vertex = forecasts[4]["bytes"]
+    vertex = forecasts[4]["bytes_sent"]
     assert vertex["features"] == pytest.approx(2 * 0.5 * each * 16 * 4)
     assert vertex["weights"] == 3 * 2 * 120000
+
+
+def test_what_is_handed_over_in_memory_is_told_apart_from_what_is_sent(tmp_path, capsys):
+    def forecasts(hosts):
+        kept, sizes = tmp_path / "out.json", "{vertices: [10, 20, 30], edges: [9, 9, 9], group_size: 2}"
+        options = ["--ranks=2", f"--hosts={hosts}", f"--snapshots={sizes}", f"--output={kept}"]
+        names = PAIR if hosts == 1 else "snapshot_partition"
+        assert "MB in shared memory" in run(capsys, f"--strategy=snapshot_partition,{names}", *options)
+        return json.loads(kept.read_text())["forecasts"]
+
+    # Groups of 1, 2 and 2 snapshots: the last two are cut between both ranks. 64 floats a vertex, forth and back.
+    handed = 2 * 4 * 64 * (20 + 30)
+    for one in forecasts(1):
+        assert one["bytes_in_shared_memory"] == handed
+        assert one["bytes_sent"].get("hidden states", 0) == 0
+    apart = forecasts(2)[0]
+    assert apart["bytes_in_shared_memory"] == 0
+    assert apart["bytes_sent"]["hidden states"] == handed
+
+
+def test_a_file_says_what_an_update_is(tmp_path, capsys):
+    sizes = "{vertices: [9, 9, 9, 9], edges: [5, 5, 5, 5], group_size: 3, groups: [2, 0, 1], groups_per_update: 2}"
+    printed = run(capsys, f"--strategy={PAIR}", "--ranks=2", f"--snapshots={sizes}")
+    assert "3 groups of up to 3 snapshots, 2 an update" in printed
+    given = ["--group_size=2", "--batch_size=1"]
+    assert "3 groups of up to 2 snapshots, 1 per device" in run(
+        capsys, f"--strategy={PAIR}", "--ranks=2", f"--snapshots={sizes}", *given
+    )
 
 
 def test_figures_of_blad_are_those_of_the_simulation(tmp_path, capsys):
     kept = tmp_path / "out.json"
     options = [f"--snapshots={SIZES}", "--ranks=4", "--hosts=2", "--batch_size=5", "--link=500:0.2"]
-    run(capsys, "--strategy=blad:reorder=false", *options, f"--output={kept}")
+    run(capsys, f"--strategy={PAIR}:reorder=false", *options, f"--output={kept}")
     (found,) = json.loads(kept.read_text())["forecasts"]
-    sizes, costs = read_sizes(SIZES), read_snapshot_costs(json.dumps(LOADS))
+    sizes, costs = read_sizes(SIZES).sizes, read_snapshot_costs(json.dumps(LOADS))
     own = [sizes[max(last - 7, 0) : last + 1] for last in range(20)]
     groups = predicted_groups(costs.model, own, costs.widths, 144, exchanged_widths=costs.exchanged_widths)
     seconds = [sum(map(np.sum, group.seconds)) for group in groups]
@@ -82,7 +112,7 @@ def test_figures_of_blad_are_those_of_the_simulation(tmp_path, capsys):
 def test_pictures_and_traces_are_written(tmp_path, capsys):
     picture, trace = tmp_path / "out.png", tmp_path / "out.json"
     shown = [f"--timeline={picture}", f"--trace={trace}", "--shown_turns=2", "--ranks=2", f"--snapshots={SIZES}"]
-    assert f"timeline: {picture}\n" in run(capsys, "--strategy=blad", *shown)
+    assert f"timeline: {picture}\n" in run(capsys, f"--strategy={PAIR}", *shown)
     assert picture.read_bytes().startswith(b"\x89PNG")
     bars = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
     assert {bar["args"]["turn"] for bar in bars} == {0, 1}
@@ -92,12 +122,12 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
 
 def test_sizes_are_read_from_files_or_made_up(tmp_path):
     (tmp_path / "sizes.csv").write_text("snapshot,vertices,edges\n0,10,20\n1,30,40\n")
-    assert read_sizes(str(tmp_path / "sizes.csv")).tolist() == [[10, 20], [30, 40]]
+    assert read_sizes(str(tmp_path / "sizes.csv")).sizes.tolist() == [[10, 20], [30, 40]]
     (tmp_path / "sizes.yaml").write_text("vertices: [10, 0]\nedges: [20, 0]\n")
-    assert read_sizes(str(tmp_path / "sizes.yaml")).tolist() == [[10, 20], [0, 0]]
-    edges = read_sizes("{count: 50, vertices: 1000, edges: 1000000, varies: 7}")[:, 1]
+    assert read_sizes(str(tmp_path / "sizes.yaml")).sizes.tolist() == [[10, 20], [0, 0]]
+    edges = read_sizes("{count: 50, vertices: 1000, edges: 1000000, varies: 7}").sizes[:, 1]
     assert edges.max() / edges.min() == pytest.approx(7, rel=1e-3)
-    assert len(set(read_sizes("{count: 5, vertices: 9, edges: 9}")[:, 1].tolist())) == 1
+    assert len(set(read_sizes("{count: 5, vertices: 9, edges: 9}").sizes[:, 1].tolist())) == 1
 
 
 @pytest.mark.parametrize(
@@ -118,11 +148,23 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
             ["--snapshots={vertices: [1], edges: [1, 2]}"],
             "snapshots must be lists of as many vertices as edges",
         ),
+        (
+            ["--snapshots={vertices: [1], edges: [1], groups: [1]}"],
+            "groups of snapshots must be a list of numbers below 1",
+        ),
+        (
+            ["--snapshots={vertices: [1], edges: [1], group_size: 0}"],
+            "group_size of snapshots must be an integer of at",
+        ),
         (["--snapshots={vertices: [1], edges: [x]}"], "edges of snapshot 0 must be an integer of at least 0, got 'x'"),
         (["--snapshots={count: 3, vertices: 1}"], "edges of snapshots must be an integer of at least 1, got None"),
         (
             ["--snapshots={count: 3, vertices: 1, edges: 1, varies: 0}"],
             "varies of snapshots must be a number of at least 1, got 0",
+        ),
+        (
+            ["--stages=."],
+            "the loads of operators on snapshots, got 'a folder, .'; give costs.yaml of `lightning-tgnn pl",
         ),
         (["--stages={seconds: {}}"], "a part of stages must be one of 'backward_width', "),
         (["--stages={loads: {}}"], "loads of stages must be operators with numbers, got 'dict'"),
@@ -145,7 +187,7 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
     ],
 )
 def test_what_cannot_be_simulated_is_refused(options, refused):
-    defaults = ["--strategy=blad", GIVEN, "--ranks=2", f"--snapshots={SIZES}"]
+    defaults = [f"--strategy={PAIR}", GIVEN, "--ranks=2", f"--snapshots={SIZES}"]
     with pytest.raises(SystemExit) as ended:
         main(["simulate", *defaults, *options])
     assert refused in str(ended.value)

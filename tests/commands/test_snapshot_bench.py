@@ -37,7 +37,8 @@ def test_all_strategies_are_measured_in_two_processes(tmp_path):
         assert sum(kinds.values()) == pytest.approx(figures["bytes_per_epoch"])
         assert kinds["gradients"] > 0
         hands_over = any(sent for operation, sent in kinds.items() if "hidden state" in operation)
-        assert hands_over == (head != "vertex_partition")
+        assert hands_over == (head == "snapshot_partition" or "processes_per_device=2" in name)
+        assert bool(figures["shared_memory_bytes_per_epoch"]) == hands_over
         assert bool(kinds.get("features")) == (head == "vertex_partition")
     # The same groups make up an update, the weights are the same at the start: so are the figures of the test.
     tested = [figures["test_ap"] for figures in found["strategies"].values()]

@@ -143,7 +143,7 @@ def cdfgnn(folder, callbacks=()):
     return runner.global_step
 
 
-def blad(folder, strategy=BLADStrategy):
+def blad(folder, strategy):
     data, task = snapshots.build("tgcn", 2, task_class=snapshots.AdamSnapshots)
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
     settings = {"max_epochs": 5, "devices": int(os.environ["WORLD_SIZE"])}
@@ -164,7 +164,7 @@ def main(run, where, how, folder):
         "shards": shards,
         "disttgl": disttgl,
         "cdfgnn": cdfgnn,
-        "blad": blad,
+        "blad": partial(blad, strategy=partial(BLADStrategy, processes_per_device=2)),
         "snapshots": partial(blad, strategy=SnapshotPartitionStrategy),
         "vertices": partial(blad, strategy=VertexPartitionStrategy),
     }

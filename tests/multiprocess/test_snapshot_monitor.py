@@ -28,7 +28,7 @@ from tests.multiprocess.training import as_torchrun, fit
 
 RANKS, EPOCHS, WINDOW = 2, 3, 2
 STRATEGIES = {
-    "blad": lambda: BLADStrategy(),
+    "blad": lambda: BLADStrategy(processes_per_device=2),
     "snapshot_partition": lambda: SnapshotPartitionStrategy(),
     "vertex_partition": lambda: VertexPartitionStrategy(partition="interval"),
 }

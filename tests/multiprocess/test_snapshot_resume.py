@@ -13,8 +13,8 @@ from tests.multiprocess.training import as_torchrun, fit
 GROUPS = 4  # of an update, over all ranks
 EPOCHS, TURNS = 4, 2
 STRATEGIES = {
-    "blad": BLADStrategy,
-    "blad, even": lambda: BLADStrategy(balance="even", reorder=False),
+    "blad": lambda: BLADStrategy(processes_per_device=2),
+    "blad, even": lambda: BLADStrategy(processes_per_device=2, balance="even", reorder=False),
     "blad, one process": lambda: BLADStrategy(processes_per_device=1),
     "snapshot partition": SnapshotPartitionStrategy,
     "vertex partition": VertexPartitionStrategy,

@@ -391,7 +391,7 @@ CUT_GROUPS = {"batch": 3, "shares": ALL, "ranks": (2, 3)}
 
 
 def blad(**options):
-    return lambda hosts: BLADStrategy(**options)
+    return lambda hosts: BLADStrategy(**{"processes_per_device": 2, **options})
 
 
 CASES += [Case("blad", model, blad(), **GROUPS) for model in RECURRENT]
@@ -404,7 +404,7 @@ CASES += [Case("blad chebyshev", "wd_gcn", blad(), {"convolution": "chebyshev"},
 def cutting(hosts, **options):
     """Let some groups be too large for a device."""
     snapshot_memory.groups_too_large = lambda *arguments: [3, 4, 8]
-    return BLADStrategy(cut_groups=True, **options)
+    return BLADStrategy(**{"processes_per_device": 2, "cut_groups": True, **options})
 
 
 CASES += [Case("blad, groups cut", model, cutting, **GROUPS) for model in ("tgcn", "evolvegcn_h")]

@@ -384,8 +384,12 @@ def test_checkpoints_that_cannot_serve_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"neighbor_sampler must be 'most_recent', got 'uniform'"):
         Predictor.from_checkpoint(tmp_path / "uniform.ckpt", uniform)
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    with pytest.raises(CheckpointError, match=r"other.ckpt must be a checkpoint with node state"):
+    with pytest.raises(CheckpointError, match=r"other.ckpt must be a checkpoint of a task on event streams"):
         Predictor.from_checkpoint(tmp_path / "other.ckpt")
+    torch.save({"lightning_tgnn": {"snapshots": {}}}, tmp_path / "blad.ckpt")
+    message = r"of a task on event streams, got 'one of a task on snapshots'; .*; `lightning-tgnn test --ckpt_path` mea"
+    with pytest.raises(CheckpointError, match=message):
+        Predictor.from_checkpoint(tmp_path / "blad.ckpt")
     with pytest.raises(CheckpointError, match=r"other.ckpt must be lightning_tgnn.Predictor, version 2, got 'None"):
         Predictor.load(tmp_path / "other.ckpt")
     (tmp_path / "text.pt").write_text("hello")
@@ -545,7 +549,7 @@ def test_checkpoints_that_do_not_fit_together_are_refused(tmp_path):
     fitted(tmp_path / "a.ckpt", data)
     held, path = torch.load(tmp_path / "a.ckpt", weights_only=True), tmp_path / "bad.ckpt"
     for keys, value, message in (
-        (("lightning_tgnn",), 3, "must be a checkpoint with node state"),
+        (("lightning_tgnn",), 3, "must be a checkpoint of a task on event streams"),
         (("lightning_tgnn", "state", "position"), 301, "got 'ValueError: the state after 301 of 300 events"),
         (("lightning_tgnn", "stream"), {}, "a checkpoint of a lightning_tgnn task, got .TypeError"),
         (("state_dict",), {}, "a checkpoint of a lightning_tgnn task, got .RuntimeError"),

@@ -30,6 +30,10 @@ class Link:
         check_not_negative("latency", self.latency, cure="give seconds, for example 1e-4")
         check_positive("bandwidth", self.bandwidth, cure="give bytes per second, for example 1.25e9 for 10 Gbit/s")
 
+    def after(self, seconds: float) -> Link:
+        """Return the link where each message is sent and received so much later."""
+        return Link(self.latency + seconds, self.bandwidth)
+
 
 @dataclass(frozen=True)
 class Links:

@@ -19,7 +19,7 @@ from lightning_tgnn.algorithms.schedules.pair_simulation import (
     simulate_chain,
 )
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
-from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_split
+from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL_REDUCE, ALL_TO_ALL
@@ -39,6 +39,7 @@ class EpochForecast:
             device, and ``"weights"``, which are their gradients.
         overlap: Share of the time in which ranks of one device run graph and NN operators at once, the mean over
             devices.
+        shared: Bytes of hidden states and gradients that processes of a machine hand over in memory, which none sends.
         pipelines: What the ranks of the longest device, or of the chain, do in each update; none where ranks keep step.
     """
 
@@ -46,6 +47,7 @@ class EpochForecast:
     busy: np.ndarray
     sent: dict[str, float]
     overlap: float = 0.0
+    shared: float = 0.0
     pipelines: tuple[ChainSimulation, ...] = field(default=(), repr=False)
 
     @property
@@ -77,6 +79,7 @@ def blad_epoch(
     *,
     split: str = LOAD,
     reorder: bool = False,
+    state_bytes: float | Sequence[float] = 0.0,
     gradient_bytes: float = 0.0,
     hand_over: float = 0.0,
     rates: Rates = ALONE,
@@ -91,6 +94,7 @@ def blad_epoch(
         layout: Of the ranks: two for each device, one after the other, or one for each device.
         split: ``"load"`` for `best_splits`, or ``"even"``.
         reorder: Whether pairs of operators that commute change places where the pair gains by it (`best_order`).
+        state_bytes: Of a hidden state: a number, or one for each group.
         gradient_bytes: Of all weights.
         hand_over: Seconds until a hidden state, or its gradient, has gone from one process of a device to the other.
         rates: How fast an operator runs beside another of the same device.
@@ -102,7 +106,8 @@ def blad_epoch(
     """
     check_choice("split", split, (LOAD, EVEN))
     devices = _devices(updates, layout)
-    busy, seconds, beside = np.zeros(layout.ranks), 0.0, 0.0
+    each = np.broadcast_to(np.asarray(state_bytes, dtype=np.float64), (len(groups),))
+    busy, seconds, beside, shared = np.zeros(layout.ranks), 0.0, 0.0, 0.0
     per_device = layout.ranks // devices
     longest = []
     for update in updates:
@@ -112,6 +117,7 @@ def blad_epoch(
             parts = (
                 _pair(own, split, reorder, hand_over, rates, open_groups) if per_device > 1 else _alone(own, reorder)
             )
+            shared += _handed_on(parts, each[list(places)])
             run = (
                 simulate_chain(parts, devices=(0,) * per_device, rates=rates, open_groups=open_groups)
                 if parts
@@ -127,7 +133,7 @@ def blad_epoch(
     meeting, weights = _gradients(layout, links, gradient_bytes, len(updates))
     seconds += meeting
     overlap = beside / devices / seconds if seconds else 0.0
-    return EpochForecast(seconds, busy, {WEIGHTS: weights}, overlap, tuple(longest))
+    return EpochForecast(seconds, busy, {WEIGHTS: weights}, overlap, shared, tuple(longest))
 
 
 def snapshot_partition_epoch(
@@ -170,7 +176,7 @@ def snapshot_partition_epoch(
             forth, back = _neighbours(layout, links, float(each[place]))
             ends = [length * (rank + 1) // ranks for rank in range(ranks)]
             parts.append(groups[place].cut(ends, forth, back))
-            travelled += 2 * (sum(bool(own) for own in parts[-1].forward) - 1) * float(each[place])
+        travelled += _handed_on(parts, each[list(update)])
         if parts:
             run = simulate_chain(parts, devices=devices, rates=rates, open_groups=open_groups)
             busy += run.busy
@@ -179,8 +185,10 @@ def snapshot_partition_epoch(
             found.append(run)
     meeting, weights = _gradients(layout, links, gradient_bytes, len(updates))
     seconds += meeting
-    sent = {STATES: travelled, WEIGHTS: weights}
-    return EpochForecast(seconds, busy, sent, beside / seconds if seconds else 0.0, tuple(found))
+    # Through memory where all ranks are on a machine.
+    shared = travelled if len(set(layout.hosts)) == 1 else 0.0
+    sent = {STATES: travelled - shared, WEIGHTS: weights}
+    return EpochForecast(seconds, busy, sent, beside / seconds if seconds else 0.0, shared, tuple(found))
 
 
 def vertex_partition_epoch(
@@ -259,12 +267,18 @@ def _pair(
     if split == LOAD:
         splits = best_splits(forward, backward, open_groups=open_groups, hand_over=hand_over)
     else:
-        splits = tuple(even_split(len(group.forward)) for group in groups)
+        splits = tuple(even_bounds(len(group.forward), 2)[1] for group in groups)
     parts = [
         group.cut((place, len(group.forward)), hand_over, hand_over)
         for group, place in zip(groups, splits, strict=True)
     ]
     return reordered(parts, rates) if reorder else parts
+
+
+def _handed_on(parts: Sequence[GroupParts], state_bytes: np.ndarray) -> float:
+    """Return the bytes of the hidden states of groups that go from rank to rank, and of their gradients."""
+    hops = [max(sum(bool(own) for own in part.forward) - 1, 0) for part in parts]
+    return 2 * float(state_bytes @ np.asarray(hops, dtype=np.float64))
 
 
 def _neighbours(layout: RankLayout, links: Links, size: float) -> tuple[list[float], list[float]]:

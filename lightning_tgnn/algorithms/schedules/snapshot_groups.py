@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
-import numpy as np
-
 from lightning_tgnn.algorithms.schedules.snapshot_splits import (
     best_splits,
+    even_bounds,
     groups_by_count,
     groups_by_load,
     groups_to_cut,
@@ -74,8 +73,9 @@ class SnapshotGroups(Schedule):
         """
         length = self.processes or layout.ranks
         if layout.ranks % length:
-            cure = "let processes_per_device divide devices times num_nodes, or set it to 1"
-            raise InvalidArgumentError(refusal("ranks", f"a multiple of {length}", layout.ranks, cure))
+            cure = f"set devices={layout.ranks + length - layout.ranks % length}, or processes_per_device=1"
+            requirement = f"a multiple of processes_per_device={length}"
+            raise InvalidArgumentError(refusal("devices times num_nodes", requirement, layout.ranks, cure))
         return length
 
     def check(self, layout: RankLayout, num_events: int) -> None:
@@ -166,19 +166,6 @@ class _Turns(Turns):
 
 
 @lru_cache(maxsize=1024)
-def even_bounds(length: int, processes: int) -> tuple[int, ...]:
-    """Return where the parts of a group begin, as equal as can be, and where the last ends.
-
-    Where there are more processes than snapshots, the first processes have none: the last one has the loss.
-
-    >>> even_bounds(5, 2), even_bounds(1, 2), even_bounds(2, 3)
-    ((0, 2, 5), (0, 0, 1), (0, 0, 1, 2))
-    """
-    working = min(length, processes)
-    starts = np.arange(working + 1) * length // working
-    return (0,) * (processes - working) + tuple(int(start) for start in starts)
-
-
 @dataclass(frozen=True)
 class SharedGroups(Schedule):
     """All ranks compute every snapshot of every group, each some of its vertices.

@@ -97,13 +97,18 @@ def groups_to_cut(
     return tuple(sorted([*np.flatnonzero(own).tolist(), *free[:best]]))
 
 
-def even_split(length: int) -> int:
-    """Return how many leading snapshots of a group the first process has where both have as many, or it one less.
+def even_bounds(length: int, processes: int) -> tuple[int, ...]:
+    """Return where the parts of a group begin, as equal as can be, and where the last ends.
 
-    >>> even_split(5)
-    2
+    Where there are more processes than snapshots, the first processes have none: the last one has the loss.
+
+    >>> even_bounds(5, 2), even_bounds(1, 2), even_bounds(2, 3)
+    ((0, 2, 5), (0, 0, 1), (0, 0, 1, 2))
     """
-    return check_int("length", length, minimum=1, cure="a group has at least the snapshot that is trained") // 2
+    check_int("length", length, minimum=1, cure="a group has at least the snapshot that is trained")
+    working = min(length, processes)
+    starts = np.arange(working + 1) * length // working
+    return (0,) * (processes - working) + tuple(int(start) for start in starts)
 
 
 def best_splits(

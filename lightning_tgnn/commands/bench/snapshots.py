@@ -32,7 +32,9 @@ Each strategy starts from the same weights and trains in real processes. DIR get
 has the same groups under every strategy: batch_size counts those of all ranks together.
 """
 
-_STRATEGIES = "vertex_partition,snapshot_partition,blad:balance=even:reorder=false,blad:reorder=false,blad"
+_PAIR = "blad:processes_per_device=2"
+_BLAD = f"{_PAIR}:balance=even:reorder=false,{_PAIR}:reorder=false,{_PAIR},blad:processes_per_device=1"
+_STRATEGIES = f"vertex_partition,snapshot_partition,{_BLAD}"
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class SnapshotMeter(Meter):
     def __init__(self, warmup: int, epochs: int, groups: int) -> None:
         self._warmup, self._last, self._groups = warmup, epochs, groups
         self._begin = 0.0
-        self._waited = 0.0
+        self._waited, self._moved = 0.0, 0
         self._figures: Figures = {}
 
     @override
@@ -154,6 +156,7 @@ class SnapshotMeter(Meter):
             finish(trainer.strategy.root_device)
             trainer.strategy.barrier()
             self._traffic(trainer.strategy)
+            self._moved = _moved(trainer.strategy)
             self._waited, self._begin = trainer.strategy.waited, perf_counter()
 
     @override
@@ -165,7 +168,7 @@ class SnapshotMeter(Meter):
         finish(strategy.root_device)
         seconds, waited = perf_counter() - self._begin, strategy.waited - self._waited
         (slowest,) = reduced(strategy, [seconds], "max")
-        (shares,) = reduced(strategy, [waited / seconds], "sum")
+        shares, moved = reduced(strategy, [waited / seconds, float(_moved(strategy) - self._moved)], "sum")
         epochs = self._last - self._warmup
         flows = summed_flows(strategy, self._traffic(strategy))
         self._figures = {
@@ -173,6 +176,7 @@ class SnapshotMeter(Meter):
             "waiting_share": shares / strategy.world_size,
             "bytes_per_epoch": sum(flow.sent for flow in flows.values()) / epochs,
             "bytes_per_epoch_by_operation": {name: flow.sent / epochs for name, flow in flows.items()},
+            "shared_memory_bytes_per_epoch": moved / epochs,
         }
 
     def _traffic(self, strategy: SnapshotRunner) -> dict[str, Flow]:
@@ -181,3 +185,9 @@ class SnapshotMeter(Meter):
         # The first rank of a pipeline sends nothing back; all ranks have to add up the same.
         names = {name for of_rank in strategy.of_all_ranks(list(found)) for name in of_rank}
         return {name: found.get(name, Flow()) for name in sorted(names)}
+
+
+def _moved(strategy: SnapshotRunner) -> int:
+    """Return the bytes that this rank has handed over in shared memory."""
+    pipeline = None if strategy.snapshot_state is None else strategy.snapshot_state.pipeline
+    return 0 if pipeline is None else pipeline.hand_over.moved

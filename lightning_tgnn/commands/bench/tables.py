@@ -67,6 +67,9 @@ def print_snapshot_bench(results: dict[str, dict[str, Any]], about: dict[str, An
     epochs = f"{counted} epochs after {about['warmup']} others, median of {about['rounds']} rounds"
     say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['snapshots']:,} snapshots; {epochs}")
     say("waiting: share of the ranks' time in which they stand waiting for each other; B: bytes sent, of all ranks")
+    say(
+        "in memory: bytes that ranks of a machine hand over without sending; a note of 8 bytes says that they are there"
+    )
     say(f"results: {Path(output) / 'bench.json'}")
 
 
@@ -102,7 +105,7 @@ def _graph_table(results: dict[str, dict[str, Any]]) -> Table:
 
 
 def _snapshot_table(results: dict[str, dict[str, Any]]) -> Table:
-    table = Table("strategy", "s/epoch", "waiting", "B/epoch", "of which", "test AP")
+    table = Table("strategy", "s/epoch", "waiting", "B/epoch", "of which", "in memory", "test AP")
     _align(table)
     for name, figures in results.items():
         kinds = figures["bytes_per_epoch_by_operation"]
@@ -113,6 +116,7 @@ def _snapshot_table(results: dict[str, dict[str, Any]]) -> Table:
             f"{figures['waiting_share']:.1%}",
             f"{figures['bytes_per_epoch']:,.0f}",
             "\n".join(shares),
+            f"{figures['shared_memory_bytes_per_epoch']:,.0f}",
             _or_blank(figures["test_ap"], ".4f"),
         )
     return table

@@ -14,6 +14,7 @@ from rich.table import Table as PrintedTable
 
 from lightning_tgnn.algorithms.streams.snapshot_changes import snapshot_changes
 from lightning_tgnn.commands.shared.printed import print_table
+from lightning_tgnn.commands.simulate.snapshot_sizes import SnapshotSizes
 from lightning_tgnn.data.snapshots.pipeline import SnapshotPipeline
 from lightning_tgnn.data.snapshots.sources.open_snapshots import is_synthetic
 from lightning_tgnn.data.sources.open_events import read_source
@@ -71,7 +72,7 @@ def inspect_snapshots(cut: CutOptions, of_data: Mapping[str, Any], folder: Path)
 
 
 def describe_snapshots(data: SnapshotPipeline, loads: PredictedLoads | None) -> dict[str, Any]:
-    """Return the figures of snapshots as plain values.
+    """Return the figures of snapshots as plain values, with the sizes that a model is given, which `simulate` takes.
 
     Args:
         data: What is looked at.
@@ -84,6 +85,7 @@ def describe_snapshots(data: SnapshotPipeline, loads: PredictedLoads | None) -> 
         changes |= {"forward_seconds": loads.forward(*data.snapshots.sizes)}
         changes |= {"backward_seconds": loads.backward(*data.snapshots.sizes)}
     held = changes["edges"][changes["edges"] > 0]
+    given = SnapshotSizes(np.stack(data.snapshots.sizes, axis=1)).written()
     return {
         "nodes": read.num_nodes,
         "fingerprint": read.fingerprint,
@@ -91,6 +93,7 @@ def describe_snapshots(data: SnapshotPipeline, loads: PredictedLoads | None) -> 
         "empty": int((changes["edges"] == 0).sum()),
         "times": None if read.times is None else read.times.tolist(),
         "snapshots": {name: column.tolist() for name, column in changes.items()},
+        **given,
     }
 
 
@@ -112,7 +115,9 @@ def _print(console: Console, figures: Mapping[str, Any], folder: Path) -> None:
     varying = f"the largest has {ratio:.1f} times the edges of the smallest" if ratio else "none has an edge"
     empty = f", {figures['empty']} are empty" if figures["empty"] and ratio else ""
     console.print(f"{number:,} snapshots of {figures['nodes']:,} vertices: {varying}{empty}{left_out}", soft_wrap=True)
-    console.print(f"figures: {folder / 'snapshots.json'}", soft_wrap=True)
+    vertices, edges = (f"{min(figures[name]):,} to {max(figures[name]):,}" for name in ("vertices", "edges"))
+    console.print(f"a model is given {vertices} vertices and {edges} edges of each, loops among them", soft_wrap=True)
+    console.print(f"figures, which simulate --snapshots takes: {folder / 'snapshots.json'}", soft_wrap=True)
 
 
 def _text(value: float) -> str:

@@ -11,7 +11,11 @@ from lightning_tgnn.tasks.optimization import NOT_SAVED
 from lightning_tgnn.tasks.restorable_task import HYPER_PARAMETERS
 from lightning_tgnn.trust import allowed_names, check_value, saved_arguments, saved_class
 
-_TASKS = {**tasks.TASKS_OF_EVENTS, "NodeClassification": tasks.NodeClassification}
+_TASKS: dict[str, type] = {
+    **tasks.TASKS_OF_EVENTS,
+    **tasks.TASKS_OF_SNAPSHOTS,
+    "NodeClassification": tasks.NodeClassification,
+}
 _PATHS = {
     path: kind
     for name, kind in _TASKS.items()

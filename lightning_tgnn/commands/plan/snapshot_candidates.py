@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from lightning_tgnn.algorithms.partitions.simple import metis_partition
-from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster
-from lightning_tgnn.algorithms.schedules.snapshot_epochs import EVEN, LOAD, EpochForecast
+from lightning_tgnn.algorithms.schedules.snapshot_epochs import EVEN, LOAD
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.plan.recipe import written_as
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
@@ -41,6 +40,7 @@ class SnapshotCandidate:
         waiting: Share of it in which a rank computes nothing, the mean over ranks.
         sent: Bytes that go from a machine to another in it, by kind.
         objection: Why it cannot be taken; empty where it can.
+        remote: Rows that ranks send for a product, as a share of their vertices, where vertices are cut.
     """
 
     strategy: str
@@ -50,11 +50,18 @@ class SnapshotCandidate:
     waiting: float = 0.0
     sent: Mapping[str, float] = field(default_factory=dict)
     objection: str = ""
+    remote: float | None = None
 
     @property
     def written(self) -> str:
-        """As `lightning-tgnn simulate` and `bench` write it."""
+        """As `lightning-tgnn bench` writes it."""
         return written_as(self.strategy, self.options)
+
+    @property
+    def simulated(self) -> str:
+        """As `lightning-tgnn simulate` writes it."""
+        remote = {} if self.remote is None else {"remote": round(self.remote, 4)}
+        return written_as(self.strategy, {**self.options, **remote})
 
     def figures(self) -> dict[str, Any]:
         """Return all that is known of it as plain values; there are no seconds of what cannot be taken."""
@@ -70,9 +77,6 @@ class SnapshotCandidates:
     Args:
         data: What is trained on.
         costs: Of operators.
-        shared_costs: Of operators where no product is kept: rows of neighbours travel each time.
-        update_seconds: What an update takes beside its operators.
-        message_seconds: What processes take to send and receive a message, beside the link.
         groups: Of an update, over all ranks.
         cluster: Where the plans are to run.
         on_gpu: Whether the devices are GPUs.
@@ -80,9 +84,6 @@ class SnapshotCandidates:
 
     data: SnapshotDataModule
     costs: SnapshotCosts
-    shared_costs: SnapshotCosts
-    update_seconds: float
-    message_seconds: float
     groups: int
     cluster: Cluster
     on_gpu: bool
@@ -102,7 +103,7 @@ class SnapshotCandidates:
     def _made(self) -> Iterator[SnapshotCandidate]:
         for processes in (2, 1):
             for balance in (LOAD, EVEN):
-                options: dict[str, Any] = {} if processes == 2 else {"processes_per_device": processes}
+                options: dict[str, Any] = {"processes_per_device": processes}
                 yield self._blad(options | ({} if balance == LOAD else {"balance": balance}), processes)
         alone = "one process has nobody to share groups with" if self.cluster.ranks == 1 else ""
         for name in (SNAPSHOTS, VERTICES):
@@ -118,49 +119,31 @@ class SnapshotCandidates:
             objection = f"{self.groups} groups of an update do not fit {cluster.ranks // processes} devices"
         if objection:
             return SnapshotCandidate(BLAD, options, objection=objection)
-        return self._taken(BLAD, options, self.costs, self.groups * processes // cluster.ranks)
+        return self._taken(BLAD, options, self.groups * processes // cluster.ranks)
 
     def _shared(self, name: str) -> SnapshotCandidate:
         """Return a plan whose ranks all share each group."""
         if name == SNAPSHOTS:
-            return self._taken(name, {}, self.costs, self.groups)
+            return self._taken(name, {}, self.groups)
         try:
             shares = vertex_shares(self.data, self.cluster.ranks)
         except InvalidArgumentError as error:  # what cuts the graph is not installed
             return SnapshotCandidate(name, {}, objection=str(error))
-        return self._taken(name, {}, self.shared_costs, self.groups, shares)
+        return self._taken(name, {}, self.groups, shares)
 
     def _taken(
-        self,
-        name: str,
-        options: Mapping[str, Any],
-        costs: SnapshotCosts,
-        batch_size: int,
-        shares: VertexShares | None = None,
+        self, name: str, options: Mapping[str, Any], batch_size: int, shares: VertexShares | None = None
     ) -> SnapshotCandidate:
         plan = SnapshotPlan(name, name, {**SNAPSHOT_OPTIONS[name], **options})
         layout, played = self.cluster.layout, groups_of(self.data)
         found = plan.epoch(
-            sizes_of(self.data), costs, layout, self._links,
+            sizes_of(self.data), self.costs, layout, self.cluster.links,
             group_size=self.data.group_size, groups=self.groups, numbers=played, shares=shares,
         )  # fmt: skip
-        found = self._with_updates(found, -(-len(played) // self.groups))
         waiting = float(found.waiting.mean())
-        return SnapshotCandidate(name, options, batch_size, found.seconds, waiting, found.sent_between(layout))
-
-    @property
-    def _links(self) -> Links:
-        """The links, over which no message is faster than the processes of this machine send and receive it."""
-        slower = [
-            Link(link.latency + self.message_seconds, link.bandwidth)
-            for link in (self.cluster.links.within, self.cluster.links.between)
-        ]
-        return Links(*slower)
-
-    def _with_updates(self, found: EpochForecast, updates: int) -> EpochForecast:
-        """Return a forecast with what updates take beside their operators, on every rank."""
-        more = updates * self.update_seconds
-        return EpochForecast(found.seconds + more, found.busy + more, found.sent)
+        remote = None if shares is None else float(shares.sent.sum() / max(shares.sizes[..., 0].sum(), 1.0))
+        sent = found.sent_between(layout)
+        return SnapshotCandidate(name, options, batch_size, found.seconds, waiting, sent, remote=remote)
 
 
 def sizes_of(data: SnapshotDataModule) -> np.ndarray:

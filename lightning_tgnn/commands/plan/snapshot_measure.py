@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -39,17 +39,13 @@ class SnapshotMeasurements:
 
     Attributes:
         processes: That ran at once.
-        costs: Of operators.
+        costs: Of operators, updates and messages.
         error: Mean relative error of the loads, by operator, on snapshots of sizes that they were not fitted to.
-        update_seconds: What an update takes beside its operators.
-        message_seconds: What processes take to send and receive a small message; 0 where one was alone.
     """
 
     processes: int
     costs: SnapshotCosts
     error: Mapping[str, float]
-    update_seconds: float
-    message_seconds: float
 
 
 @without_setup_notes()
@@ -93,9 +89,8 @@ def measure_snapshots(
     pl.seed_everything(data.seed, verbose=False)
     trainer.fit(task, datamodule=data)
     costs = _costs(meter.measured, task, data, local)
-    return SnapshotMeasurements(
-        ranks, costs, held_out_error(meter.measured), meter.update_seconds, meter.message_seconds
-    )
+    costs = replace(costs, update=meter.update_seconds, message=meter.message_seconds)
+    return SnapshotMeasurements(ranks, costs, held_out_error(meter.measured))
 
 
 def held_out_error(measured: Sequence[Measured]) -> dict[str, float]:

@@ -12,16 +12,21 @@ import yaml
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
-from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
 from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
-from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidates, groups_of, sizes_of
+from lightning_tgnn.commands.plan.snapshot_candidates import (
+    SnapshotCandidate,
+    SnapshotCandidates,
+    groups_of,
+    sizes_of,
+)
 from lightning_tgnn.commands.plan.snapshot_measure import SnapshotMeasurements, measure_snapshots
 from lightning_tgnn.commands.plan.snapshot_tables import print_snapshot_plans, snapshot_reason
 from lightning_tgnn.commands.shared.kinds import KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, written_costs
+from lightning_tgnn.commands.simulate.snapshot_sizes import SnapshotSizes
 from lightning_tgnn.data import SnapshotDataModule
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.tasks import SnapshotLinkPrediction
@@ -38,7 +43,7 @@ of the cluster. All of them train the same weights. The first row of the table i
 nearly as fast as the fastest, the one that sends least between machines.
 
 DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all figures; and costs.yaml and snapshots.yaml,
-for lightning-tgnn simulate --stages and --snapshots.
+for lightning-tgnn simulate --stages and --snapshots: the last line printed is that command.
 """
 _GROUPS = 8
 _SAMPLING = {"batch_size", "num_layers", "vertices_per_batch", "fanouts", "num_hops"}
@@ -134,25 +139,16 @@ def _recommend(
     """Rank all plans, print them and keep what was found."""
     folder, console, cluster = Path(where.output), Console(), where.cluster(float("inf"))
     found, shared = measured[0], measured[-1]
-    candidates = SnapshotCandidates(
-        data,
-        found.costs,
-        _of_first_product(found.costs, shared.costs),
-        found.update_seconds,
-        found.message_seconds,
-        groups,
-        cluster,
-        _on_gpu(where.accelerator),
-    )
-    plans = candidates.all()
+    costs = _with_first_product(found.costs, shared.costs)
+    plans = SnapshotCandidates(data, costs, groups, cluster, _on_gpu(where.accelerator)).all()
     print_snapshot_plans(plans, console)
     first = plans[0]
     trained = Trained(of_data, of_task, where.accelerator, where.epochs)
     recipe = snapshot_recipe_of(first.strategy, first.options, first.batch_size, cluster, trained)
     write_text(folder / "recipe.yaml", recipe)
-    write_text(folder / "costs.yaml", yaml.safe_dump(written_costs(found.costs), sort_keys=False))
-    vertices, edges = sizes_of(data).T.tolist()
-    write_text(folder / "snapshots.yaml", yaml.safe_dump({"vertices": vertices, "edges": edges}))
+    write_text(folder / "costs.yaml", yaml.safe_dump(written_costs(costs), sort_keys=False))
+    sizes = SnapshotSizes(sizes_of(data), data.group_size, groups_of(data), groups)
+    write_text(folder / "snapshots.yaml", yaml.safe_dump(sizes.written(), sort_keys=False))
     figures = {"options": asdict(where) | asdict(options), "groups_per_update": groups}
     figures |= {"groups": len(groups_of(data)), "measured": [_figures(one) for one in measured]}
     figures |= {"plans": [one.figures() | {"why": snapshot_reason(one, plans)} for one in plans]}
@@ -162,21 +158,30 @@ def _recommend(
         f"measured with {found.processes} processes at once on this machine; predicted seconds of snapshots of sizes "
         f"that were not fitted are off by: {errors or 'not known, for all have one size'}",
         f"an epoch has {len(groups_of(data)):,} groups of up to {data.group_size} snapshots, {groups} an update, which "
-        f"takes {1e3 * found.update_seconds:.1f} ms beside its snapshots",
+        f"takes {1e3 * costs.update:.1f} ms beside its snapshots",
         f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
         recipe,
-        f"figures: {folder / 'plan.json'}; "
-        f"simulate --stages {folder / 'costs.yaml'} --snapshots {folder / 'snapshots.yaml'}",
+        f"figures: {folder / 'plan.json'}",
+        f"the same, for other clusters: {_simulation(plans, where, folder)}",
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def _of_first_product(costs: SnapshotCosts, shared: SnapshotCosts) -> SnapshotCosts:
+def _with_first_product(costs: SnapshotCosts, shared: SnapshotCosts) -> SnapshotCosts:
     """Return costs with the first layer's product as it was measured where none is kept: nothing else differs."""
     first = {name: load for name, load in shared.model.loads.items() if name == "graph 1"}
-    return replace(costs, model=LoadModel({**costs.model.loads, **first}, costs.model.last_only))
+    return replace(costs, where_cut_loads=first)
+
+
+def _simulation(plans: list[SnapshotCandidate], where: ClusterOptions, folder: Path) -> str:
+    """Return the command that forecasts the plans again, with the links and the share of rows that travels."""
+    words = ",".join(one.simulated for one in plans if not one.objection)
+    links = f"--link {where.link} --local_link {where.local_link}"
+    files = f"--stages {folder / 'costs.yaml'} --snapshots {folder / 'snapshots.yaml'}"
+    ranks = f"--ranks {where.machines * where.devices} --hosts {where.machines}"
+    return f"lightning-tgnn simulate --strategy {words} {ranks} {links} {files}"
 
 
 def _figures(found: SnapshotMeasurements) -> dict[str, Any]:

@@ -5,6 +5,7 @@ jsonargparse tells it as a tree of everything that it has tried; here is read of
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from argparse import ArgumentParser
@@ -29,7 +30,18 @@ class OneLineErrors(ArgumentParser):
                 super().error(message)
             super().error(message, ex)  # type: ignore[call-arg]
         parser = getattr(ex, "subcommand_parser", None) or self
+        exit_if_told(ex or Exception(message), 2)
         self.exit(2, f"lightning-tgnn: {readable(message, parser, sys.argv[1:])}\n")
+
+
+def exit_if_told(error: Exception, status: int = 1) -> None:
+    """Exit without a word where another rank of the run tells its user of the same error."""
+    if "torch" in sys.modules or "TORCHELASTIC_RUN_ID" in os.environ:
+        from lightning_tgnn.comm import is_told, leave_it_to_the_teller
+
+        if is_told(error):
+            leave_it_to_the_teller()
+            sys.exit(status)
 
 
 def readable(message: str, parser: ArgumentParser, words: Iterable[str] = ()) -> str:

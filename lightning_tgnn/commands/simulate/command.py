@@ -20,13 +20,14 @@ from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.simulate.forecasts import Forecast, print_forecasts
 from lightning_tgnn.commands.simulate.given_costs import GivenCosts, read_costs, read_link
 from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
-from lightning_tgnn.commands.simulate.snapshot_costs import read_sizes, read_snapshot_costs
+from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
 from lightning_tgnn.commands.simulate.snapshot_forecasts import (
     SNAPSHOT_OPTIONS,
     SnapshotPlan,
     print_snapshot_forecasts,
     snapshot_figures,
 )
+from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes
 from lightning_tgnn.files.whole import new_file, write_text
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.timeline import Timeline
@@ -66,7 +67,7 @@ staleness=smallest takes the smallest at which nothing stalls (MSPipe's rule).
 Strategies on snapshots forecast an epoch: its seconds, the share of them for which ranks wait, the share in which the
 processes of a device run graph and NN operators at once, and the bytes that travel.
 
-  lightning-tgnn simulate --strategy blad,snapshot_partition,vertex_partition --ranks 2,8 --stages loads.yaml
+  lightning-tgnn simulate --strategy blad:processes_per_device=2,snapshot_partition --ranks 2,8 --stages loads.yaml
                           --snapshots "{count: 100, vertices: 5000, edges: 50000, varies: 7}" --group_size 8
 
 loads.yaml, or the same in braces, has the load model: seconds of each operator for a snapshot, for a vertex and unit of
@@ -78,8 +79,12 @@ width, and for an edge and unit of width; operators whose names begin with graph
   backward_width: 144                             state_width: 64 (numbers of a vertex's hidden state)
   rates: [[0.7, 1.0], [1.0, 0.8]]                 speed of a graph and an NN operator beside a graph and an NN operator
   hand_over: 1e-4                                 gradients: 120000 (bytes of all weights)
+  update: 0.001, message: 1e-4                    beside the operators of an update, and beside the link of a message
+  where_cut_loads: {graph 1: [1e-4, 0, 2e-9]}     of operators that take more where vertices are cut over ranks
 
-  blad      balance=load (even), reorder=true, processes_per_device=2 (1), open_groups=2
+`plan --kind snapshots` writes both files, `data inspect --snapshots` the sizes: snapshots.json.
+
+  blad      balance=load (even), reorder=true, processes_per_device=1 (2, which is usual on GPUs), open_groups=2
   snapshot_partition   processes_per_device=1 (2)
   vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own)
 """
@@ -100,7 +105,7 @@ class SimulateOptions:
         hosts: Hosts they are on, as many on each.
         bytes: Bytes that travel, by name, in braces or in a file; beside those of stages.
         batch_size: Events per rank and turn; None takes that of stages, or 600. On snapshots groups per device and
-            update; None is 4.
+            update; None takes the groups of an update that snapshots say, or 4.
         turns: Of every rank. The second half of them is taken to be steady.
         link: From a host to the others, shared by its ranks: MBIT, or MBIT:MILLISECONDS.
         local_link: Between ranks of a host, the same.
@@ -108,8 +113,9 @@ class SimulateOptions:
         trace: The same for chrome://tracing and Perfetto, of all ranks.
         shown_turns: Turns in both.
         output: A JSON file of all figures.
-        snapshots: Vertices and edges of snapshots: a CSV, YAML or JSON file, or in braces.
-        group_size: Snapshots of a group.
+        snapshots: Vertices and edges of snapshots: a CSV, YAML or JSON file, such as `data inspect` and `plan` write,
+            or in braces.
+        group_size: Snapshots of a group; None takes that of snapshots, or 8.
     """
 
     strategy: str
@@ -126,13 +132,14 @@ class SimulateOptions:
     shown_turns: int = 6
     output: str | None = None
     snapshots: str | None = None
-    group_size: int = 8
+    group_size: int | None = None
 
     def __post_init__(self) -> None:
         check_int("hosts", self.hosts, minimum=1, cure="1 is one machine")
         check_int("turns", self.turns, minimum=2, cure="50 is usual")
         check_int("shown_turns", self.shown_turns, minimum=1, cure="6 fit in a picture")
-        check_int("group_size", self.group_size, minimum=1, cure="8 is usual")
+        if self.group_size is not None:
+            check_int("group_size", self.group_size, minimum=1, cure="8 is usual")
         if self.batch_size is not None:
             check_int("batch_size", self.batch_size, minimum=1, cure="give the events per rank and turn")
         for ranks in self.counts:
@@ -222,25 +229,32 @@ def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
         cure = "give --snapshots '{count: 100, vertices: 5000, edges: 50000, varies: 7}', or a CSV file"
         raise InvalidArgumentError(refusal("snapshots", "the sizes of snapshots", options.snapshots, cure))
     plans, costs = [SnapshotPlan.of(word) for word in options.written], read_snapshot_costs(options.stages)
-    sizes, size = read_sizes(options.snapshots), options.batch_size or 4
+    given = read_sizes(options.snapshots)
+    size = options.batch_size or (None if given.groups_per_update else 4)
+    length = options.group_size or given.group_size or 8
     figures = []
     for plan in plans:
         for ranks in options.counts:
             layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
-            groups = size * plan.devices(ranks)
-            found = plan.epoch(sizes, costs, layout, options.links, group_size=options.group_size, groups=groups)
+            groups = size * plan.devices(ranks) if size else given.groups_per_update or 0
+            found = plan.epoch(
+                given.sizes, costs, layout, options.links, group_size=length, groups=groups, numbers=given.groups
+            )
             figures.append(snapshot_figures(plan, found, options.hosts))
     print_snapshot_forecasts(figures, console)
-    lines = [f"{len(sizes)} groups of up to {options.group_size} snapshots, {size} per device and update"]
+    played = len(given.sizes if given.groups is None else given.groups)
+    update = f"{size} per device and update" if size else f"{given.groups_per_update} an update"
+    lines = [f"{played} groups of up to {length} snapshots, {update}"]
     if found.pipelines:
         title = f"{plan.written}, {ranks} ranks, the longest device of the first update"
         lines += _painted(found.pipelines[0].timeline, title, options)
     elif options.timeline or options.trace:
         lines.append(f"{plan.written} has no timeline: its ranks keep step")
-    return lines + _kept(size, figures, options)
+    sent = "MB sent: over links, hidden state between ranks of one host too if others are on another one"
+    return [*lines, sent, *_kept(size, figures, options)]
 
 
-def _kept(batch_size: int, figures: list[dict[str, Any]], options: SimulateOptions) -> list[str]:
+def _kept(batch_size: int | None, figures: list[dict[str, Any]], options: SimulateOptions) -> list[str]:
     """Write the figures where that is asked for, and say where they are."""
     if options.output is None:
         return []

@@ -111,7 +111,7 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
         InvalidArgumentError: It is none of these, or holds what no stage takes.
         DataError: The folder is not that of a run.
     """
-    costs = _of_run(Path(stages)) if _is_folder(stages) else _of_file(read_mapping("stages", stages))
+    costs = _of_run(Path(stages)) if is_folder(stages) else _of_file(read_mapping("stages", stages))
     if sent is None:
         return costs
     more = _numbers("bytes", read_mapping("bytes", sent), _names(travelling=True))
@@ -119,7 +119,8 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
     return replace(costs, sent={**costs.sent, **more}, strategies=each)
 
 
-def _is_folder(written: str) -> bool:
+def is_folder(written: str) -> bool:
+    """Return whether what a user has written is the path of a folder."""
     return not written.lstrip().startswith("{") and Path(written).is_dir()
 
 
@@ -205,6 +206,9 @@ def _of_run(folder: Path) -> GivenCosts:
     if not totals or steps_of is None:
         cure = "train with the callback SystemMonitor, which every recipe has"
         raise InvalidArgumentError(refusal("stages", "a run with shares of time", str(folder), cure))
+    if {"graph", "nn"} & totals.keys():
+        cure = "simulate blad, snapshot_partition and vertex_partition with what `plan --kind snapshots` measures"
+        raise InvalidArgumentError(refusal("stages", "a run on an event stream", f"{folder}, on snapshots", cure))
     seconds = scalars["system/window_seconds"].numbers()
     steps = float(np.sum(1e3 * seconds / steps_of.numbers()))
     seconds_of = {stage: spent / steps for stage, spent in totals.items() if stage != "wait"}

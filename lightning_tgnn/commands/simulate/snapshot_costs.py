@@ -1,24 +1,19 @@
-"""The sizes of snapshots and the loads of their operators, as a user gives them to ``lightning-tgnn simulate``."""
+"""The loads of operators on snapshots, as a user gives them to ``lightning-tgnn simulate``."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, check_rates
-from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, LoadModel
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
-from lightning_tgnn.commands.simulate.given_costs import read_mapping
+from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Load, LoadModel
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, refusal
+from lightning_tgnn.commands.simulate.given_costs import is_folder, read_mapping
 
 _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [...]}, widths: {graph 1: 16, nn 1: 64}}"
-_SIZES_FORM = "write {vertices: [...], edges: [...]}, or {count: 100, vertices: 5000, edges: 50000, varies: 7}"
-_NUMBERS = ("backward_width", "state_width", "hand_over", "gradients")
-_PARTS = ("loads", "last_only", "widths", "exchanged_widths", "rates", *_NUMBERS)
+_NUMBERS = ("backward_width", "state_width", "hand_over", "gradients", "update", "message")
+_PARTS = ("loads", "last_only", "where_cut_loads", "widths", "exchanged_widths", "rates", *_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -34,6 +29,10 @@ class SnapshotCosts:
         rates: How fast an operator runs beside another on a device.
         hand_over: Seconds until a hidden state, or its gradient, has gone from one process of a device to the other.
         gradients: Bytes of all weights.
+        where_cut_loads: Of operators that take something else where vertices are cut: no product is kept there, as rows
+            of neighbours travel each time.
+        update: Seconds that an update takes beside its operators.
+        message: Seconds in which processes send and receive a message, beside the link.
     """
 
     model: LoadModel
@@ -44,6 +43,14 @@ class SnapshotCosts:
     rates: Rates = ALONE
     hand_over: float = 0.0
     gradients: float = 0.0
+    where_cut_loads: Mapping[str, Load] = field(default_factory=dict)
+    update: float = 0.0
+    message: float = 0.0
+
+    @property
+    def where_cut(self) -> SnapshotCosts:
+        """What operators take where vertices are cut over ranks."""
+        return replace(self, model=replace(self.model, loads={**self.model.loads, **self.where_cut_loads}))
 
     @property
     def graph_widths(self) -> list[float]:
@@ -57,6 +64,11 @@ def read_snapshot_costs(written: str) -> SnapshotCosts:
     Raises:
         InvalidArgumentError: It is neither, or operators lack a load or a width.
     """
+    if is_folder(written):
+        cure = "give costs.yaml of `lightning-tgnn plan --kind snapshots`, which measures them"
+        raise InvalidArgumentError(
+            refusal("stages", "the loads of operators on snapshots", f"a folder, {written}", cure)
+        )
     held = read_mapping("stages", written)
     for name in held:
         check_choice("a part of stages", name, _PARTS)
@@ -64,122 +76,69 @@ def read_snapshot_costs(written: str) -> SnapshotCosts:
         if not (isinstance(held.get(name), dict) and held[name]):
             received = type(held[name]).__name__ if name in held else "nothing"
             raise InvalidArgumentError(refusal(f"{name} of stages", "operators with numbers", received, _LOADS_FORM))
-    loads = {}
-    for operator, load in held["loads"].items():
-        found = [_number(one) for one in load] if isinstance(load, list) else [None]
-        if None in found:
-            requirement = "seconds of a snapshot, of a vertex and of an edge"
-            raise InvalidArgumentError(refusal(f"load of {operator!r}", requirement, load, _LOADS_FORM))
-        loads[str(operator)] = [one for one in found if one is not None]
-    last_only = held.get("last_only", [HEAD])
-    if not isinstance(last_only, list):
-        cure = f"write last_only: [{HEAD}]"
-        raise InvalidArgumentError(refusal("last_only of stages", "a list of operators", last_only, cure))
-    for operator in last_only:
-        if operator != HEAD:
-            check_choice("last_only of stages", operator, loads)
-    model, widths = LoadModel.from_dict(loads, last_only), _numbers("widths", held["widths"])
-    for operator in (*widths, BACKWARD):
+    loads, cut = (_loads(held[name]) if name in held else {} for name in ("loads", "where_cut_loads"))
+    model = LoadModel(loads, _last_only(held.get("last_only", [HEAD]), loads))
+    widths = _numbers("widths", held["widths"])
+    for operator in (*widths, BACKWARD, *cut):
         check_choice("an operator of stages", operator, loads)
     exchanged = _numbers("exchanged_widths", held.get("exchanged_widths", {}))
     rates = _rates(held["rates"]) if "rates" in held else ALONE
     numbers = _numbers("stages", {name: held[name] for name in _NUMBERS if name in held})
-    return SnapshotCosts(model, widths, exchanged, rates=rates, **numbers)
+    return SnapshotCosts(model, widths, exchanged, rates=rates, where_cut_loads=cut, **numbers)
+
+
+def _loads(held: object) -> dict[str, Load]:
+    if not isinstance(held, dict):
+        raise InvalidArgumentError(
+            refusal("loads of stages", "operators with numbers", type(held).__name__, _LOADS_FORM)
+        )
+    loads = {}
+    for operator, load in held.items():
+        found = [number(one) for one in load] if isinstance(load, list) else [None]
+        if None in found:
+            requirement = "seconds of a snapshot, of a vertex and of an edge"
+            raise InvalidArgumentError(refusal(f"load of {operator!r}", requirement, load, _LOADS_FORM))
+        loads[str(operator)] = [one for one in found if one is not None]
+    return dict(LoadModel.from_dict(loads).loads)
+
+
+def _last_only(held: object, loads: Mapping[str, Load]) -> frozenset[str]:
+    if not isinstance(held, list):
+        cure = f"write last_only: [{HEAD}]"
+        raise InvalidArgumentError(refusal("last_only of stages", "a list of operators", held, cure))
+    for operator in held:
+        check_choice("last_only of stages", operator, [*loads, HEAD])
+    return frozenset(held)
 
 
 def written_costs(costs: SnapshotCosts) -> dict[str, Any]:
     """Return as plain values what `read_snapshot_costs` takes."""
     held = {name: getattr(costs, name) for name in _NUMBERS}
     held |= {name: dict(getattr(costs, name)) for name in ("widths", "exchanged_widths")}
+    cut = {name: list(load) for name, load in costs.where_cut_loads.items()}
+    held |= {"where_cut_loads": cut} if cut else {}
     return {**costs.model.to_dict(), **held, "rates": [list(row) for row in costs.rates]}
-
-
-def read_sizes(written: str, draw: int = 0) -> np.ndarray:
-    """Return vertices and edges of snapshots, int64 [T, 2].
-
-    Args:
-        written: A CSV file with the columns ``vertices`` and ``edges``, a YAML or JSON file with both as lists, the
-            same in braces, or how many to make up: ``{count: 100, vertices: 5000, edges: 50000, varies: 7}``, where the
-            largest has ``varies`` times the edges of the smallest.
-        draw: Of made-up sizes.
-
-    Raises:
-        InvalidArgumentError: It is none of these, or holds sizes that are none.
-    """
-    held: Mapping[str, Any]
-    if written.endswith(".csv") and not written.lstrip().startswith("{"):
-        held = _columns(Path(written))
-    else:
-        held = read_mapping("snapshots", written)
-        if "count" in held:
-            return _made_up(held, draw)
-    for name in held:
-        check_choice("a part of snapshots", name, ("vertices", "edges"))
-    columns = {name: held[name] for name in ("vertices", "edges") if isinstance(held.get(name), list)}
-    lengths = [len(column) for column in columns.values()]
-    if len(lengths) != 2 or lengths[0] != lengths[1] or not lengths[0]:
-        requirement = "lists of as many vertices as edges, at least one"
-        raise InvalidArgumentError(refusal("snapshots", requirement, lengths, _SIZES_FORM))
-    for name, column in columns.items():
-        for place, size in enumerate(column):
-            check_int(f"{name} of snapshot {place}", size, minimum=0, cure="give how many there are")
-    return np.array([columns["vertices"], columns["edges"]], dtype=np.int64).T
-
-
-def _columns(path: Path) -> dict[str, list[Any]]:
-    if not path.is_file():
-        raise InvalidArgumentError(refusal("snapshots", "a file that is there", str(path), "correct the path"))
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(refusal("snapshots", "a CSV file", f"{path} ({error})", _SIZES_FORM)) from error
-    found: dict[str, list[Any]] = {}
-    for name in ("vertices", "edges"):
-        if not rows or name not in rows[0]:
-            cure = "write one row for each snapshot, below the line vertices,edges"
-            raise InvalidArgumentError(refusal("snapshots", f"a CSV file with a column {name}", str(path), cure))
-        found[name] = [int(one) if (one := (row[name] or "").strip()).isdecimal() else one for row in rows]
-    return found
-
-
-def _made_up(held: Mapping[str, Any], draw: int) -> np.ndarray:
-    """Return sizes whose edges vary in a random walk between the smallest and the largest, vertices with their root."""
-    for name in held:
-        check_choice("a part of snapshots", name, ("count", "vertices", "edges", "varies"))
-    count, vertices, edges = (
-        check_int(f"{name} of snapshots", held.get(name), minimum=1, cure=_SIZES_FORM)
-        for name in ("count", "vertices", "edges")
-    )
-    varies = _number(held.get("varies", 1))
-    if varies is None or not 1 <= varies < np.inf:
-        received = held.get("varies")
-        raise InvalidArgumentError(refusal("varies of snapshots", "a number of at least 1", received, _SIZES_FORM))
-    walk = np.random.default_rng(draw).standard_normal(count).cumsum()
-    share = (walk - walk.min()) / max(walk.max() - walk.min(), 1e-12)
-    factor = varies ** (share - 0.5)
-    return np.stack([vertices * np.sqrt(factor), edges * factor], axis=1).round().astype(np.int64)
 
 
 def _numbers(argument: str, held: object) -> dict[str, float]:
     if not isinstance(held, dict):
         raise InvalidArgumentError(refusal(argument, "names with numbers", type(held).__name__, _LOADS_FORM))
     for name, value in held.items():
-        number = _number(value)
-        check_not_negative(f"{name} of {argument}", value if number is None else number, cure=_LOADS_FORM)
+        found = number(value)
+        check_not_negative(f"{name} of {argument}", value if found is None else found, cure=_LOADS_FORM)
     return {str(name): float(value) for name, value in held.items()}
 
 
 def _rates(held: object) -> Rates:
     rows = held if isinstance(held, list) and all(isinstance(row, list) for row in held) else []
-    found = [[_number(one) for one in row] for row in rows]
+    found = [[number(one) for one in row] for row in rows]
     if [len(row) for row in found] != [2, 2] or any(one is None for row in found for one in row):
         requirement, cure = "two rows of two numbers, of graph and NN operators", "write [[0.7, 1.0], [1.0, 0.8]]"
         raise InvalidArgumentError(refusal("rates of stages", requirement, held, cure))
     return tuple(map(tuple, check_rates([[one or 0.0 for one in row] for row in found]).tolist()))
 
 
-def _number(value: object) -> float | None:
+def number(value: object) -> float | None:
     """Return a number; None where it is none. YAML takes 1e-4, without a point, for a string; JSON does not."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None

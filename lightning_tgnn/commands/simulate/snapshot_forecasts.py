@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from lightning_tgnn.types.layout import RankLayout
 
 BLAD, VERTICES, SNAPSHOTS = "blad", "vertex_partition", "snapshot_partition"
 SNAPSHOT_OPTIONS: dict[str, dict[str, Any]] = {
-    BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 2, "open_groups": 2},
+    BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 1, "open_groups": 2},
     SNAPSHOTS: {"processes_per_device": 1},
     VERTICES: {"remote": 0.5},
 }
@@ -122,7 +122,9 @@ class SnapshotPlan:
         numbers: Sequence[int] | None = None,
         shares: VertexShares | None = None,
     ) -> EpochForecast:
-        """Forecast an epoch.
+        """Forecast an epoch, with what updates take beside their operators, on every rank.
+
+        No message is faster than the processes send and receive it.
 
         Args:
             sizes: int64 [T, 2], vertices and edges of each snapshot.
@@ -137,6 +139,23 @@ class SnapshotPlan:
         Raises:
             InvalidArgumentError: The ranks do not make devices.
         """
+        updates = -(-len(sizes if numbers is None else numbers) // groups)
+        slower = Links(links.within.after(costs.message), links.between.after(costs.message))
+        found = self._of_operators(sizes, costs, layout, slower, group_size, groups, numbers, shares)
+        return replace(found, seconds=found.seconds + updates * costs.update, busy=found.busy + updates * costs.update)
+
+    def _of_operators(
+        self,
+        sizes: np.ndarray,
+        costs: SnapshotCosts,
+        layout: RankLayout,
+        links: Links,
+        group_size: int,
+        groups: int,
+        numbers: Sequence[int] | None,
+        shares: VertexShares | None,
+    ) -> EpochForecast:
+        """Forecast an epoch of operators and messages; see `epoch`."""
         devices = self.devices(layout.ranks)
         played = range(len(sizes)) if numbers is None else numbers
         spans = [slice(max(last + 1 - group_size, 0), last + 1) for last in played]
@@ -144,12 +163,12 @@ class SnapshotPlan:
         updates = [range(first, min(first + groups, len(own))) for first in range(0, len(own), groups)]
         if self.name == VERTICES:
             cut = shares or VertexShares.equal(sizes, layout.ranks, self.options["remote"])
-            return _cut_by_vertices(cut, spans, costs, layout, links, updates)
+            return _cut_by_vertices(cut, spans, costs.where_cut, layout, links, updates)
         operators = predicted_groups(
             costs.model, own, costs.widths, costs.backward_width, exchanged_widths=costs.exchanged_widths
         )
+        states = [_FLOAT * costs.state_width * float(one[:, 0].max()) for one in own]
         if self.name == SNAPSHOTS:
-            states = [_FLOAT * costs.state_width * float(one[:, 0].max()) for one in own]
             device_of = [rank * devices // layout.ranks for rank in range(layout.ranks)]
             return snapshot_partition_epoch(
                 operators, updates, layout, state_bytes=states, gradient_bytes=costs.gradients,
@@ -158,8 +177,9 @@ class SnapshotPlan:
         seconds = [float(sum(both.sum() for both in one.seconds)) for one in operators]
         return blad_epoch(
             operators, [_dealt(update, seconds, devices, self.options["balance"]) for update in updates], layout,
-            split=self.options["balance"], reorder=self.options["reorder"], gradient_bytes=costs.gradients,
-            hand_over=costs.hand_over, rates=costs.rates, open_groups=self.options["open_groups"], links=links,
+            split=self.options["balance"], reorder=self.options["reorder"], state_bytes=states,
+            gradient_bytes=costs.gradients, hand_over=costs.hand_over, rates=costs.rates,
+            open_groups=self.options["open_groups"], links=links,
         )  # fmt: skip
 
 
@@ -205,7 +225,8 @@ def snapshot_figures(plan: SnapshotPlan, found: EpochForecast, hosts: int) -> di
         "waiting": float(found.waiting.mean()),
         "waiting_of_worst": float(found.waiting.max()),
         "overlap": found.overlap,
-        "bytes": found.sent,
+        "bytes_sent": found.sent,
+        "bytes_in_shared_memory": found.shared,
     }
 
 
@@ -216,11 +237,12 @@ def print_snapshot_forecasts(figures: Sequence[dict[str, Any]], console: Console
         figures: As `snapshot_figures` returns them, in order.
         console: Where to.
     """
-    table = Table("strategy", "ranks", "s/epoch", "waiting", "overlap", "MB sent")
-    for column in table.columns[1:5]:
+    table = Table("strategy", "ranks", "s/epoch", "waiting", "overlap", "MB sent", "MB in shared memory")
+    for column in (*table.columns[1:5], table.columns[6]):
         column.justify = "right"
     for one in figures:
-        sent = ", ".join(f"{size / 1e6:,.1f} {kind}" for kind, size in one["bytes"].items() if size)
-        row = f"{one['seconds_per_epoch']:,.3f}", f"{one['waiting']:.1%}", f"{one['overlap']:.1%}", sent
+        sent = ", ".join(f"{size / 1e6:,.1f} {kind}" for kind, size in one["bytes_sent"].items() if size)
+        shared = f"{one['bytes_in_shared_memory'] / 1e6:,.1f}"
+        row = f"{one['seconds_per_epoch']:,.3f}", f"{one['waiting']:.1%}", f"{one['overlap']:.1%}", sent or "0", shared
         table.add_row(one["strategy"], str(one["ranks"]), *row)
     print_table(table, console)

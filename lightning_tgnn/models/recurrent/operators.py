@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-from lightning_tgnn.models.graphs.sparse_product import csr_product, sparse_product
-from lightning_tgnn.models.recurrent.edge_difference import edge_difference
+from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.models.recurrent.identity_cache import IdentityCache
 from lightning_tgnn.types import Snapshot, SparseRows, Stages
 
@@ -24,17 +22,9 @@ class SnapshotOperators:
     per `Snapshot` object and kept as long as that lives, which pays where the same objects come again: where all
     vertices are trained at once.
 
-    With ``differences``, what two snapshots one after the other have in common is multiplied once, too, where features
-    and vertices stay the same: the product of the later one is that of the one before plus the product of what has
-    changed, as long as that has fewer entries. It is off by default: each product is formed only once anyway, and to
-    find what has changed takes longer than a product. On bitcoinotc, 50 snapshots of all 5,881 vertices, changes had
-    21 to 55 % of the entries, as an edge more changes the normalised weights of all edges at its ends, and took 1.2 to
-    30 times as long as the products themselves, for 16 to 256 features.
-
     Args:
         stages: Hears of every operator, as ``"graph 1"`` for the first layer's.
         reuse: Keep products of edges and features.
-        differences: Multiply with what has changed since the snapshot before, too.
         max_bytes: How much is kept; what comes later is computed each time.
         weights_first: For every layer whether it forms ``H (X W)``; the cheaper order if None: weights first where
             they make rows narrower, but not in a first layer whose product is kept.
@@ -45,22 +35,16 @@ class SnapshotOperators:
         stages: Stages | None = None,
         *,
         reuse: bool = True,
-        differences: bool = False,
         max_bytes: int = 1 << 30,
         weights_first: Sequence[bool] | None = None,
     ) -> None:
         self.stages = Stages() if stages is None else stages
-        self.reuse, self.differences, self.max_bytes = reuse, differences, max_bytes
+        self.reuse, self.max_bytes = reuse, max_bytes
         self._order = weights_first
         self._kept: IdentityCache[_Products] = IdentityCache()
-        self._latest: WeakValueDictionary[int, Snapshot] = WeakValueDictionary()  # by number, those with a product
 
     def __getstate__(self) -> dict[str, object]:
-        kept = {"_kept": IdentityCache(), "_latest": {}}  # weak references are copied to no other process
-        return {**vars(self), **kept}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _latest=WeakValueDictionary())
+        return {**vars(self), "_kept": IdentityCache()}  # weak references are copied to no other process
 
     def weights_first(self, layer: int, in_dim: int, out_dim: int) -> bool:
         """Return whether a layer forms ``H (X W)``."""
@@ -88,9 +72,7 @@ class SnapshotOperators:
         kept = self._kept.get(snapshot)
         if kept is not None and (found := kept.get((relation, id(rows)))) is not None:
             return found
-        product = self._from_before(snapshot, relation, rows)
-        if product is None:
-            product = _product(edges, rows)
+        product = _product(edges, rows)
         if rows is snapshot.features or (kept and any(rows is other for other in kept.values())):
             self._keep(snapshot, kept, (relation, id(rows)), product)
         return product
@@ -103,22 +85,7 @@ class SnapshotOperators:
         if kept is None:
             kept = {}
             self._kept.put(snapshot, kept)
-            self._latest[snapshot.number] = snapshot
         kept[key] = product
-
-    def _from_before(self, snapshot: Snapshot, relation: int, rows: Tensor) -> Tensor | None:
-        """Return the product by way of the snapshot before; None where that is not shorter."""
-        before = self._latest.get(snapshot.number - 1) if self.differences else None
-        if before is None or rows is not snapshot.features or before.features is not rows:
-            return None
-        product = (self._kept.get(before) or {}).get((relation, id(rows)))
-        if product is None or not torch.equal(before.vertices, snapshot.vertices):
-            return None
-        edges, edges_before = snapshot.layers[0][relation], before.layers[0][relation]
-        if edges is edges_before:
-            return product
-        changed = edge_difference(edges, edges_before)
-        return None if changed is None else product + csr_product(*changed, rows)
 
     @property
     def kept_bytes(self) -> int:

@@ -2,29 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.schedules.snapshot_groups import even_bounds
+from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.memory import available_memory, gigabytes
-from lightning_tgnn.types import Run, SnapshotBatch, SnapshotTask
+from lightning_tgnn.types import Run, Snapshot, SnapshotBatch, SnapshotGroup, SnapshotTask, SparseRows
+
+_STRIDE = 7919  # a prime, so that edges go to vertices all over
+
+
+_VERTICES = (256, 512)
+"""Of the two made-up snapshots, between which what a step keeps is a line."""
 
 
 def kept_bytes(task: SnapshotTask, batch: SnapshotBatch) -> tuple[int, float]:
     """Return the bytes that a snapshot leaves for the backward pass: of any, and for each of its vertices.
 
-    Measured on the largest snapshot of a batch. What it reads, and the weights, are there anyway.
+    Measured on two small made-up snapshots, with as many edges for each vertex as the largest one of a batch has:
+    nothing of that one's size is allocated. What it reads, and the weights, are there anyway.
 
     Args:
-        task: Runs the step.
+        task: Runs the steps.
         batch: Of this rank.
     """
     held = [(group, snapshot) for group in batch.groups for snapshot in group.snapshots]
     if not held:
         return 0, 0.0
     group, snapshot = max(held, key=lambda pair: len(pair[1].vertices))
+    assert isinstance(task, torch.nn.Module)
+    device = next(task.parameters()).device
+    small, large = (_kept(task, sampled_group(group, snapshot, vertices, device)) for vertices in _VERTICES)
+    each, carried_each = (
+        (more - less) / (_VERTICES[1] - _VERTICES[0]) for less, more in zip(small, large, strict=True)
+    )
+    # Rows of all vertices of the group are carried on, whoever is in the snapshot.
+    of_any = small[0] - each * _VERTICES[0] + carried_each * len(group.nodes)
+    return int(max(of_any, 0)), max(each - carried_each, 0.0)
+
+
+def sampled_group(group: SnapshotGroup, snapshot: Snapshot, vertices: int, device: torch.device) -> SnapshotGroup:
+    """Return a group of one made-up snapshot, which has as many features, layers and edges per vertex as one of it.
+
+    Args:
+        group: To be like.
+        snapshot: Of the group.
+        vertices: Of the result.
+        device: Where it is to be.
+    """
+    made: dict[int, SparseRows] = {}
+    for edges in (edges for layer in snapshot.layers for edges in layer):
+        if id(edges) not in made:
+            count = round(vertices * len(edges.columns) / max(len(snapshot.vertices), 1))
+            places = torch.arange(count, device=device)
+            src, dst = places * _STRIDE % vertices, places % vertices
+            made[id(edges)] = SparseRows.of(src, dst, torch.ones(count, device=device), vertices)
+    rows = torch.arange(vertices, device=device)
+    like = Snapshot(
+        snapshot.number,
+        rows,
+        torch.ones(vertices, snapshot.features.shape[1], device=device),
+        tuple(tuple(made[id(edges)] for edges in layer) for layer in snapshot.layers),
+    )
+    return replace(group, snapshots=(like,), nodes=rows)
+
+
+def _kept(task: SnapshotTask, group: SnapshotGroup) -> tuple[int, int]:
+    """Return the bytes that a step on the only snapshot of a group keeps, and those of what it carries on."""
+    (snapshot,) = group.snapshots
     assert isinstance(task, torch.nn.Module)
     read = [snapshot.features, snapshot.vertices, *task.parameters()]
     read += [tensor for layer in snapshot.layers for edges in layer for tensor in vars(edges).values()]
@@ -40,10 +89,7 @@ def kept_bytes(task: SnapshotTask, batch: SnapshotBatch) -> tuple[int, float]:
     carried = task.start(group)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         task.step(snapshot, carried, last=False)
-    # Rows of all vertices of the group are carried on, whoever is in the snapshot.
-    of_any = sum(tensor.numel() * tensor.element_size() for tensor in carried)
-    total = sum(found.values())
-    return of_any, max(total - of_any, 0) / max(len(snapshot.vertices), 1)
+    return sum(found.values()), sum(tensor.numel() * tensor.element_size() for tensor in carried)
 
 
 def groups_too_large(

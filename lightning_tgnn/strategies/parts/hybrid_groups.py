@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.vertex_shares import share_of_snapshot
+from lightning_tgnn.strategies.parts.group_memory import sampled_group
 from lightning_tgnn.strategies.parts.group_pipeline import GroupPipeline, PipelinedGroups
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.strategies.parts.vertex_shares import SharedVertices, VertexShares
 from lightning_tgnn.types import NodeStateTask, OrderPart, RowExchange, Run, SnapshotBatch, SnapshotTask
 
 _PROBE = 1 << 16  # values, 256 kB
+_SAMPLED = 256  # vertices of a step that tells the widths
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +74,12 @@ class HybridGroups:
         """
         (group,) = probe.groups
         snapshot = max(group.snapshots, key=lambda each: len(each.vertices))
+        small = sampled_group(group, snapshot, _SAMPLED, snapshot.vertices.device)
         ranks, widths = self._exchange.ranks, ChosenOperators(task.operators)
         before, task.operators = task.operators, widths
         try:
             with torch.no_grad():
-                task.step(snapshot, task.start(group), last=True)
+                task.step(small.snapshots[0], task.start(small), last=True)
         finally:
             task.operators = before
         _, links = share_of_snapshot(snapshot, self._shared.owner, self._exchange.rank, ranks)

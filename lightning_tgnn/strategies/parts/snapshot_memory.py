@@ -258,7 +258,7 @@ class SnapshotState:
         probe = loader.largest_group()
         if run is None or task is None or pipeline is None or not probe.groups:
             return
-        probe, (vertices, _) = probe.to(run.device), loader.sizes
+        vertices, _ = loader.sizes
         if any(len(snapshot.vertices) < vertices[snapshot.number] for snapshot in probe.groups[0].snapshots):
             return  # batches of vertices, of which the user says how many they have
         kept, processes = kept_bytes(task, probe), pipeline.hand_over.ranks
@@ -270,7 +270,7 @@ class SnapshotState:
             return
         found = run.messages(GRADIENTS).gather(groups_too_large(run, vertices, kept, *sizes))
         large = frozenset(group for of_rank in run.broadcast(found) for group in of_rank)
-        seconds = run.broadcast(task.group_order.seconds_per_edge(task, probe))
+        seconds = run.broadcast(task.group_order.seconds_per_edge(task, probe.to(run.device)))
         self._cuts = GroupCuts(large, seconds)
 
     def _stop_listening(self) -> None:

@@ -16,8 +16,8 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.comm import Attendance, handle_failure
+from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
+from lightning_tgnn.comm import Attendance, handle_failure, keep_from_printing
 from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
 from lightning_tgnn.strategies.processes.signals import (
     FirstRankLauncher,
@@ -36,7 +36,8 @@ class SupervisedStrategy(DDPStrategy):
     one thread a rank and has to come before anything is trained in this process. What spawned and forked processes have
     trained (weights, node state, callbacks, steps) is the task's and the Trainer's afterwards.
 
-    A rank that fails ends the others with its own message; so do SIGTERM, at one step on all ranks, and Ctrl-C.
+    A rank that fails ends the others with its own message; so do SIGTERM, at one step on all ranks, and Ctrl-C. What is
+    refused on all ranks is printed by one of them.
 
     Args:
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
@@ -147,3 +148,5 @@ class SupervisedStrategy(DDPStrategy):
         super().on_exception(exception)
         if not isinstance(exception, SIGTERMException):  # all ranks end
             handle_failure(self.global_rank, exception)
+        if self.world_size > 1 and isinstance(exception, LightningTGNNError):
+            keep_from_printing(exception)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.schedules.snapshot_groups import SharedGroups, SnapshotGroups, even_bounds
-from lightning_tgnn.algorithms.schedules.snapshot_splits import groups_by_load, groups_to_cut
+from lightning_tgnn.algorithms.schedules.snapshot_groups import SharedGroups, SnapshotGroups
+from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds, groups_by_load, groups_to_cut
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout, SnapshotPass
 
@@ -92,7 +92,7 @@ def test_vertices_are_cut_of_all_groups_on_all_ranks():
 
 
 def test_ranks_have_to_be_those_of_whole_devices():
-    with pytest.raises(InvalidArgumentError, match=r"ranks.*multiple of 2.*3.*processes_per_device"):
+    with pytest.raises(InvalidArgumentError, match=r"devices.*multiple of.*2.*3.*processes_per_device"):
         SnapshotGroups(2).check(RankLayout.of(3), 4)
     with pytest.raises(InvalidArgumentError, match=r"balance.*even.*load"):
         SnapshotGroups(2, "fair")

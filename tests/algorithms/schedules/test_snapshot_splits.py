@@ -11,7 +11,7 @@ from lightning_tgnn.algorithms.schedules.operator_order import Operator
 from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts, simulate_pair
 from lightning_tgnn.algorithms.schedules.snapshot_splits import (
     best_splits,
-    even_split,
+    even_bounds,
     groups_by_count,
     groups_by_load,
     pair_seconds,
@@ -84,7 +84,7 @@ def test_the_best_splits_are_never_slower_than_the_even_or_the_planned_ones(grou
     found = best_splits(forward, backward, open_groups=open_groups)
     assert all(0 <= split < len(own) for split, own in zip(found, forward, strict=True))
     seconds = by_operators(forward, backward, found, open_groups=open_groups)
-    even = [even_split(len(own)) for own in forward]
+    even = [even_bounds(len(own), 2)[1] for own in forward]
     assert seconds <= by_operators(forward, backward, even, open_groups=open_groups)
     planned = planned_splits(forward, backward)
     assert seconds <= by_operators(forward, backward, planned, open_groups=open_groups)
@@ -156,6 +156,6 @@ def test_what_cannot_be_split_is_refused():
     with pytest.raises(InvalidArgumentError, match="devices must be an integer of at least 1, got 0"):
         groups_by_load([1.0], 0)
     with pytest.raises(InvalidArgumentError, match="length must be an integer of at least 1, got 0"):
-        even_split(0)
+        even_bounds(0, 2)
     with pytest.raises(InvalidArgumentError, match="open_groups must be an integer of at least 1, got 0"):
         best_splits([one], [one], open_groups=0)

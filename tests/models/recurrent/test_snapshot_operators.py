@@ -1,17 +1,13 @@
-"""Products that are kept, by way of the snapshot before or not; the order of operators; who hears of them."""
+"""Products that are kept; the order of operators; who hears of them."""
 
 import copy
 import gc
 import pickle
-from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, seed, settings
-from hypothesis import strategies as st
 
 from lightning_tgnn.models import SnapshotOperators
-from lightning_tgnn.models.recurrent.edge_difference import edge_difference
 from lightning_tgnn.types import Snapshot, Stages
 from tests.models.recurrent.snapshots import dense, random_sequence, rectangular, run
 from tests.models.recurrent.test_recurrent_models import RECURRENT_MODELS, ROWS, WIDTH, gradients, model_of
@@ -90,71 +86,12 @@ def test_models_are_the_same_whatever_is_kept(name):
     snapshots = static_sequence(5)
     model = model_of(name)
     expected = run(model, snapshots, ROWS, SnapshotOperators(reuse=False, weights_first=(False, False)))
-    for differences in (False, True):
-        operators = SnapshotOperators(differences=differences)
-        for _ in range(2):
-            found = run(model, snapshots, ROWS, operators)
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-            for one, other in zip(gradients(model, found), gradients(model, expected), strict=True):
-                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-
-
-def test_a_product_comes_from_the_one_before_where_little_has_changed(monkeypatch):
-    whole, changes = [], []
-    module = "lightning_tgnn.models.recurrent.operators"
-    from lightning_tgnn.models.recurrent import operators as home
-
-    monkeypatch.setattr(f"{module}.sparse_product", lambda *a, f=home.sparse_product: whole.append(1) or f(*a))
-    monkeypatch.setattr(f"{module}.csr_product", lambda *a, f=home.csr_product: changes.append(len(a[1])) or f(*a))
-    snapshots = static_sequence(4)
-    snapshots.append(replace(snapshots[-1], number=4))  # with the very same edges
-    operators = SnapshotOperators(differences=True)
-    for snapshot in snapshots:
-        torch.testing.assert_close(operators.aggregate(snapshot, 0, snapshot.features), product(snapshot))
-    assert len(whole) == 1
-    assert len(changes) == 3
-    assert max(changes) <= 2
-    # Not where the features, the vertices or nearly all edges are others, or the snapshot before is not known.
-    other = static_sequence(1, seed=5)[0]
-    same = {"features": snapshots[0].features, "vertices": snapshots[0].vertices}
-    for number, now in enumerate(
-        [
-            replace(snapshots[1], features=snapshots[1].features.clone()),
-            replace(snapshots[1], vertices=snapshots[1].vertices.flip(0)),
-            replace(snapshots[1], layers=other.layers),
-            replace(snapshots[1], number=9),
-        ]
-    ):
-        operators = SnapshotOperators(differences=True)
-        before = replace(snapshots[0], **same)
-        operators.aggregate(before, 0, before.features)
-        torch.testing.assert_close(operators.aggregate(now, 0, now.features), product(now))
-        assert len(whole) == 3 + 2 * number
-        assert len(changes) == 3
-
-
-@seed(0)
-@settings(max_examples=60, deadline=None)
-@given(data=st.data(), rows=st.integers(0, 4), columns=st.integers(1, 4))
-def test_edge_differences(data, rows, columns):
-    values = st.lists(st.sampled_from([0.0, 0.0, 1.0, 2.0]), min_size=rows * columns, max_size=rows * columns)
-    now, before = (torch.tensor(data.draw(values), dtype=torch.float32).view(rows, columns) for _ in range(2))
-    found = edge_difference(rectangular(now), rectangular(before))
-    if int((now != before).sum()) >= int((now != 0).sum()):
-        assert found is None
-        return
-    entries = torch.sparse_csr_tensor(*found, size=(rows, columns), check_invariants=True)
-    assert torch.equal(entries.to_dense(), now - before)
-    assert len(found.columns) == int((now != before).sum())
-
-
-def test_matrices_of_other_sizes_or_with_an_entry_twice_have_no_difference():
-    matrix = torch.eye(3)
-    once = rectangular(matrix)
-    twice = replace(once, starts=torch.tensor([0, 2, 3, 4]), columns=torch.tensor([0, 0, 1, 2]), weights=torch.ones(4))
-    assert edge_difference(twice, once) is None
-    assert edge_difference(once, twice) is None
-    assert edge_difference(once, rectangular(torch.eye(4))) is None
+    operators = SnapshotOperators()
+    for _ in range(2):
+        found = run(model, snapshots, ROWS, operators)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+        for one, other in zip(gradients(model, found), gradients(model, expected), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 def test_the_order_of_operators():
