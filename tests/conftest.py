@@ -17,18 +17,19 @@ registry.entry_points = functools.cache(registry.entry_points)
 # Workers wait for each other; that an example takes long is no fault of it.
 settings.register_profile("at any speed", deadline=None)
 settings.load_profile("at any speed")
-# What starts ranks, by the worker that runs it: each is about as long as all the other files together.
+# What starts ranks, by the worker that runs it: ranks that compute, and those that wait for signals, for faults and for
+# interpreters that start. Each of the two takes about as long as all the other files together.
 RANKS = {
-    "ranks": ("tests/multiprocess/",),
-    "replay": (
-        "tests/replay/",
-        "tests/contracts/test_state_store.py",
-        "tests/contracts/test_piecewise_store.py",
-        "tests/contracts/test_weight_updates.py",
+    "computing": (
         "tests/comm/",
+        *(f"tests/contracts/test_{name}.py" for name in ("piecewise_store", "state_store", "weight_updates")),
+        *(f"tests/multiprocess/test_{name}.py" for name in ("late_gradients", "resume_ranks", "updates_in_turn")),
+        "tests/multiprocess/test_snapshot_resume.py",
+        "tests/replay/",
         "tests/state/nodes/test_pipelined.py",
         "tests/tasks/test_resume.py",
     ),
+    "waiting": ("tests/multiprocess/",),
 }
 # After these: files of several times ten seconds each, so that none is the last of a worker alone.
 LONG = ("tests/files/test_untrusted_files", "tests/commands/", "tests/fuzz/", "tests/serving/", "tests/tasks/")
@@ -63,8 +64,8 @@ def pytest_collection_finish():
 def pytest_xdist_make_scheduler(config, log):
     """Have two workers run all that starts ranks, and whoever is free the next of the other files.
 
-    On one worker, ranks that wait for each other, for a signal or for what has to fail leave the cores idle; on more,
-    they would keep each other waiting for as long as a test allows a rank that has died.
+    On one worker, those that wait would leave the cores idle; on more, ranks would keep each other waiting for as long
+    as a test allows a rank that has died.
     """
     from xdist.scheduler import LoadFileScheduling
 
