@@ -11,9 +11,9 @@ quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
 
 # The loops' own tests go first, in one process beside the linters: ranks of one start would all compile the same loops.
-# One thread a worker: those of several workers on two cores would stand in each other's way. Three workers: the one whose
-# ranks wait for each other leaves some of a core idle, and ranks go before the other two (tests/conftest.py).
-LOOPS := $(addprefix tests/,algorithms/partitions algorithms/traffic models/memory)
+# One thread a worker: those of several workers on two cores would stand in each other's way. Three workers: two start
+# ranks, which leave some of the cores idle while they wait, and go before all others (tests/conftest.py).
+LOOPS := $(addprefix tests/,algorithms/partitions algorithms/streams algorithms/traffic models/memory)
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations 20
 
 test: $(INSTALLED)

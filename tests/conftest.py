@@ -17,26 +17,40 @@ registry.entry_points = functools.cache(registry.entry_points)
 # Workers wait for each other; that an example takes long is no fault of it.
 settings.register_profile("at any speed", deadline=None)
 settings.load_profile("at any speed")
-# After what starts ranks: files of several times ten seconds each, so that none is the last of a worker alone.
+# What starts ranks, by the worker that runs it: ranks that compute, and those that wait for signals, for faults and for
+# interpreters that start. Each of the two takes about as long as all the other files together.
+RANKS = {
+    "computing": (
+        "tests/comm/",
+        *(f"tests/contracts/test_{name}.py" for name in ("piecewise_store", "state_store", "weight_updates")),
+        *(f"tests/multiprocess/test_{name}.py" for name in ("late_gradients", "resume_ranks", "updates_in_turn")),
+        "tests/multiprocess/test_snapshot_resume.py",
+        "tests/replay/",
+        "tests/state/nodes/test_pipelined.py",
+        "tests/tasks/test_resume.py",
+    ),
+    "waiting": ("tests/multiprocess/",),
+}
+# After these: files of several times ten seconds each, so that none is the last of a worker alone.
 LONG = ("tests/files/test_untrusted_files", "tests/commands/", "tests/fuzz/", "tests/serving/", "tests/tasks/")
 _gives_way = False
-OVER_RANKS = ("state_store", "piecewise_store", "weight_updates")
 
 
-def _starts_ranks(nodeid):
-    contracts = (f"tests/contracts/test_{name}.py" for name in OVER_RANKS)
-    return nodeid.startswith(("tests/multiprocess/", "tests/replay/", *contracts))
+def _ranks(nodeid):
+    """Return what a test that starts ranks is run with; None for any other."""
+    return next((scope for scope, paths in RANKS.items() if nodeid.startswith(paths)), None)
 
 
 def pytest_collection_modifyitems(items):
     """Begin with what takes longest."""
-    items.sort(key=lambda item: (not _starts_ranks(item.nodeid), not item.nodeid.startswith(LONG)))
+    order = [*RANKS, None]
+    items.sort(key=lambda item: (order.index(_ranks(item.nodeid)), not item.nodeid.startswith(LONG)))
 
 
 def pytest_runtest_setup(item):
     """Let ranks go first: they wait for each other, and so do more than what keeps a core busy."""
     global _gives_way
-    if not _gives_way and "PYTEST_XDIST_WORKER" in os.environ and not _starts_ranks(item.nodeid):
+    if not _gives_way and "PYTEST_XDIST_WORKER" in os.environ and _ranks(item.nodeid) is None:
         os.nice(10)
         _gives_way = True
 
@@ -48,17 +62,18 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Have one worker run all that starts ranks, and whoever is free the next of the other files.
+    """Have two workers run all that starts ranks, and whoever is free the next of the other files.
 
-    Ranks of two tests at once would keep each other waiting for as long as a test allows a rank that has died.
+    On one worker, those that wait would leave the cores idle; on more, ranks would keep each other waiting for as long
+    as a test allows a rank that has died.
     """
     from xdist.scheduler import LoadFileScheduling
 
-    class RanksOnOneWorker(LoadFileScheduling):
+    class RanksTogether(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            return "ranks" if _starts_ranks(nodeid) else super()._split_scope(nodeid)
+            return _ranks(nodeid) or super()._split_scope(nodeid)
 
-    return RanksOnOneWorker(config, log)
+    return RanksTogether(config, log)
 
 
 @pytest.fixture(autouse=True)

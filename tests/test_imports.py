@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
 LONGEST = 300  # lines of a file
 BARE_ANY = 52  # what Lightning, autograd or torch takes, jsonargparse reads as any value, or a file holds
 PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported_by(path: Path) -> frozenset[str]:
+    return frozenset(imported_modules(tree_of(path)))
 
 
 def imported_modules(tree: ast.AST):
@@ -62,7 +72,7 @@ def test_imports_follow_the_table(path):
     own = folder_of(path)
     if ALLOWED[own] is None:
         return
-    for module in imported_modules(ast.parse(path.read_text())):
+    for module in imported_by(path):
         if module.split(".")[0] == "lightning_tgnn":
             target = module.split(".")[1]
             assert target == own or target in ALLOWED[own], f"{path}: {own} must not import {target}"
@@ -71,7 +81,7 @@ def test_imports_follow_the_table(path):
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_libraries_that_are_heavy_or_not_everywhere_are_imported_late(path):
     top_level = ast.Module(
-        body=[n for n in ast.parse(path.read_text()).body if isinstance(n, (ast.Import, ast.ImportFrom))],
+        body=[n for n in tree_of(path).body if isinstance(n, (ast.Import, ast.ImportFrom))],
         type_ignores=[],
     )
     assert not {module.split(".")[0] for module in imported_modules(top_level)} & (LATE | POSIX_ONLY)
@@ -79,14 +89,14 @@ def test_libraries_that_are_heavy_or_not_everywhere_are_imported_late(path):
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").rglob("*.py")), ids=lambda path: path.name)
 def test_algorithms_are_pure(path):
-    for module in imported_modules(ast.parse(path.read_text())):
+    for module in imported_by(path):
         assert not any(module == name or module.startswith(f"{name}.") for name in PURE), module
 
 
 def test_only_comm_exchanges_data():
     for path in files():
         if folder_of(path) not in {"comm", "strategies"}:
-            modules = set(imported_modules(AtRuntime().visit(ast.parse(path.read_text()))))
+            modules = set(imported_modules(AtRuntime().visit(tree_of(path))))
             assert not any(module.startswith("torch.distributed") for module in modules), path
 
 
@@ -110,13 +120,13 @@ def bare_any(tree: ast.AST):
 
 def test_annotations_say_what_a_value_is():
     paths = [path for path in files() if not path.stem.endswith("_loops")]
-    found = [f"{path}:{one.lineno}" for path in paths for one in bare_any(ast.parse(path.read_text()))]
+    found = [f"{path}:{one.lineno}" for path in paths for one in bare_any(tree_of(path))]
     assert len(found) <= BARE_ANY, "\n".join(found)
 
 
 def test_nothing_imports_the_command():
     for path in files():
-        assert "lightning_tgnn.__main__" not in imported_modules(ast.parse(path.read_text())), path
+        assert "lightning_tgnn.__main__" not in imported_by(path), path
 
 
 def test_the_table_names_every_folder():

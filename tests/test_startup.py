@@ -122,10 +122,13 @@ FIRST = {
 
 @pytest.fixture(scope="module")
 def after_each(tmp_path_factory):
-    """Return what each of `FIRST` has imported: in processes forked from one that holds torch and nothing of ours."""
+    """Return what each of `FIRST` has imported: in processes forked from one that holds torch and nothing of ours.
+
+    Of what Lightning imports, the compiler of torch takes longest.
+    """
     code = f"""
-import json, os, sys, torch, torchmetrics
-assert not {{"lightning", "lightning_tgnn"}} & sys.modules.keys()
+import json, os, sys, torch, torch._dynamo, torchmetrics
+assert not {{"lightning", "lightning_tgnn", *{WITH_LIGHTNING!r}}} & sys.modules.keys()
 found = {{}}
 for name, (code, late) in {FIRST!r}.items():
     read, write = os.pipe()

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Client, Connection, Listener, wait
 from queue import SimpleQueue
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch.distributed as dist
 
@@ -30,6 +31,8 @@ Serve = Callable[..., None]
 _started: list[subprocess.Popen[bytes]] = []
 if hasattr(os, "register_at_fork"):  # a forked process must neither use them nor keep them alive
     os.register_at_fork(after_in_child=_started.clear)
+_asked: WeakValueDictionary[int, Service] = WeakValueDictionary()  # those that this rank has not left, by process
+_LEAVING = 2.0  # seconds in which the other ranks leave a process, too: about what a new one takes to start
 
 
 class Service:
@@ -68,6 +71,7 @@ class Service:
             with peer_failure(f"start of the {name}"):
                 dist.broadcast_object_list(told, src=ranks[0], group=group)
         address, key, self.pid = told[0]
+        _asked[self.pid] = self
         with self._answering():
             self._connection = Client(address, authkey=key)
             self._connection.send(ranks.index(rank))
@@ -108,6 +112,7 @@ class Service:
 
     def close(self) -> None:
         """Leave it; once all ranks have, it can serve others."""
+        _asked.pop(self.pid, None)
         with suppress(OSError):
             self._connection.close()
 
@@ -128,7 +133,8 @@ def _at_hand() -> Iterator[subprocess.Popen[bytes]]:
     """Yield the processes that have reported the end of a service, and then a new one."""
     _started[:] = [process for process in _started if process.poll() is None]
     by_report = {process.stdout.fileno(): process for process in _started if process.stdout is not None}
-    there = wait(list(by_report), 0.1) if by_report else []  # ranks that have just left are noticed in a moment
+    is_left = any(process.pid not in _asked for process in _started)
+    there = wait(list(by_report), _LEAVING if is_left else 0)
     for report, process in by_report.items():
         if report in there and _has_reported(process):
             yield process

@@ -3,8 +3,8 @@
 import json
 import os
 import re
-import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +23,7 @@ from lightning_tgnn.commands.partition.nodes import MAKERS
 from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import RankLayout
 from tests.data.example_streams import random_store
+from tests.multiprocess.ranks import Started
 
 RANKS = 3
 
@@ -145,22 +146,29 @@ def test_strategies_take_the_file(compared, tmp_path):
         choose(path, RANKS, stream(tmp_path / "other", seed=1))
 
 
+def run_console_script(folder, words):
+    """Lightning starts the second process by the same words."""
+    os.chdir(folder)
+    sys.argv = words
+    main(words[1:])
+
+
 def test_bench_measures_two_processes(tmp_path):
     sizes = ["--memory_dim=8", "--embedding_dim=8", "--time_dim=4", "--num_eval_negatives=1", "--batch_size=20"]
     limits = ["--warmup=2", "--steps=4", "--rounds=2", "--epochs=1", "--devices=2", "--accelerator=cpu"]
     store = ["--synthetic.num_events=600", "--synthetic.num_destinations=50", "--synthetic.edge_feature_dim=4"]
     strategies = ["sven", "sven:staleness=0:partition=interval", "depcomm", "depcache"]
     options = [f"--output={tmp_path}", f"--strategies={','.join(strategies)}", *store, *sizes, *limits]
-    command = [Path(sys.executable).parent / "lightning-tgnn", "bench", *options]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    words = [str(Path(sys.executable).parent / "lightning-tgnn"), "bench", *options]
+    process = Started(run_console_script, (tmp_path, words), {}, tmp_path / "pipe")
+    code, printed = process.finish(time.monotonic() + 90)
+    assert code == 0, printed
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["ranks"], found["steps"]) == (2, 4)
     assert list(found["strategies"]) == strategies
     for name, figures in found["strategies"].items():
         shown = name.replace(":staleness", ".*")  # a long name takes several lines
-        assert re.search(rf"{shown.partition('=')[0]} +│ +[\d,]+ │ +[\d,]+ │", done.stdout), done.stdout
+        assert re.search(rf"{shown.partition('=')[0]} +│ +[\d,]+ │ +[\d,]+ │", printed), printed
         assert figures["events"] == 4 * 2 * 20
         assert figures["events_per_second"] == min(figures["events_per_second_of_rounds"]) > 0
         assert figures["events_per_second"] == pytest.approx(figures["events"] / figures["seconds"])

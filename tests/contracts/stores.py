@@ -237,7 +237,10 @@ def on_rank(rank, ranks):
         name, count, setting = case
         if rank < count:
             steps = sequence(seed_of(case), SETTINGS[setting], count, LENGTH)
-            outcomes["sequence"][case] = do(groups[count].make(name, setting), steps, groups[count])
+            store = groups[count].make(name, setting)
+            outcomes["sequence"][case] = do(store, steps, groups[count])
+            if isinstance(store, ServedStateStore):
+                store.close()  # its process serves the next
     for source in PLACES:
         name, count = source
         state = None

@@ -2,12 +2,13 @@
 
 import os
 import re
-import subprocess
+import runpy
 import sys
+import time
 
 import pytest
 
-from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.ranks import Started, run_ranks
 from tests.multiprocess.training import as_torchrun
 from tests.pages import ROOT, blocks, environment, fill
 
@@ -39,6 +40,12 @@ def test_blocks_of_three_ranks_run_on_three(tmp_path):
     assert run_ranks(run_blocks, 3, str(tmp_path), timeout=110) == [1, 1, 1]
 
 
+def run_script(folder, words):
+    os.chdir(folder)
+    sys.argv = [str(word) for word in words]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
 @pytest.mark.timeout(290)
 def test_scripts_for_several_processes_run_in_two(tmp_path):
     fill(tmp_path)
@@ -47,12 +54,11 @@ def test_scripts_for_several_processes_run_in_two(tmp_path):
     for number, block in enumerate(SCRIPTS):
         paths.append(tmp_path / f"{number}_{block.page.replace('/', '_')}.py")
         paths[-1].write_text(block.code)
-    command = [sys.executable, tmp_path / "driver.py", *paths]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment(), check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+    words = (tmp_path / "driver.py", *paths)
+    process = Started(run_script, (tmp_path, words), environment(), tmp_path / "pipe")
+    code, printed = process.finish(time.monotonic() + 280)
+    assert code == 0, printed[-8000:]
     begun = (tmp_path / "begun.txt").read_text().splitlines()
-    assert sorted(begun) == sorted(2 * [str(path) for path in paths]), done.stdout + done.stderr[-5000:]
-    assert float(re.search(r"validation AP (0\.\d+)", done.stdout)[1]) > 0.7
-    assert int(re.search(r"rows sent: (\d+)% of all", done.stdout)[1]) < 95
+    assert sorted(begun) == sorted(2 * [str(path) for path in paths]), printed
+    assert float(re.search(r"validation AP (0\.\d+)", printed)[1]) > 0.7
+    assert int(re.search(r"rows sent: (\d+)% of all", printed)[1]) < 95

@@ -44,7 +44,7 @@ def on_rank(rank, ranks, folder):
     found = {}
     for name, strategy in STRATEGIES.items():
         step = STEPS.get(name, 3)
-        keep = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=1, save_top_k=-1, filename="{step}")
+        keep = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=step, save_top_k=-1, filename="{step}")
         once = fit(*prepare(name, ranks), strategy(), ranks, callbacks=[keep], epochs=EPOCHS, enable_checkpointing=True)
         assert len(once["losses"]) == EPOCHS * TURNS
         path = f"{folder}/{name}/step={step}.ckpt"
