@@ -7,7 +7,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_tgnn import CacheThreshold, CDFGNNStrategy, ExchangeMonitor, FullGraphDataModule, NodeClassification
-from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
@@ -16,6 +15,7 @@ from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.state import CachedReplicaSum
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import Quiet, as_torchrun
+from tests.replay.slow_replicas import SlowReplicas
 from tests.replay.slow_sums import SlowSums
 
 HOSTS = torch.tensor([0, 0, 1, 1])
@@ -117,15 +117,15 @@ def values_of(rank, step, count):
 def cut(ranks):
     whole = graph()
     part = torch.arange(len(whole.src)) * 7 % ranks
-    return whole, part, Replicas.of(whole.src, whole.dst, part, whole.num_nodes, HOSTS)
+    return whole, part, SlowReplicas(whole.src, whole.dst, part, whole.num_nodes, HOSTS)
 
 
 def sum_cases(rank, ranks):
-    whole, part, replicas = cut(ranks)
+    whole, part, _ = cut(ranks)
     exchange = Exchange(ranks, rank, torch.distributed.new_group())
     answers = []
     for threshold, bits, relay in SUMS:
-        own = subgraphs(whole, torch.ones(len(whole.src)), part, replicas, rank, relay=relay)["train"]
+        own = subgraphs(whole, torch.ones(len(whole.src)), part, HOSTS, rank, relay=relay)["train"]
         assert len(own.hops) == 1 + relay
         sums = CachedReplicaSum(exchange, own.hops, len(own.nodes), bits=bits, threshold=threshold)
         steps = [sums.total(values_of(rank, step, len(own.nodes)), "layer", "forward") for step in range(STEPS)]

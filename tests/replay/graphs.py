@@ -6,10 +6,10 @@ from threading import Barrier, Lock
 
 import torch
 
-from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from lightning_tgnn.types import Pass
+from tests.replay.slow_replicas import SlowReplicas
 from tests.replay.slow_sums import SlowSums
 from tests.replay.streams import gradient, trained
 
@@ -24,7 +24,7 @@ class Graphs:
         self.part = choose_edge_partition(
             plan.store.partition, (src, dst, num_nodes), hosts, task.trainer, lambda part: part
         )
-        self.replicas = Replicas.of(src, dst, self.part, num_nodes, hosts)
+        self.replicas = SlowReplicas(src, dst, self.part, num_nodes, hosts)
         self.sums, self.is_adaptive = {}, plan.store.threshold == "adaptive"
         self.controller = ThresholdController()
         self.threshold = self.controller.threshold if self.is_adaptive else plan.store.threshold

@@ -7,9 +7,13 @@ class SlowSums:
     """Algorithm 2 over dictionaries: one process that plays all ranks; leaders of hosts pass on what they gather."""
 
     def __init__(self, replicas, threshold, bits, relay):
-        self.where = [replicas.present[:, v].nonzero().flatten().tolist() for v in range(replicas.present.shape[1])]
-        self.master, self.threshold, self.bits = replicas.master.tolist(), threshold, bits
-        self.leader, self.hosts, self.relay = replicas.leader.tolist(), replicas.hosts.tolist(), relay
+        self.where, self.master, self.leader, self.hosts = (
+            replicas.where,
+            replicas.master,
+            replicas.leader,
+            replicas.hosts,
+        )
+        self.threshold, self.bits, self.relay = threshold, bits, relay
         self.used, self.told, self.first = {}, {}, True
 
     def leader_of(self, rank, v):

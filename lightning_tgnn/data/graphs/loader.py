@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
@@ -46,8 +45,7 @@ class WholeGraph:
         """
         asked = hosts.tolist(), rank, relay
         if self._cut is None or self._cut[0] is not owner or self._cut[1] != asked:
-            replicas = Replicas.of(self.graph.src, self.graph.dst, owner, self.graph.num_nodes, hosts)
-            self._cut = owner, asked, subgraphs(self.graph, self.weights, owner, replicas, rank, relay=relay)
+            self._cut = owner, asked, subgraphs(self.graph, self.weights, owner, hosts, rank, relay=relay)
         return self._cut[2]
 
 
