@@ -25,9 +25,11 @@ class CDFGNNStrategy(PlanRunner):
         partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
             ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
             integers [E], the rank of every edge.
-        cache: Send only rows that have changed by more than the threshold since they were last sent.
+        cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``, the
+            rule of another system to compare with, sends in the forward pass all rows of a rank together where one of
+            them has, by the greatest of them all, and the gradients whole.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
-            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch.
+            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch. A number with ``"sancus"``.
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.
         relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
             once; changes nothing where hosts have one rank, or there is one host.
@@ -44,7 +46,7 @@ class CDFGNNStrategy(PlanRunner):
         self,
         *,
         partition: str | Path | Tensor = "hierarchical",
-        cache: bool = True,
+        cache: bool | str = True,
         threshold: str | float = ADAPTIVE,
         bits: int | None = 8,
         relay: bool = True,

@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
-from lightning_tgnn.state import CachedReplicaSum
+from lightning_tgnn.state import SANCUS, CachedReplicaSum
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from lightning_tgnn.types import CuttableLoader, ReplicaSum, ReplicaTask, Run, SnapshotTask, StorePart, TracksAccuracy
 
@@ -29,9 +29,11 @@ class VertexCut(StorePart):
         partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
             ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
             integers [E], the rank of every edge.
-        cache: Send only rows that have changed by more than the threshold since they were last sent.
+        cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``, the
+            rule of another system to compare with, sends in the forward pass all rows of a rank together where one of
+            them has, by the greatest of them all, and the gradients whole.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
-            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch.
+            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch. A number with ``"sancus"``.
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.
         relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
             once; changes nothing where hosts have one rank, or there is one host.
@@ -41,7 +43,7 @@ class VertexCut(StorePart):
     """
 
     partition: str | Path | Tensor = "hierarchical"
-    cache: bool = True
+    cache: bool | str = True
     threshold: str | float = ADAPTIVE
     bits: int | None = 8
     relay: bool = True
@@ -53,9 +55,13 @@ class VertexCut(StorePart):
         if self.threshold != ADAPTIVE:
             check_fraction("threshold", self.threshold, cure="give a number, for example 0.01, or 'adaptive'")
         check_bits(self.bits)
-        for name in ("cache", "relay"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidArgumentError(refusal(name, "True or False", getattr(self, name), "True is usual"))
+        if not isinstance(self.cache, bool) and self.cache != SANCUS:
+            raise InvalidArgumentError(refusal("cache", "True, False or 'sancus'", self.cache, "True is usual"))
+        if self.cache == SANCUS and self.threshold == ADAPTIVE:
+            cure = "give one, for example 0.1: how much the values may change"
+            raise InvalidArgumentError(refusal("threshold", "a number with cache='sancus'", self.threshold, cure))
+        if not isinstance(self.relay, bool):
+            raise InvalidArgumentError(refusal("relay", "True or False", self.relay, "True is usual"))
 
     def open(self, run: Run) -> ReplicaState:
         """Return the state of this rank."""
