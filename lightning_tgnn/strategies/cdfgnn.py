@@ -33,6 +33,9 @@ class CDFGNNStrategy(PlanRunner):
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.
         relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
             once; changes nothing where hosts have one rank, or there is one host.
+        halo: Give every rank all edges into its vertices and the features of their other ends, so that the first layer
+            of a built-in model exchanges nothing, forward or backward, and stays exact. It costs memory, and time for
+            edges that several ranks then have. A GCN without dropout exchanges that layer only once anyway.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
@@ -50,11 +53,12 @@ class CDFGNNStrategy(PlanRunner):
         threshold: str | float = ADAPTIVE,
         bits: int | None = 8,
         relay: bool = True,
+        halo: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self._mean = MeanGradients()
-        self._sums = VertexCut(partition, cache, threshold, bits, relay)
+        self._sums = VertexCut(partition, cache, threshold, bits, relay, halo)
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:

@@ -70,7 +70,8 @@ class Graphs:
     def loaders(self, loader):
         """Return the loader of each rank's part."""
         hosts = torch.tensor(self.plan.layout.hosts)
-        return [loader.shard(self.part, hosts, rank, relay=self.plan.store.relay) for rank in self.ranks]
+        how = {"relay": self.plan.store.relay, "halo": self.plan.store.halo}
+        return [loader.shard(self.part, hosts, rank, **how) for rank in self.ranks]
 
     def together(self, step, loaders):
         """Run a step on every rank; sums wait until all have come to them."""

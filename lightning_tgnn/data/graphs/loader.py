@@ -34,7 +34,9 @@ class WholeGraph:
         """Rank 0 for every edge, int32 [E]: the same tensor for all splits, which so share a subgraph."""
         return torch.zeros(len(self.graph.src), dtype=torch.int32)
 
-    def subgraphs(self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> dict[str, Subgraph]:
+    def subgraphs(
+        self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True, halo: bool = False
+    ) -> dict[str, Subgraph]:
         """Return the subgraph of a rank for each split, made once.
 
         Args:
@@ -42,10 +44,11 @@ class WholeGraph:
             hosts: int64 [P], the host of every rank.
             rank: Whose subgraph.
             relay: Let the replicas of a host reach other hosts by one of them.
+            halo: Give the subgraphs a `Halo`.
         """
-        asked = hosts.tolist(), rank, relay
+        asked = hosts.tolist(), rank, relay, halo
         if self._cut is None or self._cut[0] is not owner or self._cut[1] != asked:
-            self._cut = owner, asked, subgraphs(self.graph, self.weights, owner, hosts, rank, relay=relay)
+            self._cut = owner, asked, subgraphs(self.graph, self.weights, owner, hosts, rank, relay=relay, halo=halo)
         return self._cut[2]
 
 
@@ -83,10 +86,10 @@ class GraphLoader:
             self._subgraph = self.whole.subgraphs(self.whole.uncut, torch.zeros(1, dtype=torch.int64), 0)[self.split]
         return self._subgraph
 
-    def shard(self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> GraphLoader:
+    def shard(self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True, halo: bool = False) -> GraphLoader:
         """Return a loader of a rank's subgraph; arguments as in `WholeGraph.subgraphs`."""
         loader = copy(self)
-        loader._subgraph = self.whole.subgraphs(owner, hosts, rank, relay=relay)[self.split]
+        loader._subgraph = self.whole.subgraphs(owner, hosts, rank, relay=relay, halo=halo)[self.split]
         return loader
 
     @property

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.replicas import Replicas, places
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
-from lightning_tgnn.types import ReplicaLinks, SparseRows, Subgraph
+from lightning_tgnn.types import Halo, ReplicaLinks, SparseRows, Subgraph
 
 _CHUNK = 1 << 22
 
 
 def subgraphs(
-    graph: Graph, weights: Tensor, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True
+    graph: Graph, weights: Tensor, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True, halo: bool = False
 ) -> dict[str, Subgraph]:
     """Return the subgraph of a rank, for each split.
 
@@ -24,11 +26,15 @@ def subgraphs(
         hosts: int64 [P], the host of every rank.
         rank: Whose subgraph.
         relay: Let the replicas of a host reach other hosts by one of them.
+        halo: Give the subgraphs all edges into their vertices, and the features that these come from.
     """
     replicas = Replicas.of(graph.src, graph.dst, owner, graph.num_nodes, hosts, rank)
     nodes = replicas.nodes
     everything = len(nodes) == graph.num_nodes  # then features that are mapped stay so
-    features = graph.features if everything else graph.features[nodes]
+    around = _halo(graph, weights, nodes) if halo and len(hosts) > 1 else None
+    features = (
+        graph.features if everything else graph.features[nodes] if around is None else around.features[: len(nodes)]
+    )
     mastered, hops = _links(replicas, rank, relay)
     edges, labels = _edges(graph, weights, owner, nodes, rank), graph.labels[nodes]
     found = {}
@@ -43,6 +49,7 @@ def subgraphs(
             share=len(hosts) / int(split.sum()),
             hops=hops,
             seed=0,
+            halo=around,
         )
     return found
 
@@ -50,13 +57,28 @@ def subgraphs(
 def _edges(graph: Graph, weights: Tensor, owner: Tensor, nodes: Tensor, rank: int) -> SparseRows:
     """Return a rank's edges between places of its vertices."""
     place = torch.from_numpy(places(nodes.numpy(), graph.num_nodes))
-    starts = range(0, len(owner), _CHUNK)
-    chosen = (
-        (some == rank).nonzero().squeeze(1) + start for start, some in zip(starts, owner.split(_CHUNK), strict=True)
-    )
-    own = torch.cat(list(chosen))
+    own = _chosen(owner, lambda some: some == rank)
     src, dst = (place[ends[own]].long() for ends in (graph.src, graph.dst))
     return SparseRows.of(src, dst, weights[own], len(nodes))
+
+
+def _halo(graph: Graph, weights: Tensor, nodes: Tensor) -> Halo:
+    """Return all edges into vertices."""
+    place = torch.from_numpy(places(nodes.numpy(), graph.num_nodes))
+    into = _chosen(graph.dst, lambda ends: place[ends] >= 0)
+    src, dst = graph.src[into].long(), place[graph.dst[into]].long()
+    others = src[place[src] < 0].unique()
+    everyone = torch.cat([nodes, others])
+    place[others] = torch.arange(len(nodes), len(everyone), dtype=place.dtype)
+    edges = SparseRows.of(place[src].long(), dst, weights[into], len(nodes), len(everyone))
+    return Halo(everyone, graph.features[everyone], edges)
+
+
+def _chosen(column: Tensor, condition: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return where a condition holds in a column that may be mapped, int64 [s]."""
+    starts = range(0, len(column), _CHUNK)
+    pieces = zip(starts, column.split(_CHUNK), strict=True)
+    return torch.cat([condition(some).nonzero().squeeze(1) + start for start, some in pieces])
 
 
 def _links(replicas: Replicas, rank: int, relay: bool) -> tuple[Tensor, tuple[ReplicaLinks, ...]]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
+from lightning_tgnn.models.graphs.kept_sum import whole
 from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.types import ReplicaSum, SparseRows, Subgraph
@@ -39,7 +40,7 @@ class GATLayer(nn.Module):
             nn.init.xavier_uniform_(parameter)
 
     def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
-        """Return float32 [n, heads * head_dim] of ``values`` [n, in_dim]."""
+        """Return float32 [n, heads * head_dim] of ``values`` [m, in_dim], over edges from m vertices to the first n."""
         if values.shape[1] >= self.head_dim:
             rows = self.weight(values).view(-1, self.heads, self.head_dim)
             source, destination = ((rows * of).sum(-1) for of in (self.of_source, self.of_destination))
@@ -83,6 +84,8 @@ class GATLayer(nn.Module):
 class GAT(nn.Module):
     """GAT layers; between them ELU, LayerNorm where asked for, and dropout. The last one has a single head.
 
+    Weights are in every sum, so none can be kept; but where a subgraph has a halo, the first layer exchanges nothing.
+
     Args:
         in_dim: F.
         hidden_dim: Width of the layers in between, over all heads.
@@ -115,9 +118,12 @@ class GAT(nn.Module):
 
     def forward(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
         """Return logits, float32 [n, C], the same at every replica of a vertex."""
-        hidden = subgraph.features
+        hidden, halo = subgraph.features, subgraph.halo
         for number, layer in enumerate(self.layers):
-            hidden = layer(self.dropouts[number](hidden, subgraph), subgraph.edges, replicas)
+            if number == 0 and halo is not None:
+                hidden = layer(self.dropouts[0](halo.features, subgraph, halo.nodes), halo.edges, whole)
+            else:
+                hidden = layer(self.dropouts[number](hidden, subgraph), subgraph.edges, replicas)
             if number < len(self.norms):
                 hidden = nn.functional.elu(self.norms[number](hidden))
         return hidden

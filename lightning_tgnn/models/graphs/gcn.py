@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.models.graphs.kept_sum import KeptSum
+from lightning_tgnn.models.graphs.kept_sum import KeptSum, whole
 from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.types import ReplicaSum, Subgraph
@@ -18,7 +18,8 @@ class GCN(nn.Module):
 
     Each layer sums the narrower of ``H`` and ``H W`` over neighbours. Without dropout no weight is in the first layer's
     ``A H``: training forms it once for a subgraph and keeps it, float32 [n, F]. So that layer exchanges nothing more,
-    forward or backward, and evaluation takes it, too.
+    forward or backward, and evaluation takes it, too. Where a subgraph has a halo, the first layer needs no exchange at
+    all, with dropout neither.
 
     Args:
         in_dim: F.
@@ -59,7 +60,10 @@ class GCN(nn.Module):
             sums = self._first_sum.of(subgraph, replicas) if self.training else self._first_sum.kept(subgraph)
             if sums is not None:
                 return weight(sums)
-        rows = dropout(hidden, subgraph)
+        nodes = None
+        if layer == 0 and subgraph.halo is not None:
+            nodes, hidden, edges, replicas = subgraph.halo.nodes, subgraph.halo.features, subgraph.halo.edges, whole
+        rows = dropout(hidden, subgraph, nodes)
         if weight.in_features < weight.out_features:
             return weight(replicas(sparse_product(edges, edges.weights, rows), f"layer {layer}"))
         return replicas(sparse_product(edges, edges.weights, weight(rows)), f"layer {layer}")

@@ -13,6 +13,11 @@ from lightning_tgnn.types import ReplicaSum, Subgraph
 _COLUMNS = 256  # summed together, so that what is on its way is small beside the sums
 
 
+def whole(values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
+    """Return ``values``: over the edges of a halo sums are whole on every rank."""
+    return values
+
+
 class KeptSum:
     """The weighted sums of the features over the edges into each vertex, as long as the subgraph stays the same.
 
@@ -28,19 +33,24 @@ class KeptSum:
         self._sums: Tensor | None = None
 
     def of(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
-        """Return the sums at every replica, float32 [n, F]; the first call for a subgraph exchanges them, exactly."""
+        """Return the sums at every replica, float32 [n, F].
+
+        The first call for a subgraph exchanges them, exactly; with a halo nothing is exchanged.
+        """
         kept = self.kept(subgraph)
         if kept is not None:
             return kept
-        edges, features = subgraph.edges, subgraph.features
+        part = subgraph if subgraph.halo is None else subgraph.halo
         # Without a gradient a sum over replicas is exact. What inference mode makes could not be trained on later.
         with torch.inference_mode(False), torch.no_grad():
-            sums = torch.empty(features.shape, device=features.device)
-            for first in range(0, features.shape[1], _COLUMNS):
+            sums = torch.empty(subgraph.features.shape, device=subgraph.features.device)
+            for first in range(0, sums.shape[1], _COLUMNS):
                 columns = slice(first, first + _COLUMNS)
-                values = sparse_product(edges, edges.weights, features[:, columns].contiguous())
-                sums[:, columns] = replicas(values, f"{self.key}, columns from {first}")
-        self._of, self._sums = (edges, features), sums
+                values = sparse_product(part.edges, part.edges.weights, part.features[:, columns].contiguous())
+                if subgraph.halo is None:
+                    values = replicas(values, f"{self.key}, columns from {first}")
+                sums[:, columns] = values
+        self._of, self._sums = (subgraph.edges, subgraph.features), sums
         return sums
 
     def kept(self, subgraph: Subgraph) -> Tensor | None:

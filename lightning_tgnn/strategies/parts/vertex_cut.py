@@ -37,6 +37,9 @@ class VertexCut(StorePart):
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.
         relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
             once; changes nothing where hosts have one rank, or there is one host.
+        halo: Give every rank all edges into its vertices and the features of their other ends, so that the first layer
+            of a built-in model exchanges nothing, forward or backward, and stays exact. It costs memory, and time for
+            edges that several ranks then have. A GCN without dropout exchanges that layer only once anyway.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -47,6 +50,7 @@ class VertexCut(StorePart):
     threshold: str | float = ADAPTIVE
     bits: int | None = 8
     relay: bool = True
+    halo: bool = False
 
     needs: ClassVar[frozenset[str]] = frozenset({"graph"})
     offers: ClassVar[frozenset[str]] = frozenset({"sums"})
@@ -60,8 +64,9 @@ class VertexCut(StorePart):
         if self.cache == SANCUS and self.threshold == ADAPTIVE:
             cure = "give one, for example 0.1: how much the values may change"
             raise InvalidArgumentError(refusal("threshold", "a number with cache='sancus'", self.threshold, cure))
-        if not isinstance(self.relay, bool):
-            raise InvalidArgumentError(refusal("relay", "True or False", self.relay, "True is usual"))
+        for name, usual in (("relay", True), ("halo", False)):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidArgumentError(refusal(name, "True or False", getattr(self, name), f"{usual} is usual"))
 
     def open(self, run: Run) -> ReplicaState:
         """Return the state of this rank."""
@@ -144,15 +149,16 @@ class ReplicaState:
             given = self._saved["part"] if self._cut_is_restored else self._planned.partition
             self._cut = choose_edge_partition(given, loader.edges, self.hosts, run.trainer, run.broadcast)
             self.replicas = None
-        cut = loader.shard(self._cut, self.hosts, run.rank, relay=self._planned.relay)
+        planned = self._planned
+        cut = loader.shard(self._cut, self.hosts, run.rank, relay=planned.relay, halo=planned.halo)
         if self.replicas is None:
             hops = [links.to(run.device) for links in cut.subgraph.hops]
             self.replicas = CachedReplicaSum(
                 run.exchange,
                 hops,
                 len(cut.subgraph.nodes),
-                cache=self._planned.cache,
-                bits=self._planned.bits,
+                cache=planned.cache,
+                bits=planned.bits,
                 threshold=self._start,
             )
             self._take_over(self._saved, self.replicas, with_caches=self._fits(loader))

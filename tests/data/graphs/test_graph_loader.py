@@ -27,6 +27,26 @@ def cut(whole):
     return torch.arange(len(whole.graph.src)) % RANKS
 
 
+def test_a_halo_has_all_edges_into_the_vertices_of_a_rank(whole):
+    graph, part = whole.graph, cut(whole)
+    every = sorted(zip(graph.src.tolist(), graph.dst.tolist(), whole.weights.tolist(), strict=True))
+    for rank in range(RANKS):
+        found = whole.subgraphs(part, HOSTS, rank, halo=True)["train"]
+        plain, halo = subgraphs(graph, whole.weights, part, HOSTS, rank)["train"], found.halo
+        assert plain.halo is None
+        assert values(replace(found, halo=None)) == values(plain)
+        own = set(found.nodes.tolist())
+        wanted = [(u, v, weight) for u, v, weight in every if v in own]
+        nodes, edges = halo.nodes, halo.edges
+        others = sorted({u for u, _, _ in wanted} - own)
+        assert nodes.tolist() == [*found.nodes.tolist(), *others]
+        assert others  # the test would show nothing
+        assert torch.equal(halo.features, graph.features[nodes])
+        of_edges = zip(nodes[edges.columns].tolist(), nodes[edges.rows].tolist(), edges.weights.tolist(), strict=True)
+        assert sorted(of_edges) == wanted
+    assert GraphLoader(whole, "train", 0).subgraph.halo is None
+
+
 @pytest.mark.parametrize("relay", [True, False])
 def test_each_rank_gets_its_own_subgraph_of_the_split(whole, relay):
     graph, part = whole.graph, cut(whole)
