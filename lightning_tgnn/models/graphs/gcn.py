@@ -64,6 +64,6 @@ class GCN(nn.Module):
         if layer == 0 and subgraph.halo is not None:
             nodes, hidden, edges, replicas = subgraph.halo.nodes, subgraph.halo.features, subgraph.halo.edges, whole
         rows = dropout(hidden, subgraph, nodes)
-        if weight.in_features < weight.out_features:
+        if rows.shape[1] < len(self.biases[layer]):
             return weight(replicas(sparse_product(edges, edges.weights, rows), f"layer {layer}"))
         return replicas(sparse_product(edges, edges.weights, weight(rows)), f"layer {layer}")
