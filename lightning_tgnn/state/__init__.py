@@ -6,9 +6,10 @@ from lightning_tgnn.state.nodes.pipelined_shards import PipelinedShards
 from lightning_tgnn.state.nodes.replicated import ReplicatedStateStore
 from lightning_tgnn.state.nodes.served import ServedStateStore
 from lightning_tgnn.state.nodes.sharded import ShardedStateStore
-from lightning_tgnn.state.replicas.sum import CachedReplicaSum
+from lightning_tgnn.state.replicas.sum import SANCUS, CachedReplicaSum
 
 __all__ = [
+    "SANCUS",
     "CachedReplicaSum",
     "LocalStateStore",
     "PipelinedShards",

@@ -25,12 +25,17 @@ class CDFGNNStrategy(PlanRunner):
         partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
             ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
             integers [E], the rank of every edge.
-        cache: Send only rows that have changed by more than the threshold since they were last sent.
+        cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``, the
+            rule of another system to compare with, sends in the forward pass all rows of a rank together where one of
+            them has, by the greatest of them all, and the gradients whole.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
-            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch.
+            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch. A number with ``"sancus"``.
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.
         relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
             once; changes nothing where hosts have one rank, or there is one host.
+        halo: Give every rank all edges into its vertices and the features of their other ends, so that the first layer
+            of a built-in model exchanges nothing, forward or backward, and stays exact. It costs memory, and time for
+            edges that several ranks then have. A GCN without dropout exchanges that layer only once anyway.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
@@ -44,15 +49,16 @@ class CDFGNNStrategy(PlanRunner):
         self,
         *,
         partition: str | Path | Tensor = "hierarchical",
-        cache: bool = True,
+        cache: bool | str = True,
         threshold: str | float = ADAPTIVE,
         bits: int | None = 8,
         relay: bool = True,
+        halo: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self._mean = MeanGradients()
-        self._sums = VertexCut(partition, cache, threshold, bits, relay)
+        self._sums = VertexCut(partition, cache, threshold, bits, relay, halo)
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:

@@ -22,6 +22,7 @@ from lightning_tgnn.types.exchange import (
 from lightning_tgnn.types.graphs import (
     CuttableLoader,
     GraphInfo,
+    Halo,
     ReplicaLinks,
     ReplicaSum,
     ReplicaTask,
@@ -126,6 +127,7 @@ __all__ = [
     "GroupCuts",
     "GroupOrder",
     "GroupPart",
+    "Halo",
     "HoldingStore",
     "KeptRows",
     "KnownData",

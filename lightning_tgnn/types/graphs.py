@@ -108,6 +108,21 @@ def _starts(ends: Tensor, num_nodes: int) -> Tensor:
 
 
 @dataclass(frozen=True, repr=False)
+class Halo(TensorFields):
+    """All edges into a subgraph's vertices, those of other ranks too, and the vertices that they come from.
+
+    Attributes:
+        nodes: int64 [m], numbers in the graph: the subgraph's vertices, then the others, ascending.
+        features: float32 [m, F].
+        edges: From places of ``nodes`` to the subgraph's vertices, which have the first n places.
+    """
+
+    nodes: Tensor
+    features: Tensor
+    edges: SparseRows
+
+
+@dataclass(frozen=True, repr=False)
 class Subgraph(TensorFields):
     """The part of a graph that a rank has: what a step of full-batch training needs.
 
@@ -123,6 +138,7 @@ class Subgraph(TensorFields):
         hops: Where else the vertices are: the way to the master, over the leader of a host where hosts have several
             ranks. Values are gathered from the first hop to the last and scattered backwards.
         seed: Of this epoch's dropout.
+        halo: What a first layer needs to do without a sum over replicas; None where nobody asked for it.
     """
 
     nodes: Tensor
@@ -133,6 +149,7 @@ class Subgraph(TensorFields):
     share: float
     hops: tuple[ReplicaLinks, ...]
     seed: int
+    halo: Halo | None = None
 
     def __len__(self) -> int:
         return self.scored.numel()
@@ -143,7 +160,8 @@ class Subgraph(TensorFields):
             return self
         moved = super().to(device, non_blocking)
         hops = tuple(links.to(device, non_blocking) for links in self.hops)
-        return replace(moved, edges=self.edges.to(device, non_blocking), hops=hops)
+        halo = moved.halo  # whose first rows the features are
+        return replace(moved, hops=hops, features=moved.features if halo is None else halo.features[: len(self.nodes)])
 
 
 class ReplicaSum(Protocol):
@@ -199,7 +217,9 @@ class CuttableLoader(Protocol):
         """Sources and destinations of all edges, int32 or int64 [E] each, and N."""
         ...
 
-    def shard(self, owner: Tensor, hosts: Tensor, rank: int, /, *, relay: bool = True) -> SubgraphLoader:
+    def shard(
+        self, owner: Tensor, hosts: Tensor, rank: int, /, *, relay: bool = True, halo: bool = False
+    ) -> SubgraphLoader:
         """Return a loader of a rank's subgraph.
 
         Args:
@@ -207,5 +227,6 @@ class CuttableLoader(Protocol):
             hosts: int64 [P], the host of every rank.
             rank: Whose subgraph.
             relay: Let the replicas of a host reach other hosts by one of them.
+            halo: Give the subgraph a `Halo`.
         """
         ...

@@ -6,11 +6,11 @@ from threading import Barrier, Lock
 
 import torch
 
-from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from lightning_tgnn.types import Pass
-from tests.replay.slow_sums import SlowSums
+from tests.replay.slow_replicas import SlowReplicas
+from tests.replay.slow_sums import SlowBlocks, SlowSums
 from tests.replay.streams import gradient, trained
 
 
@@ -24,7 +24,7 @@ class Graphs:
         self.part = choose_edge_partition(
             plan.store.partition, (src, dst, num_nodes), hosts, task.trainer, lambda part: part
         )
-        self.replicas = Replicas.of(src, dst, self.part, num_nodes, hosts)
+        self.replicas = SlowReplicas(src, dst, self.part, num_nodes, hosts)
         self.sums, self.is_adaptive = {}, plan.store.threshold == "adaptive"
         self.controller = ThresholdController()
         self.threshold = self.controller.threshold if self.is_adaptive else plan.store.threshold
@@ -70,7 +70,8 @@ class Graphs:
     def loaders(self, loader):
         """Return the loader of each rank's part."""
         hosts = torch.tensor(self.plan.layout.hosts)
-        return [loader.shard(self.part, hosts, rank, relay=self.plan.store.relay) for rank in self.ranks]
+        how = {"relay": self.plan.store.relay, "halo": self.plan.store.halo}
+        return [loader.shard(self.part, hosts, rank, **how) for rank in self.ranks]
 
     def together(self, step, loaders):
         """Run a step on every rank; sums wait until all have come to them."""
@@ -78,7 +79,12 @@ class Graphs:
         meeting = Meeting(self, [part.nodes.tolist() for part in parts])
 
         def on_rank(rank):
-            self.tasks[rank].replicas = lambda values, key, blocks=(): Summed.apply(values, meeting, rank, key, blocks)
+            def summed(values, key, blocks=()):
+                # Also what needs no gradient is of training where gradients are recorded.
+                direction = "forward" if torch.is_grad_enabled() else "evaluation"
+                return Summed.apply(values, meeting, rank, key, direction, blocks)
+
+            self.tasks[rank].replicas = summed
             try:
                 with meeting.turn_to_run:
                     return step(rank, self.tasks[rank], parts[rank])
@@ -97,8 +103,10 @@ class Graphs:
         store = self.plan.store
         if name.endswith("evaluation"):
             return SlowSums(self.replicas, 0.0, None, store.relay).step(of_ranks)[0]
-        if name not in self.sums or not store.cache:
-            self.sums[name] = SlowSums(self.replicas, 0.0, store.bits, store.relay)
+        skips = store.cache == "sancus"
+        if name not in self.sums or not store.cache or (skips and name.endswith("backward")):
+            slow = SlowBlocks if skips and name.endswith("forward") else SlowSums
+            self.sums[name] = slow(self.replicas, 0.0, store.bits, store.relay)
         self.sums[name].threshold = self.threshold
         return self.sums[name].step(of_ranks, blocks)[0]
 
@@ -135,12 +143,11 @@ class Summed(torch.autograd.Function):
     """The sum of a layer; its gradient is summed in the same way."""
 
     @staticmethod
-    def forward(ctx, values, meeting, rank, key, blocks):
+    def forward(ctx, values, meeting, rank, key, direction, blocks):
         ctx.of = meeting, rank, key, blocks
-        direction = "forward" if values.requires_grad else "evaluation"
         return meeting.sum(rank, values.detach(), f"{key}/{direction}", blocks)
 
     @staticmethod
     def backward(ctx, gradient):
         meeting, rank, key, blocks = ctx.of
-        return meeting.sum(rank, gradient, f"{key}/backward", blocks), None, None, None, None
+        return meeting.sum(rank, gradient, f"{key}/backward", blocks), None, None, None, None, None

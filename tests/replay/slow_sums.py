@@ -1,4 +1,4 @@
-"""Sums over the replicas of a vertex-cut (CDFGNN, Algorithm 2), vertex by vertex."""
+"""Sums over the replicas of a vertex-cut, vertex by vertex: CDFGNN's Algorithm 2, and blocks that SANCUS skips."""
 
 import torch
 
@@ -7,9 +7,14 @@ class SlowSums:
     """Algorithm 2 over dictionaries: one process that plays all ranks; leaders of hosts pass on what they gather."""
 
     def __init__(self, replicas, threshold, bits, relay):
-        self.where = [replicas.present[:, v].nonzero().flatten().tolist() for v in range(replicas.present.shape[1])]
-        self.master, self.threshold, self.bits = replicas.master.tolist(), threshold, bits
-        self.leader, self.hosts, self.relay = replicas.leader.tolist(), replicas.hosts.tolist(), relay
+        self.replicas = replicas
+        self.where, self.master, self.leader, self.hosts = (
+            replicas.where,
+            replicas.master,
+            replicas.leader,
+            replicas.hosts,
+        )
+        self.threshold, self.bits, self.relay = threshold, bits, relay
         self.used, self.told, self.first = {}, {}, True
 
     def leader_of(self, rank, v):
@@ -61,3 +66,45 @@ class SlowSums:
                 sums[rank][v] = self.told[v]
         self.first = False
         return sums, sent
+
+
+class SlowBlocks(SlowSums):
+    """Each rank sends all rows of a hop, or none where together they have changed by little."""
+
+    def step(self, values, blocks=()):
+        """Arguments and results are those of `SlowSums.step`."""
+        ranks, sent = range(len(values)), 0
+        gathered = [{v: [] for v in of_rank} for of_rank in values]
+        for hop in range(len(self.replicas.above(0, 0, self.relay))):
+            arriving = []
+            for rank in ranks:
+                above = {v: self.replicas.above(v, rank, self.relay)[hop] for v in values[rank]}
+                rows = {v: sum([values[rank][v], *gathered[rank][v]]) for v in values[rank] if above[v] >= 0}
+                sent += self.bring_up(rows, lambda v, rank=rank, hop=hop: (rank, hop, v), self.bits, blocks)
+                arriving += [(above[v], v, self.used[rank, hop, v]) for v in rows]
+            for rank, v, row in arriving:
+                gathered[rank][v].append(row)
+        sums = [dict(of_rank) for of_rank in values]
+        for rank in ranks:
+            mine = [v for v in values[rank] if self.master[v] == rank and len(self.where[v]) > 1]
+            self.bring_up({v: values[rank][v] for v in mine}, lambda v, rank=rank: (rank, v), None, blocks)
+            totals = {v: sum([self.used[rank, v], *gathered[rank][v]]) for v in mine}
+            if self.bring_up(totals, lambda v: v, self.bits, blocks):
+                sent += sum(len(self.where[v]) - 1 for v in mine)
+            for v in mine:
+                for other in self.where[v]:
+                    sums[other][v] = self.used[v]
+        self.first = False
+        return sums, sent
+
+    def bring_up(self, rows, name, bits, blocks):
+        """Take up all rows, or none; return how many."""
+        old = {v: self.used.get(name(v), torch.zeros_like(row)) for v, row in rows.items()}
+        if not rows:
+            return 0
+        change = max(float((row - old[v]).abs().max()) for v, row in rows.items())
+        if not self.first and change <= self.threshold * max(float(row.abs().max()) for row in old.values()):
+            return 0
+        for v, row in rows.items():
+            self.used[name(v)] = row if bits is None else old[v] + self.coded(row - old[v], blocks)
+        return len(rows)

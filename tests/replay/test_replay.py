@@ -384,6 +384,20 @@ CASES += [
     Case("cdfgnn no cache", "gat", cdfgnn(cache=False, bits=16), TWO, (3,)),
     Case("cdfgnn no relay", "gcn", cdfgnn(relay=False, bits=16, threshold=0.1), TWO, (4,), True),
     Case("sums late", "gcn", planned(*SUMMED), TWO, (2, 3)),
+    # Without dropout the first sum is formed once. Features are 7 wide, and the narrower rows are summed.
+    Case("cdfgnn kept sums", "gcn", cdfgnn(threshold=0.1, bits=16), {"dropout": 0.0}, (2,)),
+    Case("cdfgnn kept sums", "gcn", cdfgnn(**EXACT[0]), {"dropout": 0.0, "hidden_dim": 5}, (3,)),
+    Case("cdfgnn kept sums", "gcn", cdfgnn(**EXACT[1]), {"dropout": 0.0}, (4,), True),
+    Case("cdfgnn narrow", "gcn", cdfgnn(threshold=0.1, bits=None), {"hidden_dim": 5}, (3,)),
+    Case("cdfgnn wide heads", "gat", cdfgnn(**EXACT[0]), {"hidden_dim": 16}, (2,)),
+    Case("cdfgnn wide heads", "gat", cdfgnn(threshold=0.05, bits=16), {"hidden_dim": 2, **TWO}, (2,)),
+    Case("cdfgnn halo", "gcn", cdfgnn(halo=True, **EXACT[0]), {"hidden_dim": 5}, (2,)),
+    Case("cdfgnn halo", "gcn", cdfgnn(halo=True, threshold=0.1, bits=16), {"dropout": 0.0}, (3,)),
+    Case("cdfgnn halo", "gat", cdfgnn(halo=True, **EXACT[1]), {}, (4,), True),
+    Case("cdfgnn halo", "gat", cdfgnn(halo=True, threshold=0.1, bits=16), {"hidden_dim": 16, **TWO}, (2,)),
+    Case("cdfgnn sancus", "gcn", cdfgnn(cache="sancus", threshold=0.5, bits=None), TWO, (2,)),
+    Case("cdfgnn sancus", "gat", cdfgnn(cache="sancus", threshold=0.5, bits=16), {"dropout": 0.0, **TWO}, (3,)),
+    Case("cdfgnn sancus exact", "gcn", cdfgnn(cache="sancus", threshold=0.0, bits=None), {"dropout": 0.0}, (4,), True),
 ]
 GROUPS = {"batch": 2, "shares": 2, "ranks": (2, 4)}
 WHOLE_GROUPS = {"batch": 2, "shares": 1, "ranks": (1, 3)}

@@ -96,6 +96,13 @@ def test_options_are_checked(options, message):
     [
         ({"bits": 5}, "bits must be one of 2, 4, 8, 16, or None, got 5"),
         ({"threshold": 1.0}, "threshold must be a number in"),
+        ({"cache": "lru"}, "cache must be True, False or 'sancus', got 'lru'"),
+        (
+            {"cache": "sancus"},
+            "threshold must be a number with cache='sancus', got 'adaptive'; give one, for example 0.1",
+        ),
+        ({"relay": 1}, "relay must be True or False, got 1; True is usual"),
+        ({"halo": "yes"}, "halo must be True or False, got 'yes'; False is usual"),
         ({"cached": True}, "option of CDFGNNStrategy must be one of .*cache.*, got 'cached'"),
     ],
 )

@@ -2,37 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 22
+_CELLS = 1 << 21  # pairs of a rank and a vertex that are looked at together
 
 
 @dataclass(frozen=True)
-class Replicas:
-    """Where the vertices of a vertex-cut are, and by what way their values meet.
+class Placed:
+    """Some vertices with their replicas on all ranks.
 
     Attributes:
-        present: bool [P, N], which ranks have a vertex; one without edges is on one rank.
-        master: int64 [N], the rank whose replica sums up the others.
-        leader: int64 [H, N], the rank that speaks for the replicas of a host: the master on its own, any of them on
+        nodes: int64 [c].
+        present: bool [P, c], which ranks have each.
+        master: int64 [c], the rank whose replica sums up the others.
+        leader: int64 [H, c], the rank that speaks for the replicas of a host: the master on its own, any of them on
             another, -1 where there is none.
         hosts: int64 [P], the host of every rank.
     """
 
+    nodes: Tensor
     present: Tensor
     master: Tensor
     leader: Tensor
     hosts: Tensor
 
-    @classmethod
-    def of(cls, src: Tensor, dst: Tensor, owner: Tensor, num_nodes: int, hosts: Tensor) -> Replicas:
-        """Return those of a cut.
+    def hops(self, *, relay: bool = True) -> list[Tensor]:
+        """Return where each rank sends values in each hop on their way to the masters, int64 [P, c]; -1: nowhere.
 
-        The master is on the host with the most replicas, so that most of them reach it without leaving theirs; among
-        the ranks of a host, vertices take turns.
+        With ``relay`` the first hop ends at the leaders of hosts and the second at the masters, so that a vertex
+        crosses to another host once. Where no host has two ranks, or there is only one host, one hop does it.
+
+        Args:
+            relay: Go by the leaders.
+        """
+        ranks = torch.arange(len(self.present)).unsqueeze(1)
+        stays = ~self.present | (self.master == ranks)
+        above = self.master.expand_as(stays)
+        if not (relay and 1 < len(self.leader) < len(ranks)):
+            return [above.masked_fill(stays, -1)]
+        leader = self.leader[self.hosts]
+        leads = leader == ranks
+        return [leader.masked_fill(stays | leads, -1), above.masked_fill(stays | ~leads, -1)]
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Which ranks have the vertices of a vertex-cut: all of them, or those that one rank has.
+
+    A rank keeps what it has to know about its own vertices. The tables of `Placed` have a row for each rank, so they
+    are made for some vertices at a time.
+
+    Attributes:
+        nodes: int64 [n], the vertices, ascending.
+        bits: uint8 [n, ceil(P / 8)], which ranks have each: rank i is bit ``i % 8`` of byte ``i // 8``.
+        hosts: int64 [P], the host of every rank.
+    """
+
+    nodes: Tensor
+    bits: Tensor
+    hosts: Tensor
+
+    @classmethod
+    def of(
+        cls, src: Tensor, dst: Tensor, owner: Tensor, num_nodes: int, hosts: Tensor, rank: int | None = None
+    ) -> Replicas:
+        """Return the replicas of a cut.
+
+        A vertex without edges is on one rank. The ends and owners of the edges may be mapped from files; besides them
+        and the result, 5 bytes are held for each vertex of the graph (9 beyond two billion), however many ranks.
 
         Args:
             src: Integers [E].
@@ -40,56 +82,64 @@ class Replicas:
             owner: Integers [E], the rank of every edge.
             num_nodes: N.
             hosts: int64 [P], the host of every rank.
+            rank: Whose vertices; those of all ranks if None.
         """
-        ranks, num_hosts = len(hosts), int(hosts.max()) + 1
-        present = torch.zeros(ranks, num_nodes, dtype=torch.bool)
-        for ends in (src, dst):
-            for some, places in zip(ends.split(_CHUNK), owner.split(_CHUNK), strict=True):
-                present[places.long(), some.long()] = True
-        nodes = torch.arange(num_nodes)
-        alone = nodes[~present.any(0)]
-        present[alone % ranks, alone] = True
-        master = torch.empty(num_nodes, dtype=torch.int64)
-        leader = torch.empty(num_hosts, num_nodes, dtype=torch.int64)
-        for some in nodes.split(_CHUNK):
-            here = present[:, some]
-            turn = ((torch.arange(ranks).unsqueeze(1) + some) % ranks).masked_fill_(~here, -1)
-            on_host = torch.zeros(num_hosts, len(some), dtype=torch.int64).index_add_(0, hosts, here.long())
-            master[some] = (on_host[hosts] * ranks + turn).masked_fill_(~here, -1).argmax(0)
-            for host in range(num_hosts):
-                best, first = turn.masked_fill((hosts != host).unsqueeze(1), -1).max(0)
-                leader[host, some] = first.masked_fill_(best < 0, -1)
-        leader[hosts[master], nodes] = master
-        return cls(present, master, leader, hosts)
+        ranks = len(hosts)
+        if ranks == 1:
+            return cls(torch.arange(num_nodes), torch.ones(num_nodes, 1, dtype=torch.uint8), hosts)
+        from lightning_tgnn.algorithms.partitions import replica_loops  # late: the compiler is slow to import
 
-    def hops(self, nodes: Tensor, rank: int, *, relay: bool = True) -> list[Tensor]:
-        """Return where a rank sends the values of vertices in each hop on their way to the masters, int64 [n]; -1: not.
+        edges = src.numpy(), dst.numpy(), owner.numpy()
+        marks = np.zeros(num_nodes, np.uint8)
+        replica_loops.mark_vertices(*edges, -1 if rank is None else rank, marks)
+        alone = np.flatnonzero(marks == 0)
+        if rank is None:
+            nodes = np.arange(num_nodes)
+        else:
+            marks[alone[alone % ranks == rank]] = replica_loops.OWN
+            nodes = np.flatnonzero(marks & replica_loops.OWN)
+        del marks
+        place = places(nodes, num_nodes)
+        bits = np.zeros((len(nodes), -(-ranks // 8)), np.uint8)
+        replica_loops.add_ranks(*edges, place, bits)
+        alone = alone[place[alone] >= 0]
+        bits[place[alone], alone % ranks >> 3] = 1 << (alone % ranks & 7)
+        return cls(torch.from_numpy(nodes), torch.from_numpy(bits), hosts)
 
-        With ``relay`` the first hop ends at the leaders of hosts and the second at the masters, so that a vertex
-        crosses to another host once. Where no host has two ranks, or there is only one host, one hop does it.
+    def pieces(self) -> Iterator[Placed]:
+        """Yield the vertices some at a time, in their order.
 
-        Args:
-            nodes: int64 [n], vertices.
-            rank: Whose replicas.
-            relay: Go by the leaders.
+        The master is on the host with the most replicas, so that most of them reach it without leaving theirs; among
+        the ranks of a host, vertices take turns.
         """
-        absent, master = ~self.present[rank, nodes], self.master[nodes]
-        absent |= master == rank
-        if not relay or not self.relays:
-            return [master.masked_fill(absent, -1)]
-        leader = self.leader[self.hosts[rank], nodes]
-        leads = leader == rank
-        return [leader.masked_fill(absent | leads, -1), master.masked_fill(absent | ~leads, -1)]
+        each = max(_CELLS // len(self.hosts), 1)
+        for nodes, bits in zip(self.nodes.split(each), self.bits.split(each), strict=True):
+            yield self._placed(nodes, bits)
 
-    @property
-    def relays(self) -> bool:
-        """Whether there are several hosts, and one with several ranks."""
-        return 1 < len(self.leader) < len(self.hosts)
+    def _placed(self, nodes: Tensor, bits: Tensor) -> Placed:
+        hosts, ranks = self.hosts, torch.arange(len(self.hosts))
+        present = (bits[:, ranks >> 3] >> (ranks & 7).to(torch.uint8) & 1).T.bool()
+        turn = ((ranks.unsqueeze(1) + nodes) % len(ranks)).masked_fill_(~present, -1)
+        on_host = torch.zeros(int(hosts.max()) + 1, len(nodes), dtype=torch.int64).index_add_(0, hosts, present.long())
+        master = (on_host[hosts] * len(ranks) + turn).masked_fill_(~present, -1).argmax(0)
+        leader = torch.empty_like(on_host)
+        for host in range(len(on_host)):
+            best, first = turn.masked_fill((hosts != host).unsqueeze(1), -1).max(0)
+            leader[host] = first.masked_fill_(best < 0, -1)
+        leader[hosts[master], torch.arange(len(nodes))] = master
+        return Placed(nodes, present, master, leader, hosts)
+
+
+def places(nodes: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Return where each vertex of a graph is among ``nodes`` (int64 [n]), int32 or int64 [N]; -1: nowhere."""
+    place = np.full(num_nodes, -1, np.int32 if num_nodes < 1 << 31 else np.int64)
+    place[nodes] = np.arange(len(nodes), dtype=place.dtype)
+    return place
 
 
 @dataclass(frozen=True)
 class CutReport:
-    """What a vertex-cut costs (CDFGNN, section 6).
+    """What a vertex-cut costs (CDFGNN, section 6 and Table 3).
 
     Attributes:
         replication_factor: Replicas per vertex.
@@ -97,6 +147,9 @@ class CutReport:
         vertex_imbalance: The same of vertices.
         inner: Pairs of a mirror and its master on one host: messages of a gather, and of a scatter, within hosts.
         outer: The same between hosts.
+        max_inner: Messages within its host that a rank sends in a gather and a scatter together, of the rank that sends
+            the most: the inner connections of the paper.
+        max_outer: The same to other hosts: its outer connections.
         crossing: Rows between hosts in a gather, and in a scatter, when each host speaks once for each vertex.
     """
 
@@ -105,6 +158,8 @@ class CutReport:
     vertex_imbalance: float
     inner: int
     outer: int
+    max_inner: int
+    max_outer: int
     crossing: int
 
 
@@ -113,19 +168,27 @@ def cut_report(owner: Tensor, replicas: Replicas) -> CutReport:
 
     Args:
         owner: Integers [E], the rank of every edge.
-        replicas: Of this cut.
+        replicas: Of all vertices of this cut.
     """
-    ranks, num_nodes = replicas.present.shape
-    edges = sum(torch.bincount(some.long(), minlength=ranks) for some in owner.split(_CHUNK))
-    assert isinstance(edges, Tensor)
-    vertices = replicas.present.sum(1)
-    home = replicas.hosts[replicas.master]
-    outer = sum(int((here & (home != host)).sum()) for here, host in zip(replicas.present, replicas.hosts, strict=True))
+    hosts, num_nodes = replicas.hosts, len(replicas.nodes)
+    edges, vertices, inner, outer = torch.zeros(4, len(hosts), dtype=torch.int64)
+    crossing, ranks = -num_nodes, torch.arange(len(hosts)).unsqueeze(1)
+    for some in owner.split(_CELLS):
+        edges += torch.bincount(some.long(), minlength=len(hosts))
+    for placed in replicas.pieces():
+        vertices += placed.present.sum(1)
+        mirrors, away = placed.present & (placed.master != ranks), hosts[placed.master] != hosts.unsqueeze(1)
+        for sent, rows in ((inner, mirrors & ~away), (outer, mirrors & away)):
+            sent += rows.sum(1)
+            sent.index_add_(0, placed.master, rows.sum(0))
+        crossing += int((placed.leader >= 0).sum())
     return CutReport(
         replication_factor=float(vertices.sum() / num_nodes),
         edge_imbalance=float(edges.max() / edges.double().mean()),
         vertex_imbalance=float(vertices.max() / vertices.double().mean()),
-        inner=int(vertices.sum()) - num_nodes - outer,
-        outer=outer,
-        crossing=int((replicas.leader >= 0).sum()) - num_nodes,
+        inner=int(inner.sum()) // 2,
+        outer=int(outer.sum()) // 2,
+        max_inner=int(inner.max()),
+        max_outer=int(outer.max()),
+        crossing=crossing,
     )

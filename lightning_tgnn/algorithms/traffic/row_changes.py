@@ -49,6 +49,17 @@ def changed_rows_by_tensors(values: Tensor, places: Tensor, sent: Tensor, thresh
     return going.logical_not_().nonzero().squeeze(1)
 
 
+def changed_block(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+    """Return all rows if one of them has changed by more than the threshold, none otherwise (SANCUS).
+
+    The block goes where ``max |z - z~| > eps * max |z~|`` over all of its rows, also where a value has become NaN.
+    Arguments and result are those of `changed_rows`.
+    """
+    if not sent.numel() or bool((values[places] - sent).abs_().max() <= threshold * sent.abs().max()):
+        return torch.arange(0, device=sent.device)
+    return torch.arange(len(places), device=sent.device)
+
+
 def quantize_rows(values: Tensor, places: Tensor, bits: int, blocks: Blocks = ()) -> tuple[Tensor, float]:
     """Return rows of ``values`` (float32 [m, k]) as `quantize` makes them, uint8 [n, bytes], and the greatest error."""
     if values.device.type == "cpu" and values.shape[1]:

@@ -43,7 +43,10 @@ class GraphBenchOptions:
         epochs: Epochs to train in every round.
     """
 
-    strategies: str = "cdfgnn:cache=false:bits=none,cdfgnn:bits=none,cdfgnn:cache=false,cdfgnn"
+    strategies: str = (
+        "cdfgnn:cache=false:bits=none,cdfgnn:cache=sancus:threshold=0.1:bits=none,"
+        "cdfgnn:bits=none,cdfgnn:cache=false,cdfgnn"
+    )
     warmup: int = 5
     epochs: int = 50
 

@@ -203,6 +203,7 @@ def _print_cuts(console: Console, results: dict[str, CutResult], edges: EdgesToC
         f"{edges.num_nodes:,} vertices, {len(edges.src):,} edges",
         "replicas: per vertex; edges, vertices: those of the rank with most, over the mean",
         "inner, outer: mirrors whose master is on their host, and on another",
+        "most: such messages, to masters and back, of the rank that sends the most, as CDFGNN's Table 3 counts them",
         "crossing: rows between hosts each way, where one rank of a host speaks for a vertex (the strategy's relay)",
         f"results: {folder}",
         going_on if edges.trainable else without,
@@ -213,12 +214,13 @@ def _print_cuts(console: Console, results: dict[str, CutResult], edges: EdgesToC
 
 
 def _table(results: dict[str, CutResult]) -> Table:
-    table = Table("method", "replicas", "edges", "vertices", "inner", "outer", "crossing", "seconds")
+    table = Table("method", "replicas", "edges", "vertices", "inner / most", "outer / most", "crossing", "seconds")
     for column in table.columns[1:]:
         column.justify = "right"
     for name, result in results.items():
         report = result.report
         shares = (report.replication_factor, report.edge_imbalance, report.vertex_imbalance)
-        counts = (report.inner, report.outer, report.crossing)
-        table.add_row(name, *map("{:.3f}".format, shares), *map("{:,}".format, counts), f"{result.seconds:.2f}")
+        inner, outer = f"{report.inner:,} / {report.max_inner:,}", f"{report.outer:,} / {report.max_outer:,}"
+        counts = (inner, outer, f"{report.crossing:,}")
+        table.add_row(name, *map("{:.3f}".format, shares), *counts, f"{result.seconds:.2f}")
     return table

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.partitions.replicas import Replicas
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
@@ -35,7 +34,9 @@ class WholeGraph:
         """Rank 0 for every edge, int32 [E]: the same tensor for all splits, which so share a subgraph."""
         return torch.zeros(len(self.graph.src), dtype=torch.int32)
 
-    def subgraphs(self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> dict[str, Subgraph]:
+    def subgraphs(
+        self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True, halo: bool = False
+    ) -> dict[str, Subgraph]:
         """Return the subgraph of a rank for each split, made once.
 
         Args:
@@ -43,11 +44,11 @@ class WholeGraph:
             hosts: int64 [P], the host of every rank.
             rank: Whose subgraph.
             relay: Let the replicas of a host reach other hosts by one of them.
+            halo: Give the subgraphs a `Halo`.
         """
-        asked = hosts.tolist(), rank, relay
+        asked = hosts.tolist(), rank, relay, halo
         if self._cut is None or self._cut[0] is not owner or self._cut[1] != asked:
-            replicas = Replicas.of(self.graph.src, self.graph.dst, owner, self.graph.num_nodes, hosts)
-            self._cut = owner, asked, subgraphs(self.graph, self.weights, owner, replicas, rank, relay=relay)
+            self._cut = owner, asked, subgraphs(self.graph, self.weights, owner, hosts, rank, relay=relay, halo=halo)
         return self._cut[2]
 
 
@@ -85,10 +86,10 @@ class GraphLoader:
             self._subgraph = self.whole.subgraphs(self.whole.uncut, torch.zeros(1, dtype=torch.int64), 0)[self.split]
         return self._subgraph
 
-    def shard(self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True) -> GraphLoader:
+    def shard(self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True, halo: bool = False) -> GraphLoader:
         """Return a loader of a rank's subgraph; arguments as in `WholeGraph.subgraphs`."""
         loader = copy(self)
-        loader._subgraph = self.whole.subgraphs(owner, hosts, rank, relay=relay)[self.split]
+        loader._subgraph = self.whole.subgraphs(owner, hosts, rank, relay=relay, halo=halo)[self.split]
         return loader
 
     @property

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
+from lightning_tgnn.models.graphs.kept_sum import whole
 from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.types import ReplicaSum, SparseRows, Subgraph
@@ -18,7 +19,8 @@ _GREATEST_LOGIT = 60.0
 class GATLayer(nn.Module):
     """Attention over the edges into each vertex, head by head.
 
-    Logits beyond +-60 count as such.
+    Where a head is wider than what comes in, neighbours are summed before they are multiplied by the weights, so that
+    the narrower rows travel. Logits beyond +-60 count as such.
 
     Args:
         in_dim: Width of what comes in.
@@ -38,29 +40,51 @@ class GATLayer(nn.Module):
             nn.init.xavier_uniform_(parameter)
 
     def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
-        """Return float32 [n, heads * head_dim] of ``values`` [n, in_dim]."""
-        rows = self.weight(values)
-        heads = rows.view(-1, self.heads, self.head_dim)
-        source, destination = (heads * self.of_source).sum(-1), (heads * self.of_destination).sum(-1)
+        """Return float32 [n, heads * head_dim] of ``values`` [m, in_dim], over edges from m vertices to the first n."""
+        if values.shape[1] >= self.head_dim:
+            rows = self.weight(values).view(-1, self.heads, self.head_dim)
+            source, destination = ((rows * of).sum(-1) for of in (self.of_source, self.of_destination))
+            attended = self._attended(rows, source, destination, edges, replicas)
+        else:
+            weights = self.weight.weight.view(self.heads, self.head_dim, -1)
+            rows = values.unsqueeze(1).expand(-1, self.heads, -1)
+            folded = (torch.einsum("hd,hdi->ih", of, weights) for of in (self.of_source, self.of_destination))
+            source, destination = (values @ of for of in folded)
+            means = self._attended(rows, source, destination, edges, replicas)
+            attended = torch.einsum("nhi,hdi->nhd", means, weights)
+        return attended.flatten(1) + self.bias
+
+    def _attended(
+        self, rows: Tensor, source: Tensor, destination: Tensor, edges: SparseRows, replicas: ReplicaSum
+    ) -> Tensor:
+        """Return the means of neighbours' rows by the strength of attention, float32 [n, heads, width].
+
+        Args:
+            rows: [n, heads, width].
+            source: Of each logit the part of the edge's source, [n, heads].
+            destination: The part of its destination, [n, heads].
+            edges: Of the subgraph.
+            replicas: Adds up over replicas.
+        """
         logits = leaky_relu(source[edges.columns] + destination[edges.rows], 0.2)
         strength = logits.clamp(-_GREATEST_LOGIT, _GREATEST_LOGIT).exp()
-        ones = torch.ones_like(rows[:, :1])
+        width, ones = rows.shape[2], torch.ones_like(rows[:, 0, :1])
         sums = []
         for head in range(self.heads):
             # The denominator is the sum of the strengths: one column more.
-            columns = torch.cat([heads[:, head], ones], dim=1)
+            columns = torch.cat([rows[:, head], ones], dim=1)
             sums.append(sparse_product(edges, strength[:, head].contiguous(), columns))
         # Heads differ by orders of magnitude, and a denominator must not be rounded to nothing.
-        blocks = (self.head_dim, 1) * self.heads
-        totals = replicas(torch.cat(sums, dim=1), self.key, blocks).view(-1, self.heads, self.head_dim + 1)
+        totals = replicas(torch.cat(sums, dim=1), self.key, (width, 1) * self.heads).view(-1, self.heads, width + 1)
         # A vertex without an edge into it has nothing to attend to.
         below = totals[..., -1:]
-        attended = totals[..., :-1] / torch.where(below > 0, below, torch.ones_like(below))
-        return attended.flatten(1) + self.bias
+        return totals[..., :-1] / torch.where(below > 0, below, torch.ones_like(below))
 
 
 class GAT(nn.Module):
     """GAT layers; between them ELU, LayerNorm where asked for, and dropout. The last one has a single head.
+
+    Weights are in every sum, so none can be kept; but where a subgraph has a halo, the first layer exchanges nothing.
 
     Args:
         in_dim: F.
@@ -94,9 +118,12 @@ class GAT(nn.Module):
 
     def forward(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
         """Return logits, float32 [n, C], the same at every replica of a vertex."""
-        hidden = subgraph.features
+        hidden, halo = subgraph.features, subgraph.halo
         for number, layer in enumerate(self.layers):
-            hidden = layer(self.dropouts[number](hidden, subgraph), subgraph.edges, replicas)
+            if number == 0 and halo is not None:
+                hidden = layer(self.dropouts[0](halo.features, subgraph, halo.nodes), halo.edges, whole)
+            else:
+                hidden = layer(self.dropouts[number](hidden, subgraph), subgraph.edges, replicas)
             if number < len(self.norms):
                 hidden = nn.functional.elu(self.norms[number](hidden))
         return hidden

@@ -7,13 +7,19 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from lightning_tgnn.models.graphs.kept_sum import KeptSum, whole
 from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.types import ReplicaSum, Subgraph
 
 
 class GCN(nn.Module):
-    """Layers of ``A (H W) + b``; between them ReLU, LayerNorm where asked for, and dropout.
+    """Layers of ``A H W + b``; between them ReLU, LayerNorm where asked for, and dropout.
+
+    Each layer sums the narrower of ``H`` and ``H W`` over neighbours. Without dropout no weight is in the first layer's
+    ``A H``: training forms it once for a subgraph and keeps it, float32 [n, F]. So that layer exchanges nothing more,
+    forward or backward, and evaluation takes it, too. Where a subgraph has a halo, the first layer needs no exchange at
+    all, with dropout neither.
 
     Args:
         in_dim: F.
@@ -33,16 +39,31 @@ class GCN(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
         self.norms = nn.ModuleList(nn.LayerNorm(width) if layer_norm else nn.Identity() for width in widths[1:-1])
         self.dropouts = nn.ModuleList(ReplicaDropout(dropout, layer) for layer in range(num_layers))
+        self._first_sum = KeptSum("sums of the features")
         for parameter in self.weights.parameters():
             nn.init.xavier_uniform_(parameter)
 
     def forward(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
         """Return logits, float32 [n, C], the same at every replica of a vertex."""
         hidden = subgraph.features
-        for layer, weight in enumerate(self.weights):
-            rows = weight(self.dropouts[layer](hidden, subgraph))
-            hidden = replicas(sparse_product(subgraph.edges, subgraph.edges.weights, rows), f"layer {layer}")
-            hidden = hidden + self.biases[layer]
+        for layer, bias in enumerate(self.biases):
+            hidden = self._summed(layer, hidden, subgraph, replicas) + bias
             if layer < len(self.norms):
                 hidden = self.norms[layer](hidden).relu()
         return hidden
+
+    def _summed(self, layer: int, hidden: Tensor, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
+        """Return ``A H W`` of a layer."""
+        weight, dropout, edges = self.weights[layer], self.dropouts[layer], subgraph.edges
+        if layer == 0 and not dropout.rate:
+            # One evaluation alone would not pay for them.
+            sums = self._first_sum.of(subgraph, replicas) if self.training else self._first_sum.kept(subgraph)
+            if sums is not None:
+                return weight(sums)
+        nodes = None
+        if layer == 0 and subgraph.halo is not None:
+            nodes, hidden, edges, replicas = subgraph.halo.nodes, subgraph.halo.features, subgraph.halo.edges, whole
+        rows = dropout(hidden, subgraph, nodes)
+        if rows.shape[1] < len(self.biases[layer]):
+            return weight(replicas(sparse_product(edges, edges.weights, rows), f"layer {layer}"))
+        return replicas(sparse_product(edges, edges.weights, weight(rows)), f"layer {layer}")

@@ -21,14 +21,22 @@ class ReplicaDropout(nn.Module):
         super().__init__()
         self.rate, self.layer = rate, layer
 
-    def forward(self, values: Tensor, subgraph: Subgraph) -> Tensor:
-        """Return float32 [n, d] with some of ``values`` set to 0 and the others scaled up."""
+    def forward(self, values: Tensor, subgraph: Subgraph, nodes: Tensor | None = None) -> Tensor:
+        """Return float32 [n, d] with some of ``values`` set to 0 and the others scaled up.
+
+        Args:
+            values: float32 [n, d].
+            subgraph: Has the seed.
+            nodes: int64 [n], the vertices; those of the subgraph if None.
+        """
         if not self.training or not self.rate:
             return values
         # One stream of random bits for each vertex: 16 of them decide about a value.
         words = -(-values.shape[1] // 3)
         places = torch.arange(words, device=values.device)
-        bits = counter_hash(subgraph.seed, self.layer, subgraph.nodes.unsqueeze(1), places)
+        bits = counter_hash(
+            subgraph.seed, self.layer, (subgraph.nodes if nodes is None else nodes).unsqueeze(1), places
+        )
         fractions = torch.stack([bits >> shift & 0xFFFF for shift in (0, 16, 32)], dim=-1).flatten(1)
         dropped = min(round(self.rate * 2**16), 2**16 - 1)
         kept = fractions[:, : values.shape[1]] >= dropped

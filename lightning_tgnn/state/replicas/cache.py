@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.traffic.row_changes import add_rows, changed_rows
+from lightning_tgnn.algorithms.traffic.row_changes import add_rows, changed_block, changed_rows
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.state.replicas.hops import ReplicaHops
 from lightning_tgnn.state.replicas.rows import RowCoder, send_some
@@ -48,6 +48,11 @@ class ReplicaCache:
     anew and rounding does not add up. With quantisation differences travel, and both sides add what the receiver
     decodes. The paper sends a sum whenever a part of it has changed; here it goes when it has itself changed enough.
 
+    Args:
+        hops: Where the replicas are.
+        columns: Width of the values.
+        whole: Let all rows that a rank sends in a hop go together, or none of them, as SANCUS skips broadcasts.
+
     Attributes:
         tables: ``own``, float32 [K, k], what this rank's masters have put into their sums themselves; ``known``,
             float32 [R, k], the sums as all replicas know them; and for each hop ``sent <hop>``, float32 [S, k], what
@@ -55,8 +60,8 @@ class ReplicaCache:
             as in `ReplicaHops`.
     """
 
-    def __init__(self, hops: ReplicaHops, columns: int) -> None:
-        self._hops = hops
+    def __init__(self, hops: ReplicaHops, columns: int, *, whole: bool = False) -> None:
+        self._hops, self._whole = hops, whole
         lists = {"own": hops.summing, "known": hops.shared}
         for number, links in enumerate(hops.links):
             lists |= {f"sent {number}": links.mirrors, f"heard {number}": links.mastered}
@@ -71,10 +76,12 @@ class ReplicaCache:
         hops, known = self._hops, self.tables["known"]
         count = SentRows(possible=hops.possible, plain_bytes=hops.possible * values.shape[1] * values.element_size())
         active = self._gather(values, threshold, coder, exchange, operation, count)
+        if self._whole:
+            active |= active.any()
 
         telling, total = active.nonzero().squeeze(1), self._total(active)
         if not self._first:  # what arrived may have moved the sum by little
-            telling = telling[changed_rows(total, telling, known[telling], threshold)]
+            telling = telling[self._compare(total, telling, known[telling], threshold)]
         data, error = coder.encode_changes(total, telling, known, telling)  # `known` begins with the masters
         del total
         arrived, entries, sent = hops.scatter(
@@ -129,7 +136,11 @@ class ReplicaCache:
         """Return which of ``places`` to send; the first exchange sends all."""
         if self._first:
             return torch.arange(len(places), device=values.device)
-        return changed_rows(values, places, sent, threshold)
+        return self._compare(values, places, sent, threshold)
+
+    def _compare(self, values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+        compare = changed_block if self._whole else changed_rows
+        return compare(values, places, sent, threshold)
 
     def check_columns(self, key: str, columns: int) -> None:
         """Refuse values of another width than those before.

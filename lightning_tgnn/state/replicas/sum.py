@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,22 +12,25 @@ from torch import Tensor
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.state.replicas.cache import ReplicaCache, SentRows
 from lightning_tgnn.state.replicas.hops import ReplicaHops
-from lightning_tgnn.state.replicas.rows import RowCoder, send_all
+from lightning_tgnn.state.replicas.rows import RowCoder, send_all, send_sparse
 from lightning_tgnn.types import ReplicaLinks, RowExchange
 
+SANCUS = "sancus"
 _WHOLE = RowCoder(None)
 
 
 class CachedReplicaSum:
     """Gathers at the masters, adds up, and scatters to the mirrors; the gradient goes the same way.
 
-    Calls of an evaluation, made while no gradient is recorded, are exact and leave the caches alone.
+    Calls that are made while no gradient is recorded, of an evaluation or of what is summed once, are exact and leave
+    the caches alone.
 
     Args:
         exchange: Between the ranks.
         links: Where the replicas are, hop by hop.
         num_nodes: Vertices of the subgraph.
-        cache: Send only rows that have changed by more than `threshold`.
+        cache: Send only rows that have changed by more than `threshold`; with ``"sancus"`` all rows of a rank together
+            where one of them has, and the gradients whole.
         bits: Of each value on its way; None for float32.
         threshold: eps, in [0, 1).
 
@@ -42,7 +45,7 @@ class CachedReplicaSum:
         links: Sequence[ReplicaLinks],
         num_nodes: int,
         *,
-        cache: bool = True,
+        cache: bool | str = True,
         bits: int | None = 8,
         threshold: float = 0.0,
     ) -> None:
@@ -60,18 +63,19 @@ class CachedReplicaSum:
             return values
         values = values.float().contiguous()  # a layer under autocast may come with bfloat16
         if not torch.is_grad_enabled():
-            return self._plain(values, "evaluation", _WHOLE)[0]
+            return self._plain(values, "exact", _WHOLE, send_sparse)[0]
         return _Summed.apply(values, self, key, blocks)
 
     def total(self, values: Tensor, key: str, direction: str, blocks: tuple[int, ...] = ()) -> Tensor:
         """Return the sums of a training step; ``direction`` is ``"forward"`` or ``"backward"``."""
         name, values = f"{key}/{direction}", values.contiguous()
         coder = RowCoder(self._bits, blocks)
-        if not self._cached:
+        whole = self._cached == SANCUS
+        if not self._cached or (whole and direction == "backward"):
             total, count = self._plain(values, direction, coder)
         else:
             if name not in self._caches:
-                self._caches[name] = ReplicaCache(self._hops, values.shape[1])
+                self._caches[name] = ReplicaCache(self._hops, values.shape[1], whole=whole)
                 if name in self._saved:
                     self._caches[name].load_state_dict(self._saved.pop(name))
             self._caches[name].check_columns(key, values.shape[1])
@@ -79,14 +83,16 @@ class CachedReplicaSum:
         self.rows[name] = self.rows.get(name, SentRows()).with_more(count)
         return total
 
-    def _plain(self, values: Tensor, operation: str, coder: RowCoder) -> tuple[Tensor, SentRows]:
+    def _plain(
+        self, values: Tensor, operation: str, coder: RowCoder, send: Callable[..., tuple[Tensor, Tensor]] = send_all
+    ) -> tuple[Tensor, SentRows]:
         """Send every row."""
         hops, exchange, possible = self._hops, self._exchange, self._hops.possible
         total, errors = values.clone(), []
         for links in hops.links:
             data, error = coder.encode(total, links.mirrors)
             lists = links.of_mirrors, links.of_mastered
-            arrived, _ = send_all(data, links.mirrors, lists, exchange, f"gather_{operation}")
+            arrived, _ = send(data, links.mirrors, lists, exchange, f"gather_{operation}")
             coder.add(total, links.mastered, arrived)
             errors.append(error)
         data, error = coder.encode(total, hops.summing)
@@ -94,7 +100,7 @@ class CachedReplicaSum:
         coder.put(total, hops.summing, data)
         everyone = torch.arange(len(hops.summing), device=values.device)
         arrived, entries, _ = hops.scatter(
-            data, everyone, partial(send_all, exchange=exchange, operation=f"scatter_{operation}")
+            data, everyone, partial(send, exchange=exchange, operation=f"scatter_{operation}")
         )
         coder.put(total, hops.shared[entries], arrived)
         count = SentRows(possible, possible, possible * values.shape[1] * values.element_size(), max(*errors, error))

@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
-from lightning_tgnn.state import CachedReplicaSum
+from lightning_tgnn.state import SANCUS, CachedReplicaSum
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from lightning_tgnn.types import CuttableLoader, ReplicaSum, ReplicaTask, Run, SnapshotTask, StorePart, TracksAccuracy
 
@@ -29,22 +29,28 @@ class VertexCut(StorePart):
         partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
             ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
             integers [E], the rank of every edge.
-        cache: Send only rows that have changed by more than the threshold since they were last sent.
+        cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``, the
+            rule of another system to compare with, sends in the forward pass all rows of a rank together where one of
+            them has, by the greatest of them all, and the gradients whole.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
-            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch.
+            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch. A number with ``"sancus"``.
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.
         relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
             once; changes nothing where hosts have one rank, or there is one host.
+        halo: Give every rank all edges into its vertices and the features of their other ends, so that the first layer
+            of a built-in model exchanges nothing, forward or backward, and stays exact. It costs memory, and time for
+            edges that several ranks then have. A GCN without dropout exchanges that layer only once anyway.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
     partition: str | Path | Tensor = "hierarchical"
-    cache: bool = True
+    cache: bool | str = True
     threshold: str | float = ADAPTIVE
     bits: int | None = 8
     relay: bool = True
+    halo: bool = False
 
     needs: ClassVar[frozenset[str]] = frozenset({"graph"})
     offers: ClassVar[frozenset[str]] = frozenset({"sums"})
@@ -53,9 +59,14 @@ class VertexCut(StorePart):
         if self.threshold != ADAPTIVE:
             check_fraction("threshold", self.threshold, cure="give a number, for example 0.01, or 'adaptive'")
         check_bits(self.bits)
-        for name in ("cache", "relay"):
+        if not isinstance(self.cache, bool) and self.cache != SANCUS:
+            raise InvalidArgumentError(refusal("cache", "True, False or 'sancus'", self.cache, "True is usual"))
+        if self.cache == SANCUS and self.threshold == ADAPTIVE:
+            cure = "give one, for example 0.1: how much the values may change"
+            raise InvalidArgumentError(refusal("threshold", "a number with cache='sancus'", self.threshold, cure))
+        for name, usual in (("relay", True), ("halo", False)):
             if not isinstance(getattr(self, name), bool):
-                raise InvalidArgumentError(refusal(name, "True or False", getattr(self, name), "True is usual"))
+                raise InvalidArgumentError(refusal(name, "True or False", getattr(self, name), f"{usual} is usual"))
 
     def open(self, run: Run) -> ReplicaState:
         """Return the state of this rank."""
@@ -138,15 +149,16 @@ class ReplicaState:
             given = self._saved["part"] if self._cut_is_restored else self._planned.partition
             self._cut = choose_edge_partition(given, loader.edges, self.hosts, run.trainer, run.broadcast)
             self.replicas = None
-        cut = loader.shard(self._cut, self.hosts, run.rank, relay=self._planned.relay)
+        planned = self._planned
+        cut = loader.shard(self._cut, self.hosts, run.rank, relay=planned.relay, halo=planned.halo)
         if self.replicas is None:
             hops = [links.to(run.device) for links in cut.subgraph.hops]
             self.replicas = CachedReplicaSum(
                 run.exchange,
                 hops,
                 len(cut.subgraph.nodes),
-                cache=self._planned.cache,
-                bits=self._planned.bits,
+                cache=planned.cache,
+                bits=planned.bits,
                 threshold=self._start,
             )
             self._take_over(self._saved, self.replicas, with_caches=self._fits(loader))

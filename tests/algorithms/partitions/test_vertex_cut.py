@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from lightning_tgnn.algorithms.partitions.replicas import Replicas, cut_report
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
 from lightning_tgnn.checks import InvalidArgumentError
+from tests.replay.slow_replicas import SlowReplicas
 
 HOSTS = torch.tensor([0, 0, 1, 1])
 EDGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=4, max_size=40)
@@ -46,35 +47,58 @@ def test_the_loop_equals_the_slow_greedy(edges, gamma):
     assert found.tolist() == slow_greedy(edges, 10, HOSTS.tolist(), gamma, 0.9173, 1.1371)
 
 
+WHERE = st.sampled_from([[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 1, 1, 2, 2, 0, 1, 2, 2]])
+
+
 @settings(deadline=None)
-@given(EDGES, st.sampled_from(["hierarchical", "ebv", "hdrf", "random"]))
-def test_the_report_counts_what_is_there(edges, method):
+@given(EDGES, WHERE, st.randoms(use_true_random=False), st.booleans(), st.sampled_from([1, 8, 1 << 21]))
+def test_replicas_and_their_ways_equal_the_slow_ones(edges, hosts, random, relay, cells):
+    src, dst = torch.tensor(edges).T.contiguous()
+    owner, where = torch.tensor([random.randrange(len(hosts)) for _ in edges]), torch.tensor(hosts)
+    slow = SlowReplicas(src, dst, owner, 12, where)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_tgnn.algorithms.partitions.replicas._CELLS", cells)
+        everywhere = Replicas.of(src, dst, owner, 12, where)
+        assert everywhere.nodes.tolist() == list(range(12))
+        for rank in (None, *range(len(hosts))):
+            replicas = everywhere if rank is None else Replicas.of(src, dst, owner, 12, where, rank)
+            pieces = list(replicas.pieces())
+            nodes = torch.cat([piece.nodes for piece in pieces])
+            assert rank is None or nodes.tolist() == slow.present[rank].nonzero().flatten().tolist()
+            assert torch.equal(torch.cat([piece.present for piece in pieces], 1), slow.present[:, nodes])
+            assert torch.cat([piece.master for piece in pieces]).tolist() == [slow.master[v] for v in nodes]
+            assert torch.equal(torch.cat([piece.leader for piece in pieces], 1), torch.tensor(slow.leader)[:, nodes])
+            ways = [torch.cat(hop, 1) for hop in zip(*(piece.hops(relay=relay) for piece in pieces), strict=True)]
+            for number, way in enumerate(ways):
+                wanted = [[slow.above(v, i, relay)[number] for v in nodes.tolist()] for i in range(len(hosts))]
+                assert way.tolist() == wanted
+
+
+@settings(deadline=None)
+@given(EDGES, st.sampled_from(["hierarchical", "ebv", "hdrf", "random"]), st.sampled_from([1, 1 << 21]))
+def test_the_report_counts_what_is_there(edges, method, cells):
     src, dst = torch.tensor(edges).T.contiguous()
     part = vertex_cut(src, dst, 12, HOSTS, method)
-    replicas = Replicas.of(src, dst, part, 12, HOSTS)
-    report = cut_report(part, replicas)
-
-    where = {v: set() for v in range(12)}
-    for (u, v), i in zip(edges, part.tolist(), strict=True):
-        where[u].add(i)
-        where[v].add(i)
-    inner = outer = crossing = 0
-    for v in range(12):
-        present = set(replicas.present[:, v].nonzero().flatten().tolist())
-        assert present == where[v] if where[v] else len(present) == 1
-        master = int(replicas.master[v])
-        assert master in present
-        mirrors = present - {master}
-        inner += sum(HOSTS[i] == HOSTS[master] for i in mirrors)
-        outer += sum(HOSTS[i] != HOSTS[master] for i in mirrors)
-        crossing += len({int(HOSTS[i]) for i in present}) - 1
-        on_hosts = [sum(int(HOSTS[i]) == h for i in present) for h in (0, 1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_tgnn.algorithms.partitions.replicas._CELLS", cells)
+        report = cut_report(part, Replicas.of(src, dst, part, 12, HOSTS))
+    slow = SlowReplicas(src, dst, part, 12, HOSTS)
+    inner, outer = [0] * 4, [0] * 4  # messages that each rank sends
+    crossing = 0
+    for have, master in zip(slow.where, slow.master, strict=True):
+        for mirror in set(have) - {master}:
+            sent = inner if HOSTS[mirror] == HOSTS[master] else outer
+            sent[mirror] += 1  # in the gather
+            sent[master] += 1  # in the scatter
+        crossing += len({int(HOSTS[i]) for i in have}) - 1
+        on_hosts = [sum(int(HOSTS[i]) == h for i in have) for h in (0, 1)]
         assert on_hosts[int(HOSTS[master])] == max(on_hosts)
-    assert (report.inner, report.outer, report.crossing) == (inner, outer, crossing)
-    assert report.replication_factor == pytest.approx(float(replicas.present.sum()) / 12)
+    assert (2 * report.inner, 2 * report.outer, report.crossing) == (sum(inner), sum(outer), crossing)
+    assert (report.max_inner, report.max_outer) == (max(inner), max(outer))
+    assert report.replication_factor == pytest.approx(float(slow.present.sum()) / 12)
     counts = [part.tolist().count(i) for i in range(4)]
     assert report.edge_imbalance == pytest.approx(max(counts) * 4 / len(edges))
-    sizes = replicas.present.sum(1).tolist()
+    sizes = slow.present.sum(1).tolist()
     assert report.vertex_imbalance == pytest.approx(max(sizes) * 4 / sum(sizes))
 
 
@@ -82,27 +106,26 @@ def test_the_report_counts_what_is_there(edges, method):
 @given(EDGES, st.sampled_from([[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3]]), st.booleans())
 def test_every_replica_finds_its_master_and_crosses_to_another_host_once(edges, hosts, relay):
     src, dst = torch.tensor(edges).T.contiguous()
-    where = torch.tensor(hosts)
-    replicas = Replicas.of(src, dst, torch.arange(len(src)) % 4, 12, where)
-    nodes = torch.arange(12)
-    above = [[hop.tolist() for hop in replicas.hops(nodes, part, relay=relay)] for part in range(4)]
+    owner, where = torch.arange(len(src)) % 4, torch.tensor(hosts)
+    replicas = Replicas.of(src, dst, owner, 12, where)
+    (placed,) = replicas.pieces()
+    above = [hop.tolist() for hop in placed.hops(relay=relay)]
     crossed = 0
     for v in range(12):
-        present = replicas.present[:, v].nonzero().flatten().tolist()
         for part in range(4):
-            at = part if part in present else None
-            for hop in above[part]:
-                assert at is not None or hop[v] == -1
+            at = part if placed.present[part, v] else None
+            for hop in above:
+                assert at is not None or hop[part][v] == -1
             if at is None:
                 continue
-            assert sum(hop[v] >= 0 for hop in above[part]) == (part != int(replicas.master[v]))
-            for number in range(len(above[part])):
-                following = above[at][number][v]
+            assert sum(hop[part][v] >= 0 for hop in above) == (part != int(placed.master[v]))
+            for hop in above:
+                following = hop[at][v]
                 crossed += at == part and following >= 0 and hosts[following] != hosts[at]
                 at = following if following >= 0 else at
-            assert at == int(replicas.master[v])
+            assert at == int(placed.master[v])
     if relay:
-        assert crossed == cut_report(torch.arange(len(src)) % 4, replicas).crossing
+        assert crossed == cut_report(owner, replicas).crossing
 
 
 def communities(num_nodes=2000, num_edges=16000):

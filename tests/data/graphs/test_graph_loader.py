@@ -1,13 +1,15 @@
 """The loader of full-batch training: whose subgraph it hands out, of which split, and with which seed."""
 
+import tracemalloc
 from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from lightning_tgnn.algorithms.partitions.replicas import Replicas
-from lightning_tgnn.data import generate_graph
+from lightning_tgnn.data import Graph, generate_graph
 from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from tests.contracts.test_loaders import values
@@ -25,15 +27,34 @@ def cut(whole):
     return torch.arange(len(whole.graph.src)) % RANKS
 
 
+def test_a_halo_has_all_edges_into_the_vertices_of_a_rank(whole):
+    graph, part = whole.graph, cut(whole)
+    every = sorted(zip(graph.src.tolist(), graph.dst.tolist(), whole.weights.tolist(), strict=True))
+    for rank in range(RANKS):
+        found = whole.subgraphs(part, HOSTS, rank, halo=True)["train"]
+        plain, halo = subgraphs(graph, whole.weights, part, HOSTS, rank)["train"], found.halo
+        assert plain.halo is None
+        assert values(replace(found, halo=None)) == values(plain)
+        own = set(found.nodes.tolist())
+        wanted = [(u, v, weight) for u, v, weight in every if v in own]
+        nodes, edges = halo.nodes, halo.edges
+        others = sorted({u for u, _, _ in wanted} - own)
+        assert nodes.tolist() == [*found.nodes.tolist(), *others]
+        assert others  # the test would show nothing
+        assert torch.equal(halo.features, graph.features[nodes])
+        of_edges = zip(nodes[edges.columns].tolist(), nodes[edges.rows].tolist(), edges.weights.tolist(), strict=True)
+        assert sorted(of_edges) == wanted
+    assert GraphLoader(whole, "train", 0).subgraph.halo is None
+
+
 @pytest.mark.parametrize("relay", [True, False])
 def test_each_rank_gets_its_own_subgraph_of_the_split(whole, relay):
     graph, part = whole.graph, cut(whole)
-    replicas = Replicas.of(graph.src, graph.dst, part, graph.num_nodes, HOSTS)
     for split in SPLITS:
         scored = []
         for rank in range(RANKS):
             (found,) = GraphLoader(whole, split, 0).shard(part, HOSTS, rank, relay=relay)
-            expected = subgraphs(graph, whole.weights, part, replicas, rank, relay=relay)[split]
+            expected = subgraphs(graph, whole.weights, part, HOSTS, rank, relay=relay)[split]
             assert values(replace(found, seed=0)) == values(expected)
             assert len(found.hops) == 1 + relay
             scored += found.nodes[found.scored].tolist()
@@ -66,3 +87,37 @@ def test_the_seed_of_dropout_is_of_the_seed_and_the_epoch_alone(whole):
     seeds = {(seed, epoch): drawn(seed, epoch, 0) for seed, epoch in product((0, 5, 6), range(3))}
     assert len(set(seeds.values())) == len(seeds)
     assert all(drawn(*of, rank) == seed for of, seed in seeds.items() for rank in range(RANKS))
+
+
+class LargestTensor(TorchDispatchMode):
+    """Keeps the bytes of the largest tensor that an operation has made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        made = function(*arguments, **(options or {}))
+        for tensor in tree_leaves(made):
+            if torch.is_tensor(tensor):
+                self.largest = max(self.largest, tensor.numel() * tensor.element_size())
+        return made
+
+
+def test_memory_of_a_subgraph_does_not_grow_with_vertices_times_ranks(monkeypatch):
+    monkeypatch.setattr("lightning_tgnn.algorithms.partitions.replicas._CELLS", 1 << 14)  # of its pieces
+    vertices = 400_000
+    src = torch.arange(vertices, dtype=torch.int32)
+    dst, features = (src + 1) % vertices, torch.zeros(1, 1).expand(vertices, 1)
+    masks = {name: torch.arange(vertices) % 3 == number for number, name in enumerate(SPLITS)}
+    graph = Graph(src, dst, features, torch.zeros(vertices, dtype=torch.int64), **masks)
+    weights, peaks = torch.ones(vertices), {}
+    for ranks in (8, 64):
+        owner, hosts = src * ranks // vertices, torch.arange(ranks) // 8
+        for _ in range(2):  # the first time loops are compiled
+            tracemalloc.start()
+            with LargestTensor() as torchs:
+                part = subgraphs(graph, weights, owner, hosts, 3)["train"]
+            peaks[ranks] = max(tracemalloc.get_traced_memory()[1], torchs.largest)
+            tracemalloc.stop()
+        assert len(part.nodes) == vertices // ranks + 1
+    assert peaks[64] < 7 * vertices  # a table of vertices by ranks has 64 bytes a vertex
+    assert peaks[64] <= peaks[8]  # a rank that has less needs less

@@ -1,5 +1,7 @@
 """GCN and GAT against dense matrices, the sparse product against its derivative, dropout by vertex."""
 
+import pickle
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -30,34 +32,105 @@ def dense(graph: Graph, weights):
     return matrix
 
 
-def test_gcn_equals_dense_matrices(graph, part):
+@pytest.mark.parametrize(("hidden", "classes"), [(8, 3), (8, 12), (4, 3)])
+@pytest.mark.parametrize("training", [True, False])
+def test_gcn_equals_dense_matrices_with_its_gradients(graph, part, hidden, classes, training):
     torch.manual_seed(0)
-    model = GCN(5, 8, 3, 3, 0.0, layer_norm=True)
-    matrix, hidden = dense(graph, graph.weights("symmetric")), graph.features
-    for layer, weight in enumerate(model.weights):
-        hidden = matrix @ hidden @ weight.weight.T + model.biases[layer]
-        if layer < 2:
-            hidden = torch.nn.functional.layer_norm(hidden, (8,)).relu()
-    torch.testing.assert_close(model(part, alone), hidden, rtol=1e-4, atol=1e-5)
+    model = GCN(5, hidden, classes, 3, 0.0, layer_norm=True).train(training)
+    matrix = dense(graph, graph.weights("symmetric"))
+
+    def slow(values):
+        for layer, weight in enumerate(model.weights):
+            values = matrix @ values @ weight.weight.T + model.biases[layer]
+            if layer < 2:
+                values = torch.nn.functional.layer_norm(values, (hidden,), *model.norms[layer].parameters()).relu()
+        return values
+
+    for _ in range(2):  # with sums that are formed, and that were kept
+        assert_same(model(part, alone), slow(graph.features), model)
 
 
-def test_gat_equals_a_softmax_over_the_edges(graph, part):
+@pytest.mark.parametrize(("hidden", "classes"), [(8, 3), (12, 13), (8, 9)])
+def test_gat_equals_a_softmax_over_the_edges_with_its_gradients(graph, part, hidden, classes):
     torch.manual_seed(0)
-    model = GAT(5, 8, 3, 2, 2, 0.0, layer_norm=False)
+    model = GAT(5, hidden, classes, 2, 2, 0.0, layer_norm=False)
     linked = dense(graph, torch.ones(len(graph.src))) > 0
-    hidden = graph.features
+
+    values = graph.features
     for number, layer in enumerate(model.layers):
-        rows = (hidden @ layer.weight.weight.T).view(30, layer.heads, layer.head_dim)
+        rows = (values @ layer.weight.weight.T).view(30, layer.heads, layer.head_dim)
         heads = []
         for head in range(layer.heads):
             into = (rows[:, head] @ layer.of_destination[head]).unsqueeze(1)
             out = (rows[:, head] @ layer.of_source[head]).unsqueeze(0)
             logits = torch.nn.functional.leaky_relu(into + out, 0.2).masked_fill(~linked, -torch.inf)
             heads.append(logits.softmax(1).nan_to_num(0.0) @ rows[:, head])  # nothing to attend to: 0
-        hidden = torch.cat(heads, dim=1) + layer.bias
+        values = torch.cat(heads, dim=1) + layer.bias
         if number == 0:
-            hidden = torch.nn.functional.elu(hidden)
-    torch.testing.assert_close(model(part, alone), hidden, rtol=1e-4, atol=1e-5)
+            values = torch.nn.functional.elu(values)
+    assert_same(model(part, alone), values, model)
+
+
+def assert_same(found, wanted, model):
+    """Compare logits, and the gradients of all parameters."""
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    pull = torch.randn(found.shape, generator=torch.Generator().manual_seed(5))
+    ours, theirs = (torch.autograd.grad((of * pull).sum(), [*model.parameters()]) for of in (found, wanted))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+class Counting:
+    """A sum over replicas that keeps how wide each was and whether its gradient is asked for."""
+
+    def __init__(self):
+        self.widths = []
+
+    def __call__(self, values, key, blocks=()):
+        self.widths.append((values.shape[1], values.requires_grad))
+        return values
+
+
+def test_the_narrower_rows_travel_and_the_first_sum_once(part):
+    def summed(model, parts=(part, part)):
+        count = Counting()
+        for some in parts:
+            model(some, count)
+        return count.widths
+
+    wide = part.features.shape[1]  # 5
+    layers = [(8, True), (3, True)]
+    assert summed(GCN(wide, 8, 3, 3, 0.0, layer_norm=False)) == [(wide, False), *layers, *layers]
+    assert summed(GCN(wide, 4, 9, 2, 0.0, layer_norm=False)) == [(wide, False), (4, True), (4, True)]
+    dropping = GCN(wide, 4, 9, 2, 0.5, layer_norm=False)
+    assert summed(dropping) == [(4, True), (4, True)] * 2
+    assert summed(dropping.eval()) == [(4, True), (4, True)] * 2
+    assert summed(GAT(wide, 8, 9, 2, 2, 0.0, layer_norm=False)) == [(2 * 5, True), (8 + 1, True)] * 2
+    assert summed(GAT(wide, 12, 13, 2, 2, 0.0, layer_norm=False)) == [(2 * 6, True), (12 + 1, True)] * 2
+
+    model = GCN(wide, 8, 3, 2, 0.0, layer_norm=False)
+    assert summed(model.eval(), parts=(part,)) == [(wide, False), (3, True)]
+    assert summed(model.train(), parts=(part,)) == [(wide, False), (3, True)]
+    assert summed(model.eval(), parts=(part,)) == [(3, True)]  # what training has formed serves evaluation
+    others = replace(part, edges=replace(part.edges)), replace(part, features=part.features + 1)
+    for other in others:  # another graph, or the same with other features
+        assert summed(model.train(), parts=(other,)) == [(wide, False), (3, True)]
+        torch.testing.assert_close(model(other, alone), deepcopy(model)(other, alone))
+    fresh = GCN(wide, 8, 3, 2, 0.0, layer_norm=False)
+    with torch.inference_mode():
+        fresh(part, alone)
+    fresh(part, alone).sum().backward()  # what a first pass in inference mode has kept can be trained on
+
+
+def test_many_columns_are_summed_some_at_a_time(monkeypatch, part):
+    model = GCN(5, 8, 3, 2, 0.0, layer_norm=False)
+    monkeypatch.setattr("lightning_tgnn.models.graphs.kept_sum._COLUMNS", 2)
+    count = Counting()
+    found = model(part, count)
+    assert count.widths == [(2, False), (2, False), (1, False), (3, True)]
+    torch.testing.assert_close(found, deepcopy(model)(part, alone))
+    assert "sum" not in str([*model.state_dict()])
+    assert pickle.loads(pickle.dumps(model))._first_sum.kept(part) is None
 
 
 def test_the_sparse_product_has_the_gradients_of_numerical_differences():
