@@ -38,6 +38,7 @@ from lightning_tgnn.types.node_state import (
     PieceHandle,
     PiecewiseStore,
     PipelineStore,
+    RoutingStore,
     StateRows,
     StateSnapshot,
     StateSpec,
@@ -45,6 +46,7 @@ from lightning_tgnn.types.node_state import (
     StateUpdate,
     TurnTakingStore,
     UpdatedRows,
+    WriteRouter,
 )
 from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
 from lightning_tgnn.types.queries import QueryBatch, RootBatch
@@ -69,6 +71,7 @@ from lightning_tgnn.types.schedule import (
     ScheduledLoader,
     Turn,
 )
+from lightning_tgnn.types.shared_writes import SharedWrites, WriteRoute
 from lightning_tgnn.types.snapshot_tasks import (
     Carried,
     GroupOrder,
@@ -152,6 +155,7 @@ __all__ = [
     "ReplicaSum",
     "ReplicaTask",
     "RootBatch",
+    "RoutingStore",
     "RowExchange",
     "RowHandle",
     "Run",
@@ -161,6 +165,7 @@ __all__ = [
     "ServedCounts",
     "ServedStore",
     "SharedBatch",
+    "SharedWrites",
     "SharesNodeState",
     "Snapshot",
     "SnapshotBatch",
@@ -196,6 +201,8 @@ __all__ = [
     "UpdatedRows",
     "UpdatesPart",
     "WeightUpdates",
+    "WriteRoute",
+    "WriteRouter",
     "batches_at_once",
     "datamodule_of",
     "has_stages",

@@ -115,7 +115,7 @@ class UpdateCodec:
         columns = [(torch.int64, 1), (torch.float64, 1), (torch.float32, self.mail.spec.memory_dim)]
         written, time, values = split(memory, columns)
         nodes, mail_nodes = written.squeeze(1), nodes_of(mails)
-        own = _rows_of(mail_nodes, nodes, values) if self.mail.own_half else values[:0]
+        own = values[places_of(mail_nodes, nodes)] if self.mail.own_half else values[:0]
         filled = torch.ones(len(mails), dtype=torch.bool, device=mails.device)
         content, mail_time, mail_event = self.mail.unpack(mails[:, _WORD:], own, filled)
         return StateUpdate(
@@ -165,10 +165,10 @@ def split(data: Tensor, columns: list[tuple[torch.dtype, int]]) -> list[Tensor]:
     return found
 
 
-def _rows_of(wanted: Tensor, nodes: Tensor, rows: Tensor) -> Tensor:
-    """Return the rows of ``wanted`` nodes, all of which are among the distinct ``nodes``."""
+def places_of(wanted: Tensor, nodes: Tensor) -> Tensor:
+    """Return where ``wanted`` nodes stand among the distinct ``nodes``, which hold all of them."""
     ascending, order = nodes.sort()
-    return rows[order[torch.searchsorted(ascending, wanted)]]
+    return order[torch.searchsorted(ascending, wanted)]
 
 
 def _padded(size: int) -> int:
