@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,8 +110,9 @@ class RowCodec:
         count, features = len(places), self.mail.edge_features
         features = torch.empty(0, 0) if features is None else features
         made = StateRows(**{name: table.new_empty(count, *table.shape[1:]) for name, table in vars(rows).items()})
-        given = (places.numpy(), _arrays(rows), packed.numpy(), self.mail.first, *_views(data))
-        row_loops.gather(*given, features.numpy(), _arrays(made))
+        times, numbers, values = _views(data)
+        here, first = (places.numpy(), _arrays(rows)), self.mail.first
+        row_loops.gather(*here, packed.numpy(), first, times, numbers, values, features.numpy(), _arrays(made))
         return made
 
     def _gather_by_tensors(self, rows: StateRows, places: Tensor, data: Tensor, packed: Tensor) -> StateRows:
@@ -207,15 +208,15 @@ def split(data: Tensor, columns: list[tuple[torch.dtype, int]]) -> list[Tensor]:
     return found
 
 
-def _arrays(rows: StateRows) -> tuple[Any, ...]:
+def _arrays(rows: StateRows) -> tuple[np.ndarray, ...]:
     """Return the tables of rows as `row_loops` takes them."""
     tables = (rows.memory, rows.memory_time, rows.mails, rows.mail_time, rows.mail_event, rows.mail_count)
     return tuple(table.numpy() for table in tables)
 
 
-def _views(data: Tensor) -> tuple[Any, ...]:
+def _views(data: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return bytes, uint8 [n, bytes], as times, numbers and values."""
-    return tuple(data.view(dtype).numpy() for dtype in (torch.float64, torch.int64, torch.float32))
+    return data.view(torch.float64).numpy(), data.view(torch.int64).numpy(), data.view(torch.float32).numpy()
 
 
 def places_of(wanted: Tensor, nodes: Tensor) -> Tensor:
