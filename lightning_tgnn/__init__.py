@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightning_tgnn.data import EventStore, FullGraphDataModule, SnapshotDataModule, TemporalDataModule
     from lightning_tgnn.serving import Predictor
     from lightning_tgnn.strategies import (
+        AutoStateStrategy,
         BLADStrategy,
         CDFGNNStrategy,
         DepCacheStrategy,
@@ -63,6 +64,7 @@ _HOMES = {
     "data": ("EventStore", "FullGraphDataModule", "SnapshotDataModule", "TemporalDataModule"),
     "serving": ("Predictor",),
     "strategies": (
+        "AutoStateStrategy",
         "BLADStrategy",
         "CDFGNNStrategy",
         "DepCacheStrategy",
@@ -90,6 +92,7 @@ __getattr__, __dir__ = lazy_names(__name__, _HOMES, (*_FOLDERS, "types", "checks
 
 __all__ = [
     "AdaptiveMicroBatch",
+    "AutoStateStrategy",
     "BLADStrategy",
     "CDFGNNStrategy",
     "CacheThreshold",

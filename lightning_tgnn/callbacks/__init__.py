@@ -1,6 +1,5 @@
 """Lightning callbacks: tuners and monitors."""
 
-from lightning_tgnn.callbacks.adaptive_micro_batch import AdaptiveMicroBatch
 from lightning_tgnn.callbacks.cache_threshold import CacheThreshold
 from lightning_tgnn.callbacks.edge_bank import EdgeBankBaseline
 from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
@@ -10,6 +9,7 @@ from lightning_tgnn.callbacks.snapshot_monitor import SnapshotMonitor
 from lightning_tgnn.callbacks.static_memory import StaticMemory, StaticPretraining
 from lightning_tgnn.callbacks.system_monitor import SystemMonitor
 from lightning_tgnn.callbacks.timeline_monitor import TimelineMonitor
+from lightning_tgnn.strategies.adaptive_micro_batch import AdaptiveMicroBatch
 
 __all__ = [
     "AdaptiveMicroBatch",

@@ -11,10 +11,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.callbacks.figures.exchange_figures import Counts, exchange_figures, residual_figure
-from lightning_tgnn.callbacks.figures.step_traffic import StepTraffic
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
 from lightning_tgnn.callbacks.windowed_monitor import WindowedMonitor
-from lightning_tgnn.comm import Flow
+from lightning_tgnn.comm import Flow, StepTraffic
 from lightning_tgnn.types import CachingStore, EventBatch, NodeStateTask, has_stages
 from lightning_tgnn.types.layout import STATE
 

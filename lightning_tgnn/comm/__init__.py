@@ -17,7 +17,7 @@ from lightning_tgnn.comm.hand_over import HandOver
 from lightning_tgnn.comm.messages import Message, Messages
 from lightning_tgnn.comm.service import Service
 from lightning_tgnn.comm.shared_memory import SharedBuffer, mapped, shared_memory_left, shared_tensors, views
-from lightning_tgnn.comm.traffic import Flow, Traffic
+from lightning_tgnn.comm.traffic import Flow, StepTraffic, Traffic
 
 __all__ = [
     "Attendance",
@@ -34,6 +34,7 @@ __all__ = [
     "ProcessGroups",
     "Service",
     "SharedBuffer",
+    "StepTraffic",
     "Traffic",
     "handle_failure",
     "is_told",

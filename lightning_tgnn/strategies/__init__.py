@@ -1,5 +1,6 @@
 """Strategies: which rank gets which events, where node state lives, and when weights are updated."""
 
+from lightning_tgnn.strategies.auto_state import AutoStateStrategy
 from lightning_tgnn.strategies.blad import BLADStrategy
 from lightning_tgnn.strategies.cdfgnn import CDFGNNStrategy
 from lightning_tgnn.strategies.depcache import DepCacheStrategy
@@ -15,6 +16,7 @@ from lightning_tgnn.strategies.vertex_partition import VertexPartitionStrategy
 register("sven", SvenStrategy, description="Sharded node state, exchanged without redundancy")
 register("depcomm", DepCommStrategy, description="Sharded node state, updated by its owners")
 register("depcache", DepCacheStrategy, description="The whole node state on every rank")
+register("auto-state", AutoStateStrategy, description="Node state as in sven or depcache, whichever suits")
 register("pipetgl", PipeTGLStrategy, description="A pipeline over batches, with exact node memory")
 register(
     "disttgl", DistTGLStrategy, description="Mini-batch, epoch and memory parallelism", arguments={"minibatch": "auto"}
@@ -25,6 +27,7 @@ register("snapshot_partition", SnapshotPartitionStrategy, description="Groups of
 register("vertex_partition", VertexPartitionStrategy, description="Snapshots whose vertices are cut over all ranks")
 
 __all__ = [
+    "AutoStateStrategy",
     "BLADStrategy",
     "CDFGNNStrategy",
     "DepCacheStrategy",

@@ -8,25 +8,40 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.strategies.parts import InOrder, MeanGradients, Replicated
+from lightning_tgnn.strategies.parts import InOrder, Replicated
 from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.strategies.sven import StaleGradients
 from lightning_tgnn.types import Plan
 
 
 class DepCacheStrategy(PlanRunner):
     """DepCache: every rank holds the whole node state, and every update goes to all.
 
-    A baseline: Sven, section 2.3.
+    A baseline: Sven, section 2.3. Beyond it, only the memories travel that a batch writes, each once. Who wrote which,
+    and which mails come of them, every rank knows from the global batch; so it makes the mails itself, to the same
+    bits. Where a model mails something else, whole mails are sent.
 
     Args:
+        make_mails: Have ranks make the mails; False sends them, as the baseline does.
+        staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    def __init__(self, *, prefetch_batches: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, make_mails: bool = True, staleness: int = 0, prefetch_batches: int | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
-        self._rows, self._mean = Replicated(), MeanGradients()
+        self._rows, self._mean = Replicated(make_mails), StaleGradients(staleness)
+
+    @property
+    @override
+    def staleness(self) -> int:
+        return self._mean.delay
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:

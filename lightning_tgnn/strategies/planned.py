@@ -10,13 +10,13 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.strategies.adaptive_micro_batch import TunedRunner
 from lightning_tgnn.strategies.parts import MeanGradients
-from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import OrderPart, Plan, RankLayout, Schedule, StorePart, UpdatesPart
 from lightning_tgnn.types.layout import check_groups
 
 
-class PlannedStrategy(PlanRunner):
+class PlannedStrategy(TunedRunner):
     """Runs any parts that fit together.
 
     They say which rank works on what, where state lives, how stages follow, and when weights change. Parts are in
@@ -73,6 +73,11 @@ class PlannedStrategy(PlanRunner):
             cure = "give a host for each rank, or leave it out"
             raise InvalidArgumentError(refusal("hosts", f"as many as the {layout.ranks} ranks", self._hosts, cure))
         return replace(layout, hosts=self._hosts)
+
+    @property
+    @override
+    def order_part(self) -> OrderPart:
+        return self._parts["order"]
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:

@@ -10,9 +10,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.strategies.adaptive_micro_batch import TunedRunner
 from lightning_tgnn.strategies.parts import MeanGradients, Pipelined, Sharded
-from lightning_tgnn.strategies.parts.orders import ADAPTIVE
-from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
 
 
@@ -22,14 +21,15 @@ class StaleGradients(MeanGradients):
     argument = "staleness"
 
 
-class SvenStrategy(PlanRunner):
+class SvenStrategy(TunedRunner):
     """Sven: redundancy-free exchange of sharded node state, balanced partition, two pipelines.
 
     Args:
         partition: See the methods of ``lightning-tgnn partition``: ``"reflexbicut"``, ``"range"``, ``"interval"``,
             ``"metis"``; or a file that it wrote, or int64 [N], the rank of every node.
-        micro_batches: n of the pipeline, or ``"adaptive"``: 1 until an `AdaptiveMicroBatch` callback has measured
-            better. (Sven, section 5.6, takes 2 to 4; with rows fetched ahead little is left for more pieces to hide.)
+        micro_batches: n of the pipeline, or ``"adaptive"``: what an `AdaptiveMicroBatch` callback, which the strategy
+            brings, finds to be the fastest. That goes by measured times, so that two runs may then differ by rounding.
+            (Sven, section 5.6, takes 2 to 4; with rows fetched ahead little is left for more pieces to hide.)
         staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
         row_cache_mb: Megabytes of fetched rows that a rank keeps; 0 for none.
         omit_own_half: Do not send of a mail what lies in its row.
@@ -46,7 +46,7 @@ class SvenStrategy(PlanRunner):
         self,
         *,
         partition: str | Path | Tensor = "reflexbicut",
-        micro_batches: str | int = ADAPTIVE,
+        micro_batches: str | int = 1,
         staleness: int = 1,
         row_cache_mb: float = 256,
         omit_own_half: bool = True,
@@ -65,6 +65,11 @@ class SvenStrategy(PlanRunner):
     @override
     def staleness(self) -> int:
         return self._mean.delay
+
+    @property
+    @override
+    def order_part(self) -> Pipelined:
+        return self._order
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:

@@ -162,11 +162,12 @@ class StagedTask(OptimizedTask):
 
     @property
     def sends_raw_mails(self) -> bool:
-        """Whether `make_mails` leaves mails as the model makes them, of which a strategy need not send all.
+        """Whether `make_mails` and `commit` leave mails as the model makes them, of which a strategy need not send all.
 
         An override that only looks at them may say so.
         """
-        return type(self).make_mails is StagedTask.make_mails
+        own = type(self)
+        return own.make_mails is StagedTask.make_mails and own.commit is StagedTask.commit
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return what the arguments say; Adam, fused unless Lightning has to clip between its parts, by default."""

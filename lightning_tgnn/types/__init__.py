@@ -39,6 +39,7 @@ from lightning_tgnn.types.node_state import (
     PieceHandle,
     PiecewiseStore,
     PipelineStore,
+    RoutingStore,
     StateRows,
     StateSnapshot,
     StateSpec,
@@ -46,6 +47,7 @@ from lightning_tgnn.types.node_state import (
     StateUpdate,
     TurnTakingStore,
     UpdatedRows,
+    WriteRouter,
 )
 from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
 from lightning_tgnn.types.queries import QueryBatch, RootBatch
@@ -70,6 +72,7 @@ from lightning_tgnn.types.schedule import (
     ScheduledLoader,
     Turn,
 )
+from lightning_tgnn.types.shared_writes import SharedWrites, WriteRoute
 from lightning_tgnn.types.snapshot_tasks import (
     Carried,
     GroupOrder,
@@ -154,6 +157,7 @@ __all__ = [
     "ReplicaSum",
     "ReplicaTask",
     "RootBatch",
+    "RoutingStore",
     "RowExchange",
     "RowHandle",
     "Run",
@@ -163,6 +167,7 @@ __all__ = [
     "ServedCounts",
     "ServedStore",
     "SharedBatch",
+    "SharedWrites",
     "SharesNodeState",
     "Snapshot",
     "SnapshotBatch",
@@ -198,6 +203,8 @@ __all__ = [
     "UpdatedRows",
     "UpdatesPart",
     "WeightUpdates",
+    "WriteRoute",
+    "WriteRouter",
     "batches_at_once",
     "datamodule_of",
     "has_stages",

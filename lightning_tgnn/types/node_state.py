@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lightning_tgnn.types.shared_writes import SharedWrites
 from lightning_tgnn.types.temporal import Surroundings
 from lightning_tgnn.types.tensor_fields import TensorFields
 
@@ -91,6 +92,8 @@ class StateUpdate(TensorFields):
         mail_event: int64 [P], the event of each mail.
         position: Events of the stream that the state has taken in after this update.
         changed: int64 [C], distinct nodes whose rows this step changes on whatever rank, see `EventBatch`.
+        together: What all ranks write, where each mail is the memories of the two ends of its event and the event's
+            features; None where it may be something else, or that is not known.
     """
 
     nodes: Tensor
@@ -102,6 +105,7 @@ class StateUpdate(TensorFields):
     mail_event: Tensor
     position: int
     changed: Tensor
+    together: SharedWrites | None = None
 
     @classmethod
     def nothing(cls, spec: StateSpec, position: int, changed: Tensor | None = None) -> StateUpdate:
@@ -248,6 +252,30 @@ class PipelineStore(Protocol):
             around: What the batches before and after that batch change.
         """
         ...
+
+
+class WriteRouter(Protocol):
+    """Says which rows go where for what all ranks write."""
+
+    def routed(self, writes: SharedWrites, nodes: Tensor) -> SharedWrites:
+        """Return writes with their route; may be called beside anything else.
+
+        Args:
+            writes: Of all ranks, on the CPU.
+            nodes: int64 [W], distinct nodes whose memory this rank writes.
+        """
+        ...
+
+
+@runtime_checkable
+class RoutingStore(Protocol):
+    """A store that lets others say the routes of its writes ahead.
+
+    Attributes:
+        router: Says them.
+    """
+
+    router: WriteRouter
 
 
 @runtime_checkable

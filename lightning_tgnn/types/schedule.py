@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.node_state import WriteRouter
 from lightning_tgnn.types.outline import Outline
 
 
@@ -46,6 +47,8 @@ class Turn:
         after: The one that is played right after it, likewise.
         written: The global batch that is read and written on the copy in this turn, where it may not be ``of``.
         written_draw: Which set of negatives that is trained with where it is read and written.
+        cut: How many consecutive events of the global batch each rank that shares it and the state has, in the order
+            of the ranks; empty where that is not so.
         beside: The events that are played on each other copy of node state for the same update of the weights.
     """
 
@@ -61,6 +64,7 @@ class Turn:
     after: range | None = None
     written: range | None = None
     written_draw: int | None = None
+    cut: tuple[int, ...] = ()
     beside: tuple[range, ...] = ()
 
     @property
@@ -130,8 +134,10 @@ class Schedule(PlannedPart, ABC):
 class ScheduledLoader(Protocol):
     """A loader whose batches a schedule can deal out to ranks."""
 
-    def follow(self, schedule: Schedule, layout: RankLayout, rank: int) -> ScheduledLoader:
-        """Return a loader of what a rank has to do.
+    def follow(
+        self, schedule: Schedule, layout: RankLayout, rank: int, router: WriteRouter | None = None
+    ) -> ScheduledLoader:
+        """Return a loader of what a rank has to do, whose batches say where their writes go if a router is given.
 
         Raises:
             InvalidArgumentError: The ranks or the number of events do not fit.

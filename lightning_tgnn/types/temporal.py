@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lightning_tgnn.types.shared_writes import SharedWrites
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 SampledRoots = Literal["none", "events", "all"]
@@ -87,6 +88,7 @@ class SharedBatch(TensorFields):
         later: int64 [L], distinct nodes that later passes over the same events read, too, and are not in this batch.
         upcoming: int64 [U'], what this rank's next batch reads: its ``nodes`` and ``later``, for stores that fetch
             ahead; None where it reads nothing, there is none, or it is not known.
+        together: What all ranks write in this turn, as far as it is known before; None where it is not.
         around: The batches of other ranks before and after this one; None where there is none before.
         upcoming_around: Those around this rank's next batch; None where there is none, or no other rank has any.
     """
@@ -102,6 +104,7 @@ class SharedBatch(TensorFields):
     later: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     upcoming: Tensor | None = None
     continues: int | None = None
+    together: SharedWrites | None = None
     around: Surroundings | None = None
     upcoming_around: Surroundings | None = None
 

@@ -317,7 +317,7 @@ def test_another_task_keeps_its_own_defaults(capsys):
         (["--ckpt_path=nowhere.ckpt"], r"lightning-tgnn: Checkpoint file not found: nowhere\.ckpt"),
         (
             ["--trainer.strategy=svn"],
-            r"one of blad, cdfgnn, depcache, depcomm, disttgl, pipetgl, snapshot_p.*, sven, ver.*'svn'; did you mean",
+            r"one of auto-state, blad, cdfgnn, .*, pipetgl, snapshot_p.*, sven, ver.*'svn'; did you mean",
         ),
         (
             ["--trainer.strategy=lightning_tgnn.SvenStrategy", "--trainer.strategy.init_args.micro_batches=0"],

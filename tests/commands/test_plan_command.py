@@ -14,7 +14,7 @@ from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, rank
 from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.measure import SHARDS, Measured, Measurements
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
-from lightning_tgnn.commands.plan.tables import figures_of, reason
+from lightning_tgnn.commands.plan.tables import figures_of, reason, where_state_belongs
 
 SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
 SECONDS |= {"step": 0.004, "other": 0.003}
@@ -38,6 +38,7 @@ def test_plans_of_all_strategies_are_candidates():
     written = {plan.written: plan for plan in plans}
     assert set(written) == {
         "depcache",
+        "depcache:staleness=1",
         "sven:staleness=0",
         "sven",
         "pipetgl:store=sharded",
@@ -50,12 +51,13 @@ def test_plans_of_all_strategies_are_candidates():
     }
     assert {name: plan.batch_size for name, plan in written.items() if plan.batch_size != 200} == {
         "depcache": 125,
+        "depcache:staleness=1": 125,
         "sven": 125,
         "sven:staleness=0": 125,
     }
     assert written["disttgl:minibatch=2:memory=2"].global_batch == 400
     assert written["pipetgl:groups=2"].copies == 1
-    assert [plan.batch_size for plan in candidates(2, 2, keep_batch=True)[1]] == [200] * 10
+    assert [plan.batch_size for plan in candidates(2, 2, keep_batch=True)[1]] == [200] * 11
     for plan in plans:  # the strategies take these options
         kind = lightning_tgnn.strategies.names.StrategyRegistry[plan.strategy]["strategy"]
         kind(**plan.options)
@@ -84,6 +86,25 @@ def test_every_plan_has_its_reason():
     # What is faster than the recommended plan is so at a cost.
     slow = [found[1], found[0], *found[2:]] if found[0].events_per_second > found[1].events_per_second else found
     assert re.search(r"\d+% faster, but ", reason(slow[1], slow, 1))
+
+
+def test_it_says_where_node_state_belongs():
+    for machines, devices in ((1, 2), (4, 1)):
+        cluster, plans = candidates(machines, devices)
+        found = rank(plans, cluster, STREAM)
+        ranks = machines * devices
+        # Measured on 4 ranks: of DepCache's 2e5 bytes a rank has 1/12 for each other one; of Sven's all but its own.
+        whole, cut = 2e5 / 12 * (ranks - 1) / 1e3, (401e3 + 2e5) / 3 * (ranks - 1) / ranks / 1e3
+        size = next(one.candidate.batch_size for one in found if one.candidate.written == "depcache") / 200
+        said = where_state_belongs(found)
+        assert said.startswith("depcache rather than sven: ")
+        assert f"{whole * size:,.0f} against {cut * size:,.0f} KB a rank and turn" in said
+    cluster, plans = candidates(2, 4, memory=3e8)
+    assert where_state_belongs(rank(plans, cluster, STREAM)).startswith(
+        "sven rather than depcache: node state does not"
+    )
+    cluster, plans = candidates(1, 1)
+    assert where_state_belongs(rank(plans, cluster, STREAM)) == ""
 
 
 def test_a_recipe_says_where_it_runs_and_how_long():

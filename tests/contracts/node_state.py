@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from lightning_tgnn.types import StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import SharedWrites, StateRows, StateSpec, StateUpdate
 
 NODES, MEMORY, FEATURES, EVENTS = 9, 3, 2, 2000
 EDGE_FEATURES = torch.rand(EVENTS, FEATURES, generator=torch.Generator().manual_seed(0))
@@ -21,7 +21,10 @@ SETTINGS = {
     "one mail": spec(1),
     "one mail with its own half": spec(1, own_half=True),
     "three mails": spec(3),
+    "mails of their events": spec(3),
 }
+# Mails are made of rows that are written, and ranks know what all of them write.
+OF_EVENTS = {"one mail with its own half", "mails of their events"}
 
 
 class Reference:
@@ -81,8 +84,9 @@ def plain(rows):
 class Draw:
     """Draws what ranks do; the same for all of them, by a seed."""
 
-    def __init__(self, seed, spec, ranks):
-        self.random, self.spec, self.ranks = random.Random(seed), spec, ranks
+    def __init__(self, seed, setting, ranks):
+        self.random, self.spec, self.ranks = random.Random(seed), SETTINGS[setting], ranks
+        self.of_events = setting in OF_EVENTS
         self.generator = torch.Generator().manual_seed(seed)
         self.events = 0
 
@@ -98,8 +102,12 @@ class Draw:
         counts = [self.random.choice((0, 1, 2, 3)) for _ in range(self.ranks)]
         end, updates = self.events + sum(counts), []
         for count in counts:
-            updates.append(self._update(range(self.events, self.events + count), end))
+            make = self._update_of_events if self.of_events else self._update
+            updates.append(make(range(self.events, self.events + count), end))
             self.events += count
+        if self.of_events:
+            together = shared_writes([ends for _, ends in updates], [update for update, _ in updates])
+            updates = [replace(update, together=together) for update, _ in updates]
         changed = {node for update in updates for node in (*update.nodes.tolist(), *update.mail_nodes.tolist())}
         return [replace(update, changed=torch.tensor(sorted(changed), dtype=torch.int64)) for update in updates]
 
@@ -124,6 +132,52 @@ class Draw:
             changed=torch.empty(0, dtype=torch.int64),
         )
 
+    def _update_of_events(self, events, position):
+        """Return an update, and for each of its mails the node on whose side it was sent and the one on the other."""
+        ends = [self.random.sample(range(NODES), 2) for _ in events]
+        nodes = list(dict.fromkeys(node for pair in ends for node in pair))
+        mailed = {node: (event, node, other) for event, pair in zip(events, ends, strict=True)
+                  for node, other in (pair, pair[::-1])}  # fmt: skip
+        if not self.spec.own_half and events:  # neighbours get mails as well
+            for node in self._distinct().tolist():
+                number = self.random.randrange(len(events))
+                mailed[node] = (events[number], *self.random.sample(ends[number], 2))
+        rows = dict(zip(nodes, torch.rand(len(nodes), MEMORY, generator=self.generator), strict=True))
+        time = [self.random.random() for _ in nodes]
+        mails = [torch.cat([rows[own], rows[other], EDGE_FEATURES[event]]) for event, own, other in mailed.values()]
+        event = torch.tensor([event for event, _, _ in mailed.values()], dtype=torch.int64)
+        update = StateUpdate(
+            nodes=torch.tensor(nodes, dtype=torch.int64),
+            memory=torch.stack([*rows.values()]) if rows else torch.empty(0, MEMORY),
+            memory_time=torch.tensor(time, dtype=torch.float64),
+            mail_nodes=torch.tensor(list(mailed), dtype=torch.int64),
+            mails=torch.stack(mails) if mails else torch.empty(0, self.spec.mail_dim),
+            mail_time=event.double() / 3,
+            mail_event=event,
+            position=position,
+            changed=torch.empty(0, dtype=torch.int64),
+        )
+        return update, {node: pair for node, (_, *pair) in mailed.items()}
+
+
+def shared_writes(ends, updates):
+    """Return what all ranks write, given the ends of each one's mails by the nodes that get them."""
+    written = {node: rank for rank, update in enumerate(updates) for node in update.nodes.tolist()}
+    mailed = {}
+    for rank, update in enumerate(updates):
+        for node, event in zip(update.mail_nodes.tolist(), update.mail_event.tolist(), strict=True):
+            mailed[node] = (rank, event, ends[rank][node])
+    events = torch.tensor([event for _, event, _ in mailed.values()], dtype=torch.int64)
+    return SharedWrites(
+        nodes=torch.tensor(list(written), dtype=torch.int64),
+        node_rank=torch.tensor(list(written.values()), dtype=torch.int64),
+        mail_nodes=torch.tensor(list(mailed), dtype=torch.int64),
+        mail_rank=torch.tensor([rank for rank, _, _ in mailed.values()], dtype=torch.int64),
+        mail_ends=torch.tensor([pair for _, _, pair in mailed.values()], dtype=torch.int64).view(-1, 2),
+        mail_event=events,
+        mail_time=events.double() / 3,
+    )
+
 
 @dataclass(frozen=True)
 class Step:
@@ -146,9 +200,9 @@ OFTEN = ("fetch", "commit", "commit", "fetch", "commit", "position")
 SELDOM = ("reset", "snapshot", "restore", "save", "save the snapshot", "load")
 
 
-def sequence(seed, spec, ranks, length):
+def sequence(seed, setting, ranks, length):
     """Return random steps; the last ones train, so that everything before has to have left the store fit for it."""
-    draw = Draw(seed, spec, ranks)
+    draw = Draw(seed, setting, ranks)
     steps, done = [], set()
     while len(steps) < length:
         kind = draw.random.choice(OFTEN + SELDOM if draw.random.random() < 0.5 else OFTEN)

@@ -48,11 +48,27 @@ STORES = {
     "sharded, whole mails": (sharded(omit_own_half=False), (2,)),
     "sharded, features by event": (sharded(edge_features=EDGE_FEATURES), (3,)),
     "sharded, one owner": (sharded(torch.zeros(NODES, dtype=torch.int64)), (2,)),
+    "sharded, features by event, some rows kept": (
+        sharded(edge_features=EDGE_FEATURES, row_cache_mb=SOME_ROWS),
+        (1, 2),
+    ),
+    "replicated, mails made there": (
+        lambda spec, exchange: ReplicatedStateStore(spec, exchange, edge_features=EDGE_FEATURES),
+        (1, 2, 3),
+    ),
+    "replicated, whole mails": (lambda spec, exchange: ReplicatedStateStore(spec, exchange, makes_mails=False), (2,)),
 }
 # Those that hand out rows in pieces.
 PIECEWISE = [name for name in STORES if name.startswith("sharded")]
 
-CASES = [(name, ranks, setting) for name, (_, counts) in STORES.items() for ranks in counts for setting in SETTINGS]
+GENERAL = [setting for setting in SETTINGS if setting != "mails of their events"]
+CASES = [(name, ranks, setting) for name, (_, counts) in STORES.items() for ranks in counts for setting in GENERAL]
+# Only of these stores some make mails that go to others than the ends of their events.
+CASES += [
+    (name, ranks, "mails of their events")
+    for name in ("sharded, features by event", "replicated, mails made there")
+    for ranks in STORES[name][1]
+]
 LENGTH = 30
 MOVING = ("local", "shards of a pipeline", "replicated", "sharded", "sharded, features by event")
 PLACES = [(name, ranks) for name in MOVING for ranks in STORES[name][1]]
@@ -132,7 +148,7 @@ def move(state, name, group):
 
 
 def going_on(ranks):
-    draw = Draw(99, SETTINGS["three mails"], ranks)
+    draw = Draw(99, "three mails", ranks)
     draw.events = 1000
     return draw.updates()
 
@@ -150,7 +166,7 @@ def refused(store):
 def turns(case):
     """Return turns of training: nodes, updates, pieces, whether the next are asked for ahead, what comes between."""
     _, ranks, setting = case
-    draw = Draw(1000 + seed_of(case), SETTINGS[setting], ranks)
+    draw = Draw(1000 + seed_of(case), setting, ranks)
     between = ("nothing", "nothing", "nothing", "fetch", "evaluate", "save", "reset")
     return [
         {
@@ -206,7 +222,7 @@ def in_turn(count, backwards):
 def resumed(store, case, group):
     """Return pieces and rows of a run that goes on and of one that was resumed behind rows asked for ahead."""
     name, ranks, setting = case
-    draw = Draw(7, SETTINGS[setting], ranks)
+    draw = Draw(7, setting, ranks)
     before, update, nodes = draw.updates()[group.rank], draw.updates()[group.rank], draw.nodes()[group.rank]
     store.commit(before)  # still under way when the next rows are asked for
     store.ask_ahead(nodes, update.changed, 3)
@@ -236,7 +252,7 @@ def on_rank(rank, ranks):
     for case in CASES:
         name, count, setting = case
         if rank < count:
-            steps = sequence(seed_of(case), SETTINGS[setting], count, LENGTH)
+            steps = sequence(seed_of(case), setting, count, LENGTH)
             store = groups[count].make(name, setting)
             outcomes["sequence"][case] = do(store, steps, groups[count])
             if isinstance(store, ServedStateStore):
@@ -246,7 +262,7 @@ def on_rank(rank, ranks):
         state = None
         if rank < count:
             store = groups[count].make(name, "three mails")
-            do(store, sequence(500 + count, SETTINGS["three mails"], count, LENGTH), groups[count])
+            do(store, sequence(500 + count, "three mails", count, LENGTH), groups[count])
             state = store.state_dict()
         state = world.from_first(state)
         for place in PLACES:

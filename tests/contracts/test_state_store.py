@@ -14,7 +14,7 @@ THREE = SETTINGS["three mails"]
 @pytest.mark.parametrize("name", STORES)
 def test_members(name):
     store = STORES[name][0](THREE, Exchange())
-    update = Draw(0, THREE, 1).updates()[0]
+    update = Draw(0, "three mails", 1).updates()[0]
     assert isinstance(store, StateStore)
     assert isinstance(store.fetch(torch.arange(NODES)), FetchHandle)
     assert isinstance(store.commit(update), CommitHandle)
@@ -27,7 +27,7 @@ def saved(state):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_random_sequence(case, stores_on_ranks):
     _, ranks, setting = case
-    steps = sequence(seed_of(case), SETTINGS[setting], ranks, LENGTH)
+    steps = sequence(seed_of(case), setting, ranks, LENGTH)
     answers = expected(steps, SETTINGS[setting])
     for rank in range(ranks):
         given = stores_on_ranks[rank]["sequence"][case]
@@ -45,7 +45,7 @@ def test_a_random_sequence(case, stores_on_ranks):
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_a_state_moves_to_other_ranks_and_stores(source, place, stores_on_ranks):
     reference, everything = Reference(THREE), torch.arange(NODES)
-    steps = sequence(500 + source[1], THREE, source[1], LENGTH)
+    steps = sequence(500 + source[1], "three mails", source[1], LENGTH)
     last = expected(steps, THREE)[-1][0]
     for rank in range(place[1]):
         position, before, after, end = stores_on_ranks[rank]["moved"][source, place]
@@ -73,7 +73,7 @@ def test_sequences_cover_what_the_contract_says():
     """Several ranks write to one node, mailboxes overflow, and fetches and commits are empty."""
     shared, empty, most = 0, set(), 0
     for case in CASES:
-        steps = sequence(seed_of(case), SETTINGS[case[2]], case[1], LENGTH)
+        steps = sequence(seed_of(case), case[2], case[1], LENGTH)
         most = max(most, *expected(steps, SETTINGS[case[2]])[-1][0]["mail_count"])
         for step in steps:
             if step.kind == "commit":

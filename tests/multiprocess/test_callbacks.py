@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -112,6 +112,20 @@ def tuned(callback, *, epochs=EPOCHS, micro_batches="adaptive", **options):
     return outcome.pop("trainer"), {"used": used.used, "losses": outcome["losses"], "found": callback.micro_batches}
 
 
+def brought():
+    """Return n of the steps of a run whose strategy brings its tuner, and what the tuner has found."""
+    used, saving = Used(), ModelCheckpoint(save_top_k=0)
+    data, task = build("tgn", 24 // RANKS)
+    strategy = SvenStrategy(partition="interval", micro_batches="adaptive")
+    trainer = fit(data, task, strategy, RANKS, callbacks=[used, saving], enable_checkpointing=True)["trainer"]
+    trainer.fit_loop.max_epochs = 20
+    trainer.fit(task, datamodule=data)
+    tuner_places = [place for place, held in enumerate(trainer.callbacks) if isinstance(held, AdaptiveMicroBatch)]
+    (place,) = tuner_places  # of two fits
+    assert place < trainer.callbacks.index(saving)
+    return {"used": used.used, "found": trainer.callbacks[place].micro_batches}
+
+
 def monitored(name, folder):
     counted = Counted()
     loggers = [CSVLogger(folder, name, version=0)]
@@ -171,6 +185,7 @@ def on_rank(rank, ranks, folder):
         "measured": tuned(AdaptiveMicroBatch(**TUNING))[1],
     }
     answers["overruled"] = tuned(AdaptiveMicroBatch(**TUNING), micro_batches=3, epochs=1)[1]
+    answers["brought"] = brought()
     logger = CSVLogger(folder, "tuned", version=0)
     trainer, answers["given"] = tuned(GivenTimes(rank), logger=logger)
     checkpoint = str(Path(folder) / "tuned.ckpt")
@@ -214,6 +229,12 @@ def test_with_a_real_clock_ranks_stay_together(ranks):
     assert ranks[0]["measured"]["used"] == ranks[1]["measured"]["used"]
     assert len(set(ranks[0]["measured"]["used"])) > 1
     assert ranks[0]["measured"]["found"] == ranks[1]["measured"]["found"] is not None
+
+
+def test_the_strategy_brings_what_finds_n(ranks):
+    for answer in ranks:
+        assert len(set(answer["brought"]["used"])) > 1
+        assert answer["brought"]["found"] == ranks[0]["brought"]["found"] == answer["brought"]["used"][-1]
 
 
 @pytest.mark.parametrize("case", ["given", "measured"])

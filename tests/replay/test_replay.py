@@ -255,6 +255,8 @@ CASES += spread("sven late", STREAMS, sven(1, micro_batches=2), validate_every=1
 CASES += [Case("sven between", model, sven(), ranks=(2, 4), validate_every=1) for model in ("tgn", "apan")]
 CASES += [Case("depcomm", model, lambda hosts: DepCommStrategy(), validate_every=1) for model in STREAMS]
 CASES += [Case("depcache", model, lambda hosts: DepCacheStrategy(), validate_every=1) for model in STREAMS]
+CASES += [Case("depcache late", "tgn", lambda hosts: DepCacheStrategy(staleness=1), ranks=(2,), validate_every=1)]
+CASES += [Case("depcache whole mails", "apan", lambda hosts: DepCacheStrategy(make_mails=False), ranks=(2, 3))]
 # A rank's past ends with the global batch's.
 CASES += [Case("sven past batch", model, sven(), {"past": "batch"}, (4,)) for model in ("tgn", "apan")]
 CASES += [Case(f"sven labels {kind}", "tgn", sven(), labelled(kind), (4,)) for kind in ("nodes", "classes", "several")]

@@ -61,7 +61,8 @@ class _Turns(Turns):
         of = range(self.over.first, self.over.num_events)[index * size : (index + 1) * size]
         own = part_of(of, self.rank, self.ranks)
         training = self.over.epoch is not None
-        return Turn(own, of, self.over.epoch, self.ranks, resets=training and of.start == 0)
+        cut = tuple(len(part_of(of, rank, self.ranks)) for rank in range(self.ranks))
+        return Turn(own, of, self.over.epoch, self.ranks, resets=training and of.start == 0, cut=cut)
 
 
 def part_of(of: range, rank: int, ranks: int) -> range:

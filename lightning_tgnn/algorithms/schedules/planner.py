@@ -102,6 +102,7 @@ class Assessment:
         waits_for: What its ranks wait for, with the share of the time, the longest first.
         state_bytes: Of node state on each machine.
         sent_per_event: Bytes that its ranks send to others for each event.
+        state_per_event: Bytes of node state among them.
         loss: Share of the updates of node memory that are lost.
         objection: Why it cannot be recommended; empty where it can.
     """
@@ -112,6 +113,7 @@ class Assessment:
     waits_for: Mapping[str, float]
     state_bytes: float
     sent_per_event: float
+    state_per_event: float
     loss: float
     objection: str
 
@@ -146,6 +148,7 @@ def assess(candidate: Candidate, cluster: Cluster, stream: Stream) -> Assessment
         waits_for=waiting,
         state_bytes=needed,
         sent_per_event=_sent(outline, candidate.costs, cluster.ranks) / candidate.batch_size,
+        state_per_event=_sent(outline, candidate.costs, cluster.ranks, ("rows", "updates")) / candidate.batch_size,
         loss=loss,
         objection=objection,
     )
@@ -209,8 +212,8 @@ def calibrated(outline: Outline, layout: RankLayout, costs: Costs, seconds_per_t
     return slower(low)
 
 
-def _sent(outline: Outline, costs: Costs, ranks: int) -> float:
-    """Return the bytes that a rank sends to others in a turn, the mean of the ranks."""
+def _sent(outline: Outline, costs: Costs, ranks: int, kinds: Sequence[str] | None = None) -> float:
+    """Return the bytes, of all kinds or of some, that a rank sends to others in a turn, the mean of the ranks."""
     length = outline.length(ranks)
     count = ranks // length
     times = {
@@ -221,5 +224,5 @@ def _sent(outline: Outline, costs: Costs, ranks: int) -> float:
         ALL_GATHER: count - 1,
         ALL_REDUCE: 2 * (count - 1) / count,
     }
-    travelling = [stage for stage in outline.stages if stage.travel]
+    travelling = [stage for stage in outline.stages if stage.travel and (kinds is None or stage.cost in kinds)]
     return sum(times[stage.travel] * float(costs.of(stage, _TURNS, ranks)[-1].mean()) for stage in travelling)

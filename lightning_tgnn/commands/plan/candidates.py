@@ -48,6 +48,7 @@ class Candidates:
         ahead = self._ahead()
         plans: list[tuple[str, dict[str, Any], dict[str, Any], float]] = [
             ("depcache", {}, {}, self.cluster.devices),
+            ("depcache", {"staleness": 1}, {}, self.cluster.devices),
             ("sven", {"staleness": 0}, {"ahead": ahead}, 1 / machines),
             ("sven", {}, {"ahead": ahead}, 1 / machines),
         ]

@@ -38,8 +38,31 @@ def print_plans(found: Sequence[Assessment], console: Console) -> None:
             reason(one, found, place),
         )
     print_table(table, console)
+    if note := where_state_belongs(found):
+        console.print(note, highlight=False)
     if len(found) > _SHOWN:
         console.print(f"{len(found) - _SHOWN} slower ones are in plan.json", highlight=False)
+
+
+def where_state_belongs(found: Sequence[Assessment]) -> str:
+    """Say whether all node state on every rank, or rows cut over the ranks, is the better choice; empty for one rank.
+
+    Args:
+        found: As `planner.rank` returns them.
+    """
+    first = {one.candidate.strategy: one for one in reversed(found)}
+    whole, cut = first.get("depcache"), first.get("sven")
+    if whole is None or cut is None or not cut.state_per_event:
+        return ""
+    if whole.objection and not cut.objection:
+        return f"sven rather than depcache: {whole.objection}"
+    better, other = sorted((whole, cut), key=lambda one: -one.events_per_second)
+    sent = [one.state_per_event * one.candidate.batch_size / 1e3 for one in (better, other)]
+    return (
+        f"{better.candidate.strategy} rather than {other.candidate.strategy}: {better.events_per_second:,.0f} against "
+        f"{other.events_per_second:,.0f} events/s, "
+        f"of node state {sent[0]:,.0f} against {sent[1]:,.0f} KB a rank and turn"
+    )
 
 
 def reason(one: Assessment, found: Sequence[Assessment], place: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from lightning_tgnn.data.batches.loader import EventLoader
 from lightning_tgnn.data.batches.organizer import BatchOrganizer
 from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.batches.presample import PresampledEpochs
-from lightning_tgnn.data.batches.presampled_demand import presample_demand
+from lightning_tgnn.data.batches.presampled_demand import presample_demand, presample_steps
 from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler, check_batch_fits
 from lightning_tgnn.data.batches.split_source import SplitSource, shown_name
 from lightning_tgnn.data.pipeline import plain_values
@@ -27,7 +27,7 @@ from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, GivenNegati
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.data.streams.splits import SPLIT_BY
-from lightning_tgnn.types import SampledRoots
+from lightning_tgnn.types import SampledRoots, SharedWrites
 
 PRESAMPLE = ("off", "epoch")
 _SHOWN = ("num_neighbors", "neighbor_sampler", "past")
@@ -203,6 +203,10 @@ class EventPipeline(SplitSource):
     def demand(self, ranks: int) -> Demand:
         """Return how often each of ``ranks`` needs the row of each node in training, from batches drawn ahead."""
         return presample_demand(self._loader(self.split.train, training=True), ranks)
+
+    def steps(self, ranks: int, batches: int) -> Iterator[tuple[list[Tensor], SharedWrites]]:
+        """Yield what each of ``ranks`` reads in consecutive global batches of training, and what all write."""
+        return presample_steps(self._loader(self.split.train, training=True), ranks, batches)
 
     def _roots_to_sample(self) -> SampledRoots:
         return self.sampled_roots or "all"

@@ -19,8 +19,8 @@ from lightning_tgnn.data.batches.consecutive import in_passes, with_upcoming
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
-from lightning_tgnn.data.batches.sampling import EventSampler, Sample
-from lightning_tgnn.types import EventBatch, Pass, RankLayout, SampledRoots, Schedule, Turn
+from lightning_tgnn.data.batches.sampling import EventSampler, Sample, written_roots
+from lightning_tgnn.types import EventBatch, Pass, RankLayout, Schedule, Turn, WriteRouter
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -94,8 +94,12 @@ class EventLoader:
         """Events of a global batch."""
         return self.schedule.global_batch_size(self.layout, self.batch_size)
 
-    def follow(self, schedule: Schedule, layout: RankLayout, rank: int) -> EventLoader:
+    def follow(
+        self, schedule: Schedule, layout: RankLayout, rank: int, router: WriteRouter | None = None
+    ) -> EventLoader:
         """Return a loader of what a rank has to do by a schedule. All ranks have as many batches.
+
+        With a router batches say where what they write goes, which so is worked out ahead.
 
         Raises:
             InvalidArgumentError: The ranks or the number of events do not fit.
@@ -103,7 +107,8 @@ class EventLoader:
         schedule.check(layout, len(self.events))
         own = copy(self)
         own.schedule, own.layout, own.rank = schedule, layout, rank
-        own.history = tuple(earlier.follow(schedule, layout, rank) for earlier in self.history)
+        own._organizer = replace(self._organizer, router=router)
+        own.history = tuple(earlier.follow(schedule, layout, rank, router) for earlier in self.history)
         return own
 
     def turns(self, epoch: int | None) -> Sequence[Turn]:
@@ -224,7 +229,7 @@ class EventLoader:
     def replay(self, position: int) -> Iterator[EventBatch]:
         """Yield this loader's events from ``position`` on in batches that only change node state."""
         remaining = self.events[int((self.events < position).sum()) :]
-        organizer = replace(self._organizer, sampled_roots=_written(self._organizer.sampled_roots))
+        organizer = replace(self._organizer, sampled_roots=written_roots(self._organizer.sampled_roots))
 
         def make(turn: Turn) -> EventBatch:
             turn = replace(turn, before=None, after=None, written=None, beside=())
@@ -285,15 +290,10 @@ class EventLoader:
 
     def _written_of(self, events: Tensor, draw: int | None, together: Tensor) -> Sample:
         """Draw only what decides who is written."""
-        roots = _written(self._sampler.sampled_roots)
+        roots = written_roots(self._sampler.sampled_roots)
         sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
         return sampler.sample(events, draw, int(together[0]))
 
 
 def _at(events: Tensor, places: range) -> Tensor:
     return events[places.start : places.stop]
-
-
-def _written(sampled_roots: SampledRoots) -> SampledRoots:
-    """Return whose neighbours decide who is written."""
-    return "events" if sampled_roots == "events" else "none"

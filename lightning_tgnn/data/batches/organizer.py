@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.data.batches.sampling import Sample, candidates
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, Surroundings, Turn
+from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, SharedWrites, Surroundings, Turn, WriteRouter
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,13 @@ class BatchOrganizer:
         unseen: bool [N], nodes that no training event has.
         sampled_roots: Whose neighbours a sample carries. Those of ``all`` roots are read by the model; those of
             ``events`` only receive mails.
+        router: Says where what is written goes; None leaves that to the store.
     """
 
     store: EventStore
     unseen: Tensor
     sampled_roots: SampledRoots
+    router: WriteRouter | None = None
 
     def organize(self, events: Tensor, sample: Sample, whole: Whole) -> EventBatch:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
@@ -65,6 +67,7 @@ class BatchOrganizer:
 
         nodes = organize(torch.cat([roots, neighbors.flatten()]))
         root_index = nodes.position[: len(roots)]
+        num_written = _distinct_in(root_index[: 2 * count])
         edges = self._edges(events, neighbor_events, mask)
         mail_nodes, mail_source = self._deliver(src, dst, sample.neighbor_events)
         return EventBatch(
@@ -85,15 +88,16 @@ class BatchOrganizer:
             mail_source=mail_source,
             unseen=self.unseen[src] | self.unseen[dst],
             labels=self._labels(events),
-            num_written=_distinct_in(root_index[: 2 * count]),
+            num_written=num_written,
             num_roots=_distinct_in(root_index),
-            shared=self._shared(events, whole),
+            shared=self._shared(events, nodes.distinct[:num_written], whole),
         )
 
-    def _shared(self, own: Tensor, whole: Whole) -> SharedBatch:
+    def _shared(self, own: Tensor, nodes: Tensor, whole: Whole) -> SharedBatch:
         turn, events = whole.turn, whole.events
         together = events if whole.beside is None else torch.cat([events, whole.beside])
         ranks = turn.ranks * (1 + len(turn.beside))
+        written = self._together(nodes, whole)
         return SharedBatch(
             first=int(events[0]),
             position=int(whole.written[-1]) + 1,
@@ -102,7 +106,8 @@ class BatchOrganizer:
             labelled=max(int((self._labels(together) >= 0).sum()), 1) / ranks,
             reads=turn.reads,
             writes=turn.writes,
-            changed=self._mailed(whole.written, whole.sample),
+            changed=self._mailed(whole.written, whole.sample) if written is None else written.mail_nodes,
+            together=written,
             around=self._around(own, whole),
         )
 
@@ -113,6 +118,28 @@ class BatchOrganizer:
         if sample is None:
             return torch.empty(0, dtype=torch.int64)
         return self._deliver(self.store.src[events], self.store.dst[events], sample.neighbor_events)[0]
+
+    def _together(self, own_nodes: Tensor, whole: Whole) -> SharedWrites | None:
+        """Return what the ranks of a global batch write; None for one rank, and where nobody knows their parts."""
+        if whole.sample is None or len(whole.turn.cut) < 2:
+            return None
+        events, store = whole.written, self.store
+        ends = torch.stack([store.src[events], store.dst[events]], dim=1)
+        rank = torch.arange(len(whole.turn.cut)).repeat_interleave(torch.tensor(whole.turn.cut))
+        written = organize(ends.flatten())
+        mail_nodes, source = self._deliver(ends[:, 0], ends[:, 1], whole.sample.neighbor_events)
+        event, side = source % len(events), source // len(events)
+        sides = ends[event]
+        together = SharedWrites(
+            nodes=written.distinct,
+            node_rank=rank[written.last // 2],
+            mail_nodes=mail_nodes,
+            mail_rank=rank[event],
+            mail_ends=torch.where(side.unsqueeze(1) == 0, sides, sides.flip(1)),
+            mail_event=events[event],
+            mail_time=store.time[events[event]] - store.time[0],
+        )
+        return together if self.router is None else self.router.routed(together, own_nodes)
 
     def _around(self, own: Tensor, whole: Whole) -> Surroundings | None:
         if whole.before is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.partitions.demand import Demand
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data.batches.loader import EventLoader
-from lightning_tgnn.types import EventBatch, RankLayout, Turn
+from lightning_tgnn.types import EventBatch, RankLayout, SharedWrites, Turn
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,27 @@ def presample_apart(loader: EventLoader, ranks: int, batches: int = 32) -> tuple
     fitted = _spread(range(total), min(batches, total // 2))
     judged = _spread(sorted(set(range(total)) - set(fitted)), batches)
     return _presample(loaders, fitted), _presample(loaders, judged)
+
+
+def presample_steps(loader: EventLoader, ranks: int, batches: int) -> Iterator[tuple[list[Tensor], SharedWrites]]:
+    """Yield what consecutive global batches from the middle of ``loader`` read, rank by rank, and what they write.
+
+    Args:
+        loader: Of the training split, with the batch size of one rank.
+        ranks: M, at least 2.
+        batches: How many, all if there are no more.
+
+    Raises:
+        InvalidArgumentError: A number is below 1, or there are fewer events than ranks.
+    """
+    epoch = _first_epoch(_loaders(loader, ranks, batches))
+    total = len(epoch[0][1])
+    first = max(total - batches, 0) // 2
+    for number in range(first, min(first + batches, total)):
+        made = [own.batch(turns[number]) for own, turns in epoch]
+        together = made[0].shared.together
+        assert together is not None
+        yield [batch.nodes for batch in made], together
 
 
 def _loaders(loader: EventLoader, ranks: int, batches: int) -> list[EventLoader]:

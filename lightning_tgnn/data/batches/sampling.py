@@ -34,6 +34,11 @@ class Sample:
     neighbor_events: Tensor
 
 
+def written_roots(sampled_roots: SampledRoots) -> SampledRoots:
+    """Return whose neighbours decide who is written."""
+    return "events" if sampled_roots == "events" else "none"
+
+
 def candidates(src: Tensor, negatives: Tensor) -> Tensor:
     """Return the negatives, [B, Q], with an event's source (``src``, [B]) where there is none."""
     return torch.where(negatives < 0, src.unsqueeze(1), negatives)

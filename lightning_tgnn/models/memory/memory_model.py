@@ -156,6 +156,7 @@ class MemoryModel(nn.Module):
             mail_event=batch.events[event],
             position=batch.shared.position,
             changed=batch.shared.changed,
+            together=batch.shared.together if self.spec.event_features else None,
         )
 
 

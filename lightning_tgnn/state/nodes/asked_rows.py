@@ -7,9 +7,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lightning_tgnn.state.nodes.batch_rows import joined, places_of, select
+from lightning_tgnn.state.nodes.batch_rows import joined, select
 from lightning_tgnn.state.nodes.row_server import ANSWERED, Ask, RowServer
-from lightning_tgnn.state.nodes.wire import RowCodec
+from lightning_tgnn.state.nodes.wire import RowCodec, places_of
 from lightning_tgnn.types import MessageExchange, RowHandle, StateRows, Surroundings
 
 EARLY, LATE, REST = range(3)

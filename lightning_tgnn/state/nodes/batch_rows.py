@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.state.nodes.local import LocalStateStore
+from lightning_tgnn.state.nodes.wire import places_of
 from lightning_tgnn.types import StateRows, StateSpec, StateUpdate, Surroundings
 from lightning_tgnn.types.exchange import RowHandle
 
@@ -159,9 +160,3 @@ def select(rows: StateRows, places: Tensor) -> StateRows:
 def joined(first: StateRows, second: StateRows) -> StateRows:
     """Return the rows of both."""
     return StateRows(**{name: torch.cat([table, getattr(second, name)]) for name, table in vars(first).items()})
-
-
-def places_of(wanted: Tensor, nodes: Tensor) -> Tensor:
-    """Return where ``wanted`` nodes stand among the distinct ``nodes``, which hold all of them."""
-    ascending, order = nodes.sort()
-    return order[torch.searchsorted(ascending, wanted)]

@@ -179,7 +179,7 @@ class _Memory:
             written, mailed, position = self._writes.pop(place)
             self.count(rows_written=written + mailed)
             shared = views(self._buffers[place, UPDATE], update_shapes(self._spec, written, mailed))
-            updates.append(StateUpdate(**shared, position=position, changed=shared["nodes"][:0]))
+            updates.append(StateUpdate(**shared, position=position, changed=shared["nodes"][:0], together=None))
         if any(len(update.nodes) for update in updates):
             self._store.commit(latest_of(updates))
             self._position.fill_(updates[0].position)
@@ -204,7 +204,7 @@ def latest_of(updates: list[StateUpdate]) -> StateUpdate:
     whole = {
         field.name: torch.cat([getattr(update, field.name) for update in updates])
         for field in fields(StateUpdate)
-        if field.name not in ("position", "changed")
+        if field.name not in ("position", "changed", "together")
     }
     nodes, receivers = organize(whole["nodes"]), organize(whole["mail_nodes"])
     return StateUpdate(

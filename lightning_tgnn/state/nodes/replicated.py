@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.state.nodes.local import LocalStateStore
-from lightning_tgnn.state.nodes.update_exchange import UpdateUnderWay
+from lightning_tgnn.state.nodes.routed_update import UpdateRouter
 from lightning_tgnn.state.nodes.wire import MailCodec
 from lightning_tgnn.types import CommitHandle, FetchHandle, RowExchange, StateRows, StateSpec, StateUpdate
 
@@ -20,11 +20,25 @@ class ReplicatedStateStore(LocalStateStore):
         spec: Number of nodes and widths.
         exchange: Between the ranks.
         device: Where the rows are kept.
+        makes_mails: Send the memories that are written, and make mails of them here, where that gives the same; else
+            whole mails are sent, but for what lies in a row or can be looked up.
+        edge_features: float32 [E, d_edge] of the stream, for mails without theirs; None sends them.
     """
 
-    def __init__(self, spec: StateSpec, exchange: RowExchange, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        spec: StateSpec,
+        exchange: RowExchange,
+        device: torch.device | str = "cpu",
+        *,
+        makes_mails: bool = True,
+        edge_features: Tensor | None = None,
+    ) -> None:
         super().__init__(spec, device)
         self.exchange = exchange
+        looked_up = edge_features if makes_mails and spec.event_features else None
+        codec = MailCodec(spec, own_half=makes_mails and spec.own_half, edge_features=looked_up)
+        self.router = UpdateRouter(None, exchange, codec, makes_mails=makes_mails)
         self._under_way: _Commit | None = None
 
     @property
@@ -94,13 +108,7 @@ class _Commit:
 
     def __init__(self, store: ReplicatedStateStore, update: StateUpdate) -> None:
         self._store, self._done = store, False
-        ranks = store.exchange.ranks
-        self._under_way = UpdateUnderWay(
-            update,
-            MailCodec(store.spec),
-            store.exchange,
-            lambda nodes: (torch.arange(len(nodes), device=nodes.device).repeat(ranks), [len(nodes)] * ranks),
-        )
+        self._under_way = store.router.start(update)
         for _ in self._under_way.conversation():
             pass  # reading is local: there is nothing to do between its messages
 

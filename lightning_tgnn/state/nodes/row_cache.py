@@ -9,6 +9,9 @@ from torch import Tensor
 class RowCache:
     """A bounded table of packed rows; the least recently used make room.
 
+    A call takes time in proportion to the rows it is given, whatever the table holds. Where there is a place for every
+    node, a node's place is its number, and nothing has to make room.
+
     Args:
         num_nodes: Nodes are ``0 .. num_nodes - 1``.
         row_bytes: Bytes of a packed row.
@@ -19,18 +22,17 @@ class RowCache:
     def __init__(self, num_nodes: int, row_bytes: int, capacity_bytes: int, device: torch.device | str = "cpu") -> None:
         self.capacity = min(capacity_bytes // max(row_bytes, 1), num_nodes)
         self._rows = torch.empty(self.capacity, row_bytes, dtype=torch.uint8, device=device)
-        self._node = torch.full((self.capacity,), -1, dtype=torch.int64, device=device)
-        self._used = torch.zeros(self.capacity, dtype=torch.int64, device=device)
         self._slot = torch.full((num_nodes if self.capacity else 0,), -1, dtype=torch.int64, device=device)
-        self._clock = 0
+        self._places = _Places(self.capacity, device) if 0 < self.capacity < num_nodes else None
 
     def find(self, nodes: Tensor) -> Tensor:
         """Return the slots, int64 [U], of distinct nodes, -1 where there is none, and mark them as used."""
-        self._clock += 1
         if not self.capacity:
             return torch.full_like(nodes, -1)
         slots = self._slot[nodes]
-        self._used[slots[slots >= 0]] = self._clock
+        if self._places is not None:
+            self._places.begin()
+            self._places.use(slots[slots >= 0])
         return slots
 
     def read(self, slots: Tensor) -> Tensor:
@@ -44,29 +46,109 @@ class RowCache:
         """
         if not self.capacity:
             return
-        idle = self._used.masked_fill(self._node < 0, -1)
-        count = min(len(nodes), int((idle < self._clock).sum()))
-        if not count:
-            return
-        nodes, rows = nodes[:count], rows[:count]
-        slots = idle.topk(count, largest=False).indices
-        replaced = self._node[slots]
-        self._slot[replaced[replaced >= 0]] = -1
+        slots = nodes
+        if self._places is not None:
+            slots, replaced = self._places.take(len(nodes))
+            self._slot[replaced] = -1
+            nodes, rows = nodes[: len(slots)], rows[: len(slots)]
+            self._places.fill(slots, nodes)
         self._slot[nodes] = slots
-        self._node[slots] = nodes
-        self._used[slots] = self._clock
         self._rows.index_copy_(0, slots, rows)
 
     def drop(self, nodes: Tensor) -> None:
         """Forget rows that have changed."""
         if not self.capacity:
             return
-        slots = self._slot[nodes]
-        slots = slots[slots >= 0]
-        self._slot[self._node[slots]] = -1
-        self._node[slots] = -1
+        if self._places is not None:
+            slots = self._slot[nodes]
+            self._places.free(slots[slots >= 0])
+        self._slot[nodes] = -1
 
     def clear(self) -> None:
         """Forget everything."""
         self._slot.fill_(-1)
-        self._node.fill_(-1)
+        if self._places is not None:
+            self._places.clear()
+
+
+class _Places:
+    """The places of a table that is too small for all nodes: which are free, and in which order the others were used.
+
+    Every use is an entry at the end of a log. An entry counts as long as it is its place's latest; who looks for the
+    least recently used reads from the front and passes over the others, each of which is passed once.
+
+    Args:
+        capacity: Places are ``0 .. capacity - 1``.
+        device: Where they are.
+    """
+
+    def __init__(self, capacity: int, device: torch.device | str) -> None:
+        self._node = torch.empty(capacity, dtype=torch.int64, device=device)
+        self._free = torch.empty(capacity, dtype=torch.int64, device=device)
+        self._latest = torch.empty(capacity, dtype=torch.int64, device=device)  # number of the entry, -1 where free
+        self._log = torch.empty(2 * capacity, dtype=torch.int64, device=device)
+        self.clear()
+
+    def clear(self) -> None:
+        """Have all places free."""
+        capacity = len(self._free)
+        torch.arange(capacity, out=self._free)
+        self._latest.fill_(-1)
+        self._num_free = capacity
+        self._front, self._back, self._begun = 0, 0, 0
+
+    def begin(self) -> None:
+        """Have what is used from now on stay until this is called again."""
+        self._begun = self._back
+
+    def use(self, places: Tensor) -> None:
+        """Take note that distinct places are used."""
+        if self._back + len(places) > len(self._log):
+            self._shorten()
+        end = self._back + len(places)
+        self._log[self._back : end] = places
+        self._latest[places] = torch.arange(self._back, end, device=places.device)
+        self._back = end
+
+    def _shorten(self) -> None:
+        """Leave only the entries that count: one for each place at most, so that this comes seldom."""
+        entries = torch.arange(self._front, self._back, device=self._log.device)
+        counts = self._latest[self._log[self._front : self._back]] == entries
+        used = self._log[self._front : self._back][counts]
+        self._begun = int(counts[: self._begun - self._front].sum())
+        self._front, self._back = 0, len(used)
+        self._log[: self._back] = used
+        self._latest[used] = torch.arange(self._back, device=used.device)
+
+    def take(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return up to so many places, int64 [n], first free ones, and the nodes that leave those that were not."""
+        free = min(count, self._num_free)
+        self._num_free -= free
+        given = self._free[self._num_free : self._num_free + free].clone()
+        left = self._least_recently_used(count - free)
+        return torch.cat([given, left]), self._node[left]
+
+    def fill(self, places: Tensor, nodes: Tensor) -> None:
+        """Put nodes in places that were taken."""
+        self._node[places] = nodes
+        self.use(places)
+
+    def free(self, places: Tensor) -> None:
+        """Give distinct places back."""
+        end = self._num_free + len(places)
+        self._free[self._num_free : end] = places
+        self._latest[places] = -1
+        self._num_free = end
+
+    def _least_recently_used(self, count: int) -> Tensor:
+        """Return up to so many places, those first that have not been used for the longest."""
+        found = [self._log[:0]]
+        while count and self._front < self._begun:
+            end = min(self._front + max(2 * count, 64), self._begun)
+            entries = torch.arange(self._front, end, device=self._log.device)
+            places = self._log[self._front : end]
+            counts = (self._latest[places] == entries).nonzero().squeeze(1)[:count]
+            found.append(places[counts])
+            count -= len(counts)
+            self._front = end if count else self._front + int(counts[-1]) + 1
+        return torch.cat(found)

@@ -13,9 +13,10 @@ from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Conversation, Conversations
 from lightning_tgnn.state.nodes.local import LocalStateStore, check_same_spec
+from lightning_tgnn.state.nodes.routed_update import UpdateRouter
 from lightning_tgnn.state.nodes.row_cache import RowCache
 from lightning_tgnn.state.nodes.step_fetch import PieceFetch, StepFetch
-from lightning_tgnn.state.nodes.update_exchange import UpdateUnderWay, by_owner
+from lightning_tgnn.state.nodes.update_exchange import by_owner
 from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
 from lightning_tgnn.types import FetchHandle, RowExchange, Stages, StateRows, StateSpec, StateUpdate, UpdatedRows
 
@@ -64,6 +65,8 @@ class ShardedStateStore:
         looked_up = edge_features if spec.event_features else None
         mails = MailCodec(spec, own_half=omit_own_half and spec.own_half, edge_features=looked_up)
         self.row_codec = RowCodec(mails)
+        # What lies in rows or can be looked up is not sent: so mails are made where they are to lie.
+        self.router = UpdateRouter(owner.cpu(), exchange, mails, makes_mails=omit_own_half)
         self.cache = RowCache(
             spec.num_nodes, self.row_codec.width, int(row_cache_mb * 2**20) if exchange.ranks > 1 else 0, device
         )
@@ -262,10 +265,7 @@ class _Commit:
 
     def __init__(self, store: ShardedStateStore, update: StateUpdate) -> None:
         self._store, self._done = store, False
-        owner, ranks = store.owner, store.exchange.ranks
-        self._under_way = UpdateUnderWay(
-            update, store.row_codec.mail, store.exchange, lambda nodes: by_owner(owner[nodes], ranks)
-        )
+        self._under_way = store.router.start(update)
 
     def conversation(self) -> Conversation:
         """Send what the ranks write."""

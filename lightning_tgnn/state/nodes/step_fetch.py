@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Protocol
 
 import torch
@@ -129,9 +128,8 @@ class StepFetch:
         return [PieceFetch(self._store, self, piece, self._device) for piece in range(len(self.pieces))]
 
     def _send(self, message: int, operation: str) -> None:
-        rows = self._store.local.fetch(self._wanted[message]).wait()
         sent, received = self._wanted_counts[:, message].tolist(), self._asked[:, message].tolist()
-        packed = self._store.row_codec.pack(rows)
+        packed = self._store.row_codec.pack_some(self._store.local.rows, self._wanted[message])
         self._pending[message] = self._store.exchange.start(packed, sent, received, operation)
 
     def arrive(self, piece: int) -> None:
@@ -165,17 +163,9 @@ class PieceFetch:
         """Return the rows."""
         store, step = self._store, self._step
         step.arrive(self._piece)
-        slots = step.slots[self.places]
-        own, remote = (slots < 0).nonzero().squeeze(1), (slots >= 0).nonzero().squeeze(1)
-        here = store.local.fetch(store.local_row[step.nodes[self.places[own]]]).wait()
-        there = store.row_codec.unpack(step.packed[slots[remote]])
-        back = torch.empty_like(slots)
-        back[torch.cat([own, remote])] = torch.arange(len(slots), device=slots.device)
-        joined = {
-            field.name: torch.cat([getattr(here, field.name), getattr(there, field.name)]).index_select(0, back)
-            for field in fields(here)
-        }
-        return StateRows(**joined).to(self._device)
+        places = store.local_row[step.nodes[self.places]]
+        rows = store.row_codec.gather(store.local.rows, places, step.packed, step.slots[self.places])
+        return rows.to(self._device)
 
 
 def _even(count: int, pieces: int) -> Tensor:

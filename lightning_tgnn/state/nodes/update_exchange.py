@@ -21,6 +21,11 @@ def by_owner(owner: Tensor, ranks: int) -> tuple[Tensor, list[int]]:
     return owner.argsort(stable=True), torch.bincount(owner, minlength=ranks).tolist()
 
 
+def to_all(nodes: Tensor, ranks: int) -> tuple[Tensor, list[int]]:
+    """Return the places of nodes, int64 [L], once for each rank, and the count of each rank."""
+    return torch.arange(len(nodes), device=nodes.device).repeat(ranks), [len(nodes)] * ranks
+
+
 class UpdateUnderWay:
     """What this rank writes is sent by its `conversation`; then `merged` waits for what all ranks write.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,21 +28,23 @@ class MailCodec:
     edge_features: Tensor | None = None
 
     @property
-    def _first(self) -> int:
+    def first(self) -> int:
+        """Where in a mail begins what travels: behind what is in its row."""
         return self.spec.memory_dim if self.own_half else 0
 
     @property
-    def _end(self) -> int:
+    def end(self) -> int:
+        """Where that ends: before what is looked up."""
         return self.spec.mail_dim if self.edge_features is None else 2 * self.spec.memory_dim
 
     def pack(self, mails: Tensor, times: Tensor, events: Tensor) -> Tensor:
         """Return uint8 [..., bytes] of mails [..., d_mail], times [...] and events [...]."""
-        return join([times.unsqueeze(-1), events.unsqueeze(-1), mails[..., self._first : self._end]])
+        return join([times.unsqueeze(-1), events.unsqueeze(-1), mails[..., self.first : self.end]])
 
     @property
     def width(self) -> int:
         """Bytes of a mail."""
-        return 2 * _WORD + _padded(4 * (self._end - self._first))
+        return 2 * _WORD + _padded(4 * (self.end - self.first))
 
     def unpack(self, data: Tensor, memory: Tensor, filled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return mails, times and events.
@@ -51,7 +54,7 @@ class MailCodec:
             memory: float32 [..., d_mem], of the rows in which the mails lie.
             filled: bool [...], where there is a mail; the features of an empty slot are 0.
         """
-        carried = self._end - self._first
+        carried = self.end - self.first
         times, events, middle = split(data, [(torch.float64, 1), (torch.int64, 1), (torch.float32, carried)])
         times, events = times.squeeze(-1), events.squeeze(-1)
         parts = [memory.expand(*middle.shape[:-1], -1)] if self.own_half else []
@@ -79,6 +82,46 @@ class RowCodec:
         mails = self.mail.pack(rows.mails, rows.mail_time, rows.mail_event).flatten(1)
         columns = [rows.memory_time.unsqueeze(1), rows.mail_count.unsqueeze(1), rows.memory]
         return torch.cat([join(columns), mails], dim=1)
+
+    def pack_some(self, rows: StateRows, places: Tensor) -> Tensor:
+        """Return uint8 [n, bytes] of the rows at places, int64 [n]."""
+        if places.device.type != "cpu":
+            return self.pack(StateRows(**{name: table[places] for name, table in vars(rows).items()}))
+        from lightning_tgnn.algorithms.traffic import row_loops  # imports the compiler: only where it is used
+
+        data = torch.empty(len(places), self.width, dtype=torch.uint8)
+        first, end = self.mail.first, self.mail.end
+        row_loops.pack(places.numpy(), _arrays(rows), first, end - first, *_views(data))
+        return data
+
+    def gather(self, rows: StateRows, places: Tensor, data: Tensor, packed: Tensor) -> StateRows:
+        """Return rows some of which are here and others are bytes.
+
+        Args:
+            rows: Those that are here.
+            places: int64 [n], where among them each row is, if it is.
+            data: uint8 [r, bytes].
+            packed: int64 [n], where in ``data`` each row is; below 0 where it is not.
+        """
+        if places.device.type != "cpu":
+            return self._gather_by_tensors(rows, places, data, packed)
+        from lightning_tgnn.algorithms.traffic import row_loops
+
+        count, features = len(places), self.mail.edge_features
+        features = torch.empty(0, 0) if features is None else features
+        made = StateRows(**{name: table.new_empty(count, *table.shape[1:]) for name, table in vars(rows).items()})
+        times, numbers, values = _views(data)
+        here, first = (places.numpy(), _arrays(rows)), self.mail.first
+        row_loops.gather(*here, packed.numpy(), first, times, numbers, values, features.numpy(), _arrays(made))
+        return made
+
+    def _gather_by_tensors(self, rows: StateRows, places: Tensor, data: Tensor, packed: Tensor) -> StateRows:
+        here, there = (packed < 0).nonzero().squeeze(1), (packed >= 0).nonzero().squeeze(1)
+        unpacked = vars(self.unpack(data[packed[there]]))
+        back = torch.empty_like(packed)
+        back[torch.cat([here, there])] = torch.arange(len(packed), device=packed.device)
+        own = places[here]
+        return StateRows(**{name: torch.cat([table[own], unpacked[name]])[back] for name, table in vars(rows).items()})
 
     def unpack(self, data: Tensor) -> StateRows:
         """Return the rows, with what was left out put back."""
@@ -115,7 +158,7 @@ class UpdateCodec:
         columns = [(torch.int64, 1), (torch.float64, 1), (torch.float32, self.mail.spec.memory_dim)]
         written, time, values = split(memory, columns)
         nodes, mail_nodes = written.squeeze(1), nodes_of(mails)
-        own = _rows_of(mail_nodes, nodes, values) if self.mail.own_half else values[:0]
+        own = values[places_of(mail_nodes, nodes)] if self.mail.own_half else values[:0]
         filled = torch.ones(len(mails), dtype=torch.bool, device=mails.device)
         content, mail_time, mail_event = self.mail.unpack(mails[:, _WORD:], own, filled)
         return StateUpdate(
@@ -165,10 +208,21 @@ def split(data: Tensor, columns: list[tuple[torch.dtype, int]]) -> list[Tensor]:
     return found
 
 
-def _rows_of(wanted: Tensor, nodes: Tensor, rows: Tensor) -> Tensor:
-    """Return the rows of ``wanted`` nodes, all of which are among the distinct ``nodes``."""
+def _arrays(rows: StateRows) -> tuple[np.ndarray, ...]:
+    """Return the tables of rows as `row_loops` takes them."""
+    tables = (rows.memory, rows.memory_time, rows.mails, rows.mail_time, rows.mail_event, rows.mail_count)
+    return tuple(table.numpy() for table in tables)
+
+
+def _views(data: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return bytes, uint8 [n, bytes], as times, numbers and values."""
+    return data.view(torch.float64).numpy(), data.view(torch.int64).numpy(), data.view(torch.float32).numpy()
+
+
+def places_of(wanted: Tensor, nodes: Tensor) -> Tensor:
+    """Return where ``wanted`` nodes stand among the distinct ``nodes``, which hold all of them."""
     ascending, order = nodes.sort()
-    return rows[order[torch.searchsorted(ascending, wanted)]]
+    return order[torch.searchsorted(ascending, wanted)]
 
 
 def _padded(size: int) -> int:

@@ -12,6 +12,7 @@ from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.types import (
     NodeStateTask,
     PipelineStore,
+    RoutingStore,
     Run,
     ScheduledLoader,
     ServedStore,
@@ -129,7 +130,8 @@ class NodeState:
             cure = "take the loaders of TemporalDataModule"
             received = type(loader).__name__
             raise InvalidArgumentError(refusal("dataloader", "one that can be cut over ranks", received, cure))
-        return loader.follow(self._run.schedule, self._run.layout, self._run.rank)
+        router = self._store.router if isinstance(self._store, RoutingStore) else None
+        return loader.follow(self._run.schedule, self._run.layout, self._run.rank, router)
 
     def begin_turn(self) -> None:
         """Do nothing: batches say what they need."""

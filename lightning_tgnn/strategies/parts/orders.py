@@ -58,14 +58,14 @@ class Pipelined(OrderPart):
     """Rows in micro-batches, and those of the next batch asked for ahead; see `PipelinedOrder`.
 
     Args:
-        micro_batches: n, or ``"adaptive"``: 1 until an `AdaptiveMicroBatch` callback has measured better.
+        micro_batches: n, or ``"adaptive"``: what an `AdaptiveMicroBatch` callback finds to be the fastest.
         fetch_ahead: Fetch the rows of the next batch that this one leaves alone behind this one's computation.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    micro_batches: str | int = ADAPTIVE
+    micro_batches: str | int = 1
     fetch_ahead: bool = True
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "pieces"})

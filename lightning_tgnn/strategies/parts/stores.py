@@ -75,7 +75,13 @@ class Sharded(StorePart):
 
 @dataclass(frozen=True)
 class Replicated(StorePart):
-    """The whole node state on every rank; reading is local, every update goes to all."""
+    """The whole node state on every rank; reading is local, every update goes to all.
+
+    Args:
+        make_mails: Send the memories that are written, and have every rank make the mails of them.
+    """
+
+    make_mails: bool = True
 
     needs: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
     offers: ClassVar[frozenset[str]] = frozenset({"rows"})
@@ -87,7 +93,13 @@ class Replicated(StorePart):
 
     def store(self, run: Run, task: NodeStateTask[object]) -> ReplicatedStateStore:
         """Return the store of this rank."""
-        return ReplicatedStateStore(task.state_spec, run.exchange, run.device)
+        return ReplicatedStateStore(
+            task.state_spec,
+            run.exchange,
+            run.device,
+            makes_mails=self.make_mails,
+            edge_features=_features(run) if self.make_mails else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_tgnn.state.nodes.row_cache import RowCache
 
@@ -140,3 +141,36 @@ def test_what_does_not_fit_is_not_kept():
 @pytest.mark.parametrize(("capacity_bytes", "capacity"), [(0, 0), (BYTES - 1, 0), (BYTES, 1), (10**6, NODES)])
 def test_capacity_is_whole_rows_and_no_more_than_there_are_nodes(capacity_bytes, capacity):
     assert RowCache(NODES, BYTES, capacity_bytes).capacity == capacity
+
+
+class Largest(TorchDispatchMode):
+    """Keeps the size of the largest tensor that an operation makes or fills."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        # Such as index_put_ return the table that they write some rows of.
+        if isinstance(made, torch.Tensor) and not any(made is given for given in args):
+            self.numel = max(self.numel, made.numel())
+        return made
+
+
+@pytest.mark.parametrize("places", [2_000, 20_000])
+def test_a_call_touches_as_many_places_as_it_is_given_rows(places):
+    nodes = 20_000
+    cache, data = RowCache(nodes, BYTES, places * BYTES), torch.zeros(nodes, BYTES, dtype=torch.uint8)
+    cache.find(torch.arange(places))
+    cache.keep(torch.arange(places), data[:places])
+    largest = Largest()
+    for number in range(3):
+        asked = torch.arange(places - 4, places) if number else torch.arange(3, 7)
+        new = (torch.arange(4) + places + 4 * number) % nodes
+        cache.drop(new)
+        with largest:
+            cache.find(asked)
+            cache.keep(new, data[:4])
+            cache.drop(asked)
+    assert largest.numel <= 64

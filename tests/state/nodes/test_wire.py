@@ -63,6 +63,35 @@ def test_rows_come_back(own_half, by_event, mailbox_size, count, memory_dim, edg
         assert torch.equal(found, table), name
 
 
+@pytest.mark.parametrize(("own_half", "by_event", "mailbox_size"), OPTIONS)
+@seed(13)
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(1, 6),
+    memory_dim=st.integers(1, 5),
+    edge_dim=st.integers(0, 3),
+    number=st.integers(0, 99),
+    asked=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=8),
+)
+def test_rows_that_are_here_and_rows_that_have_come(
+    own_half, by_event, mailbox_size, count, memory_dim, edge_dim, number, asked
+):
+    mails, rows = codec_and_rows(count, memory_dim, edge_dim, mailbox_size, own_half, by_event, number)
+    codec, places = RowCodec(mails), torch.tensor([place % count for place, _ in asked], dtype=torch.int64)
+    remote = torch.tensor([is_remote for _, is_remote in asked], dtype=torch.bool)
+    here = StateRows(**{name: table[places] for name, table in vars(rows).items()})
+    data = codec.pack_some(rows, places)
+    assert torch.equal(data, codec.pack(here))
+    packed = torch.where(remote, torch.arange(len(asked)), -1)
+    data[~remote] = 255
+    unknown = torch.where(remote, -1, places)
+    for gathered in (codec.gather, codec._gather_by_tensors):
+        found = gathered(rows, unknown, data, packed)
+        for name, table in vars(here).items():
+            assert getattr(found, name).dtype == table.dtype
+            assert torch.equal(getattr(found, name), table), name
+
+
 @pytest.mark.parametrize(("own_half", "by_event"), list(product((False, True), repeat=2)))
 @seed(7)
 @settings(max_examples=25, deadline=None)

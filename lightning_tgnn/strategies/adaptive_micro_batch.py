@@ -7,18 +7,17 @@ from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.granularity import choose_granularity, fit_redundancy
 from lightning_tgnn.algorithms.traffic.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
-from lightning_tgnn.callbacks.figures.step_traffic import StepTraffic
-from lightning_tgnn.comm import Flow
-from lightning_tgnn.strategies.parts.orders import Pipelined, PipelinedOrder
+from lightning_tgnn.comm import Flow, StepTraffic
+from lightning_tgnn.strategies.parts.orders import ADAPTIVE, Pipelined, PipelinedOrder
 from lightning_tgnn.strategies.runner import PlanRunner
-from lightning_tgnn.types import EventBatch
+from lightning_tgnn.types import EventBatch, OrderPart
 
 _NOTHING = "AdaptiveMicroBatch has nothing to do"
 
@@ -32,6 +31,8 @@ class _Guess(NamedTuple):
 
 class AdaptiveMicroBatch(Callback):
     """Sets n of ``SvenStrategy(micro_batches="adaptive")`` to what is fastest here (Sven, section 3.3.2, appendix D).
+
+    That strategy brings one itself; give one to the Trainer to set its arguments.
 
     It measures how often nodes repeat in the first batches and how fast rows travel, guesses n by Sven's Eq. 12, and
     then tries that n and its neighbours; see `GranularityTuner` for the order of things and `transfer_speed` for what
@@ -170,3 +171,23 @@ def _given(strategy: PlanRunner) -> int | None:
     assert strategy.planned is not None
     order = strategy.planned.order
     return order.micro_batches if isinstance(order, Pipelined) and isinstance(order.micro_batches, int) else None
+
+
+class TunedRunner(PlanRunner):
+    """Runs a plan, and brings an `AdaptiveMicroBatch` where the plan leaves n to be found."""
+
+    @property
+    def order_part(self) -> OrderPart:
+        """The order of the plan."""
+        raise NotImplementedError
+
+    @override
+    def connect(self, model: pl.LightningModule) -> None:
+        super().connect(model)
+        order, callbacks = self.order_part, model.trainer.callbacks  # type: ignore[attr-defined]
+        adapts = isinstance(order, Pipelined) and order.micro_batches == ADAPTIVE
+        if adapts and not any(isinstance(given, AdaptiveMicroBatch) for given in callbacks):
+            # Before those that save, which Lightning has last: they save what it has found, and a checkpoint that is
+            # about to be read gives it back.
+            saving = sum(isinstance(given, Checkpoint) for given in callbacks)
+            callbacks.insert(len(callbacks) - saving, AdaptiveMicroBatch())

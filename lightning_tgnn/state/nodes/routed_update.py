@@ -1,0 +1,146 @@
+"""Updates of several ranks as rows of memory alone: mails are made of these by whoever takes them in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.comm import Conversation
+from lightning_tgnn.state.nodes.update_exchange import UpdateUnderWay, by_owner, to_all
+from lightning_tgnn.state.nodes.wire import MailCodec, join, places_of, split
+from lightning_tgnn.types import RowExchange, SharedWrites, StateUpdate, WriteRoute
+
+
+def route_of(
+    writes: SharedWrites, own_nodes: Tensor, owner: Tensor | None, exchange: RowExchange, edge_features: Tensor | None
+) -> WriteRoute:
+    """Return which rows a rank sends and receives, and what becomes of them.
+
+    A row of memory travels once from a rank to another, whether it is written there, or a mail is made of it, or
+    several. Rows of a pair of ranks are in the order of their nodes, which both know.
+
+    Args:
+        writes: Of all ranks.
+        own_nodes: int64 [W], distinct nodes whose memory this rank writes.
+        owner: int64 [N], the rank that takes in what is written to each node; None where all ranks take in all.
+        exchange: Between the ranks.
+        edge_features: float32 [E, d_edge], of the stream; None without.
+    """
+    rank, ranks = exchange.rank, exchange.ranks
+    nodes = torch.cat([writes.nodes, *writes.mail_ends.unbind(1)])
+    sender = torch.cat([writes.node_rank, writes.mail_rank, writes.mail_rank])
+    if owner is None:
+        sent_nodes = nodes[sender == rank].unique()
+        sent = [len(sent_nodes)] * ranks
+        sent_nodes = sent_nodes.repeat(ranks)
+        written = torch.arange(len(writes.nodes), device=nodes.device)
+        mailed = torch.arange(len(writes.mail_nodes), device=nodes.device)
+    else:
+        of_mails = owner[writes.mail_nodes]
+        receiver = torch.cat([owner[writes.nodes], of_mails, of_mails])
+        pairs = (receiver * len(owner) + nodes)[sender == rank].unique()
+        sent_nodes, sent = pairs % len(owner), _counts(pairs // len(owner), ranks)
+        here = receiver == rank
+        nodes, sender = nodes[here], sender[here]
+        written = here[: len(writes.nodes)].nonzero().squeeze(1)
+        mailed = here[len(receiver) - len(of_mails) :].nonzero().squeeze(1)
+    span = nodes.max() + 1 if len(nodes) else 1
+    pairs, places = (sender * span + nodes).unique(return_inverse=True)
+    rows, own, other = places.split([len(written), len(mailed), len(mailed)])
+    events = writes.mail_event[mailed]
+    features = torch.empty(len(events), 0, device=events.device)
+    if edge_features is not None:
+        features = edge_features[events.to(edge_features.device)].to(events.device)
+    return WriteRoute(
+        sent_rows=places_of(sent_nodes, own_nodes),
+        sent=sent,
+        received=_counts(pairs // span, ranks),
+        nodes=writes.nodes[written],
+        rows=rows,
+        mail_nodes=writes.mail_nodes[mailed],
+        own=own,
+        other=other,
+        features=features,
+        mail_time=writes.mail_time[mailed],
+        mail_event=events,
+    )
+
+
+def _counts(ranks_of_rows: Tensor, ranks: int) -> list[int]:
+    return torch.bincount(ranks_of_rows, minlength=ranks).tolist()
+
+
+class UpdateRouter:
+    """Sends what a rank writes as rows of memory where that is enough, and as rows and mails elsewhere.
+
+    Args:
+        owner: int64 [N], on the CPU, the rank that takes in what is written to each node; None where all ranks take in
+            all.
+        exchange: Between the ranks.
+        codec: How mails travel where they do.
+        makes_mails: Whether they need not.
+    """
+
+    def __init__(self, owner: Tensor | None, exchange: RowExchange, codec: MailCodec, *, makes_mails: bool) -> None:
+        self._owner, self._exchange, self._codec = owner, exchange, codec
+        spec = codec.spec
+        knows_features = codec.edge_features is not None or spec.mail_dim == 2 * spec.memory_dim
+        self.makes_mails = makes_mails and spec.event_features and knows_features
+
+    def routed(self, writes: SharedWrites, nodes: Tensor) -> SharedWrites:
+        """Return writes with their route; see `WriteRouter`."""
+        if not self.makes_mails:
+            return writes
+        return replace(writes, route=route_of(writes, nodes, self._owner, self._exchange, self._codec.edge_features))
+
+    def start(self, update: StateUpdate) -> RoutedUpdate | UpdateUnderWay:
+        """Return an update on its way, once its conversation has begun."""
+        exchange, owner, ranks = self._exchange, self._owner, self._exchange.ranks
+        if self.makes_mails and update.together is not None:
+            together = update.together
+            if together.route is None:
+                together = self.routed(together.to("cpu"), update.nodes.cpu()).to(update.nodes.device)
+            assert together.route is not None
+            return RoutedUpdate(update, together.route, exchange)
+        if owner is None:
+            return UpdateUnderWay(update, self._codec, exchange, lambda nodes: to_all(nodes, ranks))
+        there = owner.to(update.nodes.device)
+        return UpdateUnderWay(update, self._codec, exchange, lambda nodes: by_owner(there[nodes], ranks))
+
+
+class RoutedUpdate:
+    """What this rank writes is sent by its `conversation`, one message; then `merged` waits for what all ranks write.
+
+    Args:
+        update: Of this rank.
+        route: Of the rows.
+        exchange: Between the ranks.
+    """
+
+    def __init__(self, update: StateUpdate, route: WriteRoute, exchange: RowExchange) -> None:
+        self._update, self._route, self._exchange = update, route, exchange
+
+    def conversation(self) -> Conversation:
+        """Send rows of memory."""
+        update, route = self._update, self._route
+        rows = join([update.memory_time.unsqueeze(1), update.memory])
+        self._rows = self._exchange.start(rows[route.sent_rows], route.sent, route.received, "aggregation")
+        yield from ()
+
+    def merged(self) -> StateUpdate:
+        """Return what the ranks write here: of several that write to a node the latest."""
+        update, route, width = self._update, self._route, self._update.memory.shape[1]
+        time, memory = split(self._rows.wait(), [(torch.float64, 1), (torch.float32, width)])
+        return StateUpdate(
+            nodes=route.nodes,
+            memory=memory[route.rows],
+            memory_time=time.squeeze(1)[route.rows],
+            mail_nodes=route.mail_nodes,
+            mails=torch.cat([memory[route.own], memory[route.other], route.features], dim=1),
+            mail_time=route.mail_time,
+            mail_event=route.mail_event,
+            position=update.position,
+            changed=update.changed,
+        )
