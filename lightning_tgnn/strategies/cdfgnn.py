@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import WholeGraph
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import MeanGradients, VertexCut, WholeStep
 from lightning_tgnn.strategies.parts.vertex_cut import ADAPTIVE
 from lightning_tgnn.strategies.runner import PlanRunner
@@ -31,6 +32,8 @@ class CDFGNNStrategy(PlanRunner):
         bits: 2, 4, 8 or 16 for each value on its way; None for float32.
         relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
             once; changes nothing where hosts have one rank, or there is one host.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
@@ -48,10 +51,11 @@ class CDFGNNStrategy(PlanRunner):
         threshold: str | float = ADAPTIVE,
         bits: int | None = 8,
         relay: bool = True,
+        gradient_compression: GradientCompression | str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._mean = MeanGradients()
+        self._mean = MeanGradients(compression=gradient_compression)
         self._sums = VertexCut(partition, cache, threshold, bits, relay)
 
     @override

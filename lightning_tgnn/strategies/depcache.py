@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import InOrder, MeanGradients, Replicated
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
@@ -19,14 +20,22 @@ class DepCacheStrategy(PlanRunner):
     A baseline: Sven, section 2.3.
 
     Args:
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
     """
 
-    def __init__(self, *, prefetch_batches: int | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        gradient_compression: GradientCompression | str | None = None,
+        prefetch_batches: int | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
-        self._rows, self._mean = Replicated(), MeanGradients()
+        self._rows, self._mean = Replicated(), MeanGradients(compression=gradient_compression)
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
