@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -16,6 +16,7 @@ from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange, Messages, ProcessGroups, Traffic
 from lightning_tgnn.strategies.parts import MeanGradients, PowerSGD, RingUpdates
+from lightning_tgnn.strategies.parts.compressed_mean import RESIDUALS
 from lightning_tgnn.types import RankLayout, Run, UpdatesPart, WeightUpdates
 from tests.replay.compressed import slow_mean
 
@@ -62,6 +63,7 @@ for compression in ("bfloat16", "int8", PowerSGD(rank=1, warm_up=2)):
 UPDATES |= {f"in turn by {sends}": Updates(RingUpdates(sends), optimizer=adam) for sends in SENDS}
 UPDATES |= {"in turn, staleness 0": Updates(RingUpdates(staleness=0), optimizer=adam)}
 # What any optimizer keeps travels with the weights.
+COMPRESSED = [name for name in UPDATES if name.startswith("mean by")]
 OPTIMIZERS = {
     "sgd": partial(torch.optim.SGD, lr=LR),
     "momentum": partial(torch.optim.SGD, lr=LR, momentum=0.7, dampening=0.2),
@@ -408,7 +410,10 @@ def on_rank(rank, ranks):
     groups = ProcessGroups(RankLayout.of(ranks, families=families), rank)
     for family in families:
         groups.of(family, "compressed")  # which all ranks have to make together
-    outcomes = {"refused": {}, "members": {}}
+    outcomes = {"refused": {}, "members": {}, "moved": {}}
+    for name in COMPRESSED:
+        moved = on_fewer_ranks(open_rank(name, Case(), groups, rank, ranks), groups)
+        outcomes["moved"][name] = moved
     for name, count, training in CASES:
         if rank < count:
             outcomes[name, count, training] = open_rank(name, TRAININGS[training], groups, rank, count).train()
@@ -417,6 +422,24 @@ def on_rank(rank, ranks):
         outcomes["members"][name] = missing_members(opened.updates)
         outcomes["refused"][name] = twice_by_hand(opened)
     return outcomes
+
+
+def on_fewer_ranks(trained, groups):
+    """Return what two ranks have kept back that go on where three were, and what these had, all rows of all."""
+    trained.attach({})
+    for number in range(STEPS):
+        trained.step(number)
+    saved = [trained.updates.state_dict()]
+    dist.broadcast_object_list(saved, src=0)
+    if trained.run.rank > 1:
+        return None
+    two = Rank(trained.kind, trained.case, replaced(trained.run, groups), groups.of("2"))
+    two.attach(saved[0])
+    return two.updates.state_dict().get(RESIDUALS), saved[0].get(RESIDUALS)
+
+
+def replaced(run, groups):
+    return replace(run, layout=RankLayout.of(2), group_of=lambda family, way="": groups.of("2", way))
 
 
 def open_rank(name, case, groups, rank, count):

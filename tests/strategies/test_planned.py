@@ -10,7 +10,19 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
-from lightning_tgnn import LinkPrediction, PipeTGLStrategy, SvenStrategy, TemporalDataModule
+from lightning_tgnn import (
+    BLADStrategy,
+    CDFGNNStrategy,
+    DepCacheStrategy,
+    DepCommStrategy,
+    DistTGLStrategy,
+    LinkPrediction,
+    PipeTGLStrategy,
+    SnapshotPartitionStrategy,
+    SvenStrategy,
+    TemporalDataModule,
+    VertexPartitionStrategy,
+)
 from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.validator import faults
@@ -19,8 +31,10 @@ from lightning_tgnn.strategies.parts import (
     HostMemory,
     HostShards,
     InOrder,
+    Int8,
     MeanGradients,
     Pipelined,
+    PowerSGD,
     Replicated,
     RingUpdates,
     Sharded,
@@ -34,6 +48,8 @@ from tests.data.example_streams import random_store
 
 OF_EVENTS = {"schedule": DataParallel(), "store": Sharded(), "order": Pipelined(), "updates": MeanGradients(1)}
 KINDS = {"schedule": Schedule, "store": StorePart, "order": OrderPart, "updates": UpdatesPart}
+STRATEGIES = (SvenStrategy, DepCacheStrategy, DepCommStrategy, DistTGLStrategy, CDFGNNStrategy, BLADStrategy)
+STRATEGIES += (SnapshotPartitionStrategy, VertexPartitionStrategy)
 OF_A_GRAPH = {"schedule": WholeGraph(), "store": VertexCut(), "order": WholeStep()}
 
 
@@ -130,7 +146,6 @@ def test_settings_of_a_compression_are_refused_where_they_cannot_work(settings, 
 def test_every_strategy_of_the_mean_takes_compression_by_one_name():
     for kind in STRATEGIES:
         strategy = kind(gradient_compression="int8")
-        strategy._mean.compresses_by  # noqa: B018
         assert strategy._mean.compresses_by == Int8(), kind
         assert kind()._mean.compresses_by is None
     assert MeanGradients(0, "powersgd") == MeanGradients(compression=PowerSGD())

@@ -108,12 +108,12 @@ class Int8(PieceCompression):
         scale = rows.abs().amax(1, keepdim=True) / _LEVELS
         levels = (rows / scale.where(scale > 0, torch.ones_like(scale))).round_().nan_to_num_(0.0, 0.0, 0.0)
         levels = levels.clamp_(-_LEVELS, _LEVELS).to(torch.int8)
-        return torch.cat([scale.view(torch.uint8), levels.view(torch.uint8)], dim=1)
+        return torch.cat([scale.flatten().view(torch.uint8).view(-1, _FLOAT), levels.view(torch.uint8)], dim=1)
 
     @override
     def decode(self, data: Tensor) -> Tensor:
         scale, levels = data.split([_FLOAT, self.block], dim=1)
-        return (levels.contiguous().view(torch.int8) * scale.contiguous().view(torch.float32)).flatten()
+        return (levels.contiguous().view(torch.int8) * scale.flatten().view(torch.float32).unsqueeze(1)).flatten()
 
 
 @dataclass(frozen=True)

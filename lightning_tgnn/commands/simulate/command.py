@@ -83,6 +83,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
   blad      balance=load (even), reorder=true, processes_per_device=2 (1), open_groups=2
   snapshot_partition   processes_per_device=1 (2)
   vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own)
+  all three   gradient_compression (bfloat16, int8, powersgd: gradients_powersgd of loads.yaml has its bytes)
 """
 
 _PICTURED = 16  # ranks

@@ -12,12 +12,15 @@ import numpy as np
 
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, check_rates
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, LoadModel
+from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD, compressed_bytes
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
-from lightning_tgnn.commands.simulate.given_costs import read_mapping
+from lightning_tgnn.commands.simulate.given_costs import compressed_name, read_mapping
 
+POWERSGD = compressed_name(PowerSGD.name)
 _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [...]}, widths: {graph 1: 16, nn 1: 64}}"
 _SIZES_FORM = "write {vertices: [...], edges: [...]}, or {count: 100, vertices: 5000, edges: 50000, varies: 7}"
-_PARTS = ("loads", "widths", "exchanged_widths", "backward_width", "state_width", "rates", "hand_over", "gradients")
+_NUMBERS = ("backward_width", "state_width", "hand_over", "gradients", POWERSGD)
+_PARTS = ("loads", "widths", "exchanged_widths", "rates", *_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class SnapshotCosts:
         rates: How fast an operator runs beside another on a device.
         hand_over: Seconds until a hidden state, or its gradient, has gone from one process of a device to the other.
         gradients: Bytes of all weights.
+        gradients_powersgd: Of what PowerSGD leaves of their gradients.
     """
 
     model: LoadModel
@@ -43,6 +47,26 @@ class SnapshotCosts:
     rates: Rates = ALONE
     hand_over: float = 0.0
     gradients: float = 0.0
+    gradients_powersgd: float = 0.0
+
+    def gradient_bytes(self, compression: str | None) -> float:
+        """Return the bytes of gradients that travel for an update.
+
+        Args:
+            compression: Its name; None for none.
+
+        Raises:
+            InvalidArgumentError: Nobody has said to how many bytes it compresses them.
+        """
+        if compression is None or not self.gradients:
+            return self.gradients
+        is_product = compression == PowerSGD.name
+        found = self.gradients_powersgd if is_product else compressed_bytes(compression, self.gradients)
+        if not found:
+            requirement = "given: how many there are goes by the shapes of the weights"
+            cure = "give for example 20000, or leave the compression out"
+            raise InvalidArgumentError(refusal(f"{POWERSGD} of stages", requirement, "nothing", cure))
+        return found
 
     @property
     def graph_widths(self) -> list[float]:
@@ -75,14 +99,13 @@ def read_snapshot_costs(written: str) -> SnapshotCosts:
         check_choice("an operator of stages", operator, loads)
     exchanged = _numbers("exchanged_widths", held.get("exchanged_widths", {}))
     rates = _rates(held["rates"]) if "rates" in held else ALONE
-    single = ("backward_width", "state_width", "hand_over", "gradients")
-    numbers = _numbers("stages", {name: held[name] for name in single if name in held})
+    numbers = _numbers("stages", {name: held[name] for name in _NUMBERS if name in held})
     return SnapshotCosts(model, widths, exchanged, rates=rates, **numbers)
 
 
 def written_costs(costs: SnapshotCosts) -> dict[str, Any]:
     """Return as plain values what `read_snapshot_costs` takes."""
-    held = {name: getattr(costs, name) for name in ("backward_width", "state_width", "hand_over", "gradients")}
+    held = {name: getattr(costs, name) for name in _NUMBERS}
     held |= {name: dict(getattr(costs, name)) for name in ("widths", "exchanged_widths")}
     return {"loads": costs.model.to_dict(), **held, "rates": [list(row) for row in costs.rates]}
 

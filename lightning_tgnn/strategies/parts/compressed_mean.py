@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
-from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression, PieceCompression, PowerSGD
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange, Traffic
-from lightning_tgnn.strategies.parts.compressed_sums import CompressedSum, compressed_sum
+from lightning_tgnn.strategies.parts.compressed_sums import CompressedSum
+from lightning_tgnn.strategies.parts.gradient_pieces import SumOfPieces
+from lightning_tgnn.strategies.parts.gradient_products import SumOfProducts
 from lightning_tgnn.types import Run
 from lightning_tgnn.types.layout import GRADIENTS
 
@@ -63,13 +66,7 @@ class CompressedMean:
         own = [(name, one) for name, one in parameters if one.requires_grad and id(one) not in apart]
         self._weights = [(name, list(one.shape)) for name, one in own]
         if self._compression is not None and self._group is not None:
-            self.sum = compressed_sum(
-                self._compression,
-                [one.shape for _, one in own],
-                self._exchange,
-                self._group,
-                background=self._background,
-            )
+            self.sum = self._new_sum([one.shape for _, one in own])
         if kept is None:
             return
         if self.sum is None or any(kept[name] != value for name, value in self._of().items()):
@@ -77,6 +74,12 @@ class CompressedMean:
             rank_zero_info(f"{what}: what compression has kept back of them is dropped")
         else:
             self.sum.load_state_dict(kept["state"])
+
+    def _new_sum(self, shapes: Sequence[torch.Size]) -> CompressedSum:
+        if isinstance(self._compression, PieceCompression):
+            return SumOfPieces(self._compression, shapes, self._exchange, background=self._background)
+        assert isinstance(self._compression, PowerSGD)
+        return SumOfProducts(self._compression, shapes, self._exchange, self._group)
 
     def _of(self) -> dict[str, Any]:
         """Return what is kept back, as plain values."""
