@@ -151,7 +151,7 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(tmp_path, monkeypatch, capsys)
         (["--processes=0"], "processes must be an integer of at least 1, got 0; give a number, or leave it out"),
         (
             ["--gradient_compression=int8,fp8"],
-            "gradient_compression must be one of 'bfloat16', 'int8', 'powersgd', got",
+            "gradient_compression must be one of 'bfloat16', 'int8', 'powersgd'",
         ),
         (["--memory=-1"], "memory must be a finite number above 0, got -1"),
         (["--max_loss=2"], "max_loss must be"),

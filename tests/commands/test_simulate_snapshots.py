@@ -128,7 +128,7 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
         (["--strategy=blad,sven"], "strategy must be all on events or all on snapshots, got 'blad,sven'"),
         (
             ["--strategy=blad:split=even"],
-            "option of blad must be one of 'balance', 'gradient_compression', 'open_groups', ",
+            "option of blad must be one of 'balance', 'gradient_compression', ",
         ),
         (["--strategy=blad:balance=evn"], "balance of blad must be one of 'even', 'load', got 'evn'; did you mean"),
         (["--strategy=blad:reorder=3"], "reorder of blad must be true or false, got 3"),

@@ -129,6 +129,9 @@ TRAININGS = {
 
 def trainings(name):
     """Return the rank counts and trainings of a kind."""
+    if name in COMPRESSED:
+        few = [(1, "plain"), *((2, training) for training in ("plain", "clipped", "resumed often", "unused"))]
+        return [*few, *((RANKS, training) for training in TRAININGS)]
     if not UPDATES[name].takes_turns:
         return [(ranks, training) for ranks in (1, 2, RANKS) for training in TRAININGS]
     if name.startswith("in turn with"):
