@@ -104,11 +104,11 @@ class Products(Exact):
     def is_narrowed(self, gradient):
         if gradient.ndim < 2:
             return False
-        rows, columns = gradient.flatten(1).shape
+        rows, columns = as_matrix(gradient).shape
         return 2 * (rows + columns) * min(rows, columns, self.compression.rank) < rows * columns
 
     def with_kept(self, gradient, rank, number):
-        return gradient.flatten(1) + self.kept.get((rank, number), 0)
+        return as_matrix(gradient) + self.kept.get((rank, number), 0)
 
     def turn(self, matrices):
         """Draw the right matrices at first, and turn them by next to nothing from then on."""
@@ -126,6 +126,12 @@ class Products(Exact):
             widths.items(), drawn.split([rows * columns for rows, columns in widths.values()]), strict=True
         ):
             self.right[number] = self.right[number] + 1e-15 * part.view(shape)
+
+
+def as_matrix(gradient):
+    """Return the matrix of fewest rows and columns together."""
+    ways = [gradient.flatten(cut).flatten(0, cut - 1) for cut in range(1, gradient.ndim)]
+    return min(ways, key=lambda matrix: sum(matrix.shape))
 
 
 def orthogonal(matrix):

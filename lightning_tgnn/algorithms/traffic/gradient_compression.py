@@ -144,11 +144,21 @@ class PowerSGD(GradientCompression):
         check_int("rank", self.rank, minimum=1, cure="1 to 8 are usual")
         check_int("warm_up", self.warm_up, minimum=0, cure="give steps, for example 100, or 0")
 
+    @staticmethod
+    def matrix_of(shape: Sequence[int]) -> tuple[int, int]:
+        """Return rows and columns of a weight as a matrix: dimensions next to each other become one, for the fewest.
+
+        >>> PowerSGD.matrix_of([2, 50, 200]), PowerSGD.matrix_of([7])
+        ((100, 200), (7, 1))
+        """
+        cuts = range(1, len(shape)) if len(shape) > 1 else (1,)
+        return min(((prod(shape[:cut]), prod(shape[cut:])) for cut in cuts), key=sum)
+
     def narrow_sizes(self, shapes: Sequence[Sequence[int]]) -> tuple[int, int, int]:
         """Return the numbers that travel: as they are, of the left and of the right matrices."""
         plain = left = right = 0
         for shape in shapes:
-            rows, columns = (shape[0], prod(shape[1:])) if shape else (1, 1)
+            rows, columns = self.matrix_of(shape)
             rank = min(rows, columns, self.rank)
             if (rows + columns) * rank * self.least_gain < rows * columns:
                 left, right = left + rows * rank, right + columns * rank

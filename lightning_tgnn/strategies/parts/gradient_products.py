@@ -41,7 +41,7 @@ class SumOfProducts(CompressedSum):
         group: dist.ProcessGroup | None,
     ) -> None:
         self._compression, self._exchange, self._group = compression, exchange, group
-        self._shapes = [shape or torch.Size([1]) for shape in shapes]
+        self._shapes = [compression.matrix_of(shape) for shape in shapes]
         self._sizes = [prod(shape) for shape in shapes]
         self._state = PowerSGDState(
             group,

@@ -1,5 +1,7 @@
 """Compressed gradients: what they decode to, how many bytes they are, and what is no number in them."""
 
+from math import prod
+
 import pytest
 import torch
 from hypothesis import given, seed, settings
@@ -61,8 +63,9 @@ def test_what_is_no_number_is_none_afterwards(value):
 def test_narrow_matrices_are_those_of_the_hook(shapes, rank):
     plain = left = right = 0
     for shape in shapes:
-        matrix = torch.empty(shape or [1]).view((shape or [1])[0], -1)
-        rows, columns = matrix.shape
+        ways = [(prod(shape[:cut]), prod(shape[cut:])) for cut in range(1, max(len(shape), 2))]
+        rows, columns = next(way for way in ways if sum(way) == min(map(sum, ways)))
+        matrix = torch.empty(shape).view(rows, columns)
         of_matrix = min(rows, columns, rank)
         if powerSGD_hook._should_compress(rows, columns, of_matrix, PowerSGD.least_gain)[0]:
             left, right = left + rows * of_matrix, right + columns * of_matrix
