@@ -34,14 +34,19 @@ class ProcessGroups:
         own = {family: self._make(family) for family in layout.families}
         self._own = {family: group for family, group in own.items() if group is not None}
 
-    def of(self, family: str) -> dist.ProcessGroup | None:
+    def of(self, family: str, way: str = "") -> dist.ProcessGroup | None:
         """Return this rank's group of a family; None where it is alone.
+
+        Args:
+            family: Of the layout.
+            way: A further group of the same ranks, for a thread that talks at times of its own; all ranks have to ask
+                for it together, at first.
 
         Raises:
             InvalidArgumentError: There is no such family.
         """
         self.layout.group_of(family, 0)  # refuses what it does not know
-        return self._own.get(family)
+        return self._make(family, way) if way else self._own.get(family)
 
     def on_hosts(self, family: str, way: str) -> dist.ProcessGroup | None:
         """Return a further group of the ranks of this rank's group of a family, for tensors on the CPU.

@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.snapshot_groups import LOAD, SnapshotGroups
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts import GroupPipeline, HybridPipeline, MeanGradients, SnapshotMemory
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
@@ -41,6 +42,8 @@ class BLADStrategy(SnapshotRunner):
             predicted seconds and the measured speed of an exchange. All vertices have to be trained at once.
         partition: Of the vertices, with ``cut_groups`` alone; see `VertexPartitionStrategy`.
         open_groups: Groups for whose gradient the first process may wait at once.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
@@ -56,6 +59,7 @@ class BLADStrategy(SnapshotRunner):
         open_groups: int = 2,
         cut_groups: bool = False,
         partition: str | Path | Tensor | None = None,
+        gradient_compression: GradientCompression | str | None = None,
         **options: Any,
     ) -> None:
         if partition is not None and not cut_groups:
@@ -71,7 +75,7 @@ class BLADStrategy(SnapshotRunner):
         self._order: OrderPart = GroupPipeline(open_groups)
         if cut_groups:
             self._order = HybridPipeline(open_groups, "metis" if partition is None else partition)
-        self._mean = MeanGradients()
+        self._mean = MeanGradients(compression=gradient_compression)
 
     @property
     @override

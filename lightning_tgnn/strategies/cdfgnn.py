@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import WholeGraph
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import MeanGradients, VertexCut, WholeStep
 from lightning_tgnn.strategies.parts.vertex_cut import ADAPTIVE
 from lightning_tgnn.strategies.runner import PlanRunner
@@ -36,6 +37,8 @@ class CDFGNNStrategy(PlanRunner):
         halo: Give every rank all edges into its vertices and the features of their other ends, so that the first layer
             of a built-in model exchanges nothing, forward or backward, and stays exact. It costs memory, and time for
             edges that several ranks then have. A GCN without dropout exchanges that layer only once anyway.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
@@ -54,10 +57,11 @@ class CDFGNNStrategy(PlanRunner):
         bits: int | None = 8,
         relay: bool = True,
         halo: bool = False,
+        gradient_compression: GradientCompression | str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._mean = MeanGradients()
+        self._mean = MeanGradients(compression=gradient_compression)
         self._sums = VertexCut(partition, cache, threshold, bits, relay, halo)
 
     @override

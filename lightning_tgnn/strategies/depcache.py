@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import InOrder, Replicated
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.sven import StaleGradients
@@ -24,6 +25,8 @@ class DepCacheStrategy(PlanRunner):
     Args:
         make_mails: Have ranks make the mails; False sends them, as the baseline does.
         staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -32,11 +35,17 @@ class DepCacheStrategy(PlanRunner):
     """
 
     def __init__(
-        self, *, make_mails: bool = True, staleness: int = 0, prefetch_batches: int | None = None, **options: Any
+        self,
+        *,
+        make_mails: bool = True,
+        staleness: int = 0,
+        gradient_compression: GradientCompression | str | None = None,
+        prefetch_batches: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
-        self._rows, self._mean = Replicated(make_mails), StaleGradients(staleness)
+        self._rows, self._mean = Replicated(make_mails), StaleGradients(staleness, gradient_compression)
 
     @property
     @override

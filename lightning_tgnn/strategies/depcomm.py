@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import MeanGradients, Sharded, UpdatedByOwners
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
@@ -22,16 +23,23 @@ class DepCommStrategy(PlanRunner):
 
     Args:
         partition: As in `SvenStrategy`.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
     """
 
     def __init__(
-        self, *, partition: str | Path | Tensor = "reflexbicut", prefetch_batches: int | None = None, **options: Any
+        self,
+        *,
+        partition: str | Path | Tensor = "reflexbicut",
+        gradient_compression: GradientCompression | str | None = None,
+        prefetch_batches: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
-        self._mean = MeanGradients()
+        self._mean = MeanGradients(compression=gradient_compression)
         self._rows = Sharded(partition, row_cache_mb=0, omit_own_half=False, features_by_event=False)
 
     @override

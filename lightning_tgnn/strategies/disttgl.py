@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import EpochsAndCopies
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.strategies.parts import MeanGradients, Pipelined, ReadOnce, Served, Sharded
 from lightning_tgnn.strategies.parts.parallelism import ChosenParallelism
@@ -44,6 +45,8 @@ class DistTGLStrategy(PlanRunner):
             new ones in every pass.
         fetch_ahead: Ask for the rows of the next batch as soon as the last one is over with node state; sharded rows
             only where ``epoch`` is 1.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -63,11 +66,13 @@ class DistTGLStrategy(PlanRunner):
         partition: str | Path | Tensor | None = None,
         negative_sets: int | None = None,
         fetch_ahead: bool = True,
+        gradient_compression: GradientCompression | str | None = None,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._rows, self._fetch_ahead, self._mean = _rows(store, partition), fetch_ahead, MeanGradients()
+        self._rows, self._fetch_ahead = _rows(store, partition), fetch_ahead
+        self._mean = MeanGradients(compression=gradient_compression)
         check_fraction("max_loss", max_loss, cure=f"{MAX_LOSS} is the default, a lower share is stricter")
         self._negative_sets, self._scale_epochs = negative_sets, scale_epochs
         self._scaled_to: int | None = None

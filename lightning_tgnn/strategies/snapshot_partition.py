@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, SnapshotGroups
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import GroupPipeline, MeanGradients, SnapshotMemory
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
 from lightning_tgnn.types import Plan
@@ -21,19 +22,28 @@ class SnapshotPartitionStrategy(SnapshotRunner):
 
     Args:
         open_groups: Groups for whose gradient a rank may wait at once; None for as many as there are ranks, up to 8.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    def __init__(self, *, open_groups: int | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        open_groups: int | None = None,
+        gradient_compression: GradientCompression | str | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         if open_groups is not None:
             GroupPipeline(open_groups)  # refuses what it cannot be
         self._open_groups = open_groups
         self._schedule = SnapshotGroups(None, EVEN)
-        self._snapshots, self._mean = SnapshotMemory(measure=False), MeanGradients()
+        self._snapshots = SnapshotMemory(measure=False)
+        self._mean = MeanGradients(compression=gradient_compression)
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:

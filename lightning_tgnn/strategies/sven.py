@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.adaptive_micro_batch import TunedRunner
 from lightning_tgnn.strategies.parts import MeanGradients, Pipelined, Sharded
 from lightning_tgnn.types import Plan
@@ -35,6 +36,8 @@ class SvenStrategy(TunedRunner):
         omit_own_half: Do not send of a mail what lies in its row.
         features_by_event: Do not send a mail's edge features but the number of its event.
         fetch_ahead: Fetch the rows of the next batch that this one leaves alone behind this one's computation.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -52,13 +55,14 @@ class SvenStrategy(TunedRunner):
         omit_own_half: bool = True,
         features_by_event: bool = True,
         fetch_ahead: bool = True,
+        gradient_compression: GradientCompression | str | None = None,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
         self._order = Pipelined(micro_batches, fetch_ahead)
-        self._mean = StaleGradients(staleness)
+        self._mean = StaleGradients(staleness, gradient_compression)
         self._rows = Sharded(partition, row_cache_mb, omit_own_half, features_by_event)
 
     @property

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.snapshot_groups import SharedGroups
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import MeanGradients, SnapshotMemory, VertexShares
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
 from lightning_tgnn.types import Plan
@@ -24,15 +25,24 @@ class VertexPartitionStrategy(SnapshotRunner):
     Args:
         partition: ``"metis"``, of the edges of all snapshots; ``"interval"``, ``"range"``, a file that ``lightning-tgnn
             partition`` wrote, or int64 [N], the rank of every vertex.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    def __init__(self, *, partition: str | Path | Tensor = "metis", **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        partition: str | Path | Tensor = "metis",
+        gradient_compression: GradientCompression | str | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
-        self._order, self._mean = VertexShares(partition), MeanGradients()
+        self._order = VertexShares(partition)
+        self._mean = MeanGradients(compression=gradient_compression)
         self._snapshots = SnapshotMemory(measure=False)
 
     @override

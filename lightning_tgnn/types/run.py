@@ -58,7 +58,8 @@ class Run:
         trainer: Which trains it.
         device: Where this rank computes.
         exchange: Between the ranks that share state.
-        group_of: Returns this rank's process group of a family of the layout; None where it is alone.
+        group_of: Returns this rank's process group of a family of the layout, None where it is alone; with a second
+            name a further one of the same ranks, which all have to ask for together.
         broadcast: Sends a value from rank 0 to all.
         messages: Returns the way to single ranks.
         host_messages: Returns a further way of a name to the same ranks, for tensors on the CPU; all ranks have to ask.
@@ -75,7 +76,7 @@ class Run:
     trainer: pl.Trainer
     device: torch.device
     exchange: RowExchange
-    group_of: Callable[[str], ProcessGroup | None]
+    group_of: Callable[..., ProcessGroup | None]
     broadcast: Broadcast
     messages: Messaging
     host_messages: Callable[[str, str], MessageExchange]

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ import yaml
 import lightning_tgnn
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.links import Links
-from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, rank
+from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, assess, rank
 from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.measure import SHARDS, Measured, Measurements
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
@@ -73,6 +74,29 @@ def test_costs_are_what_was_measured():
     assert found["disttgl"].seconds["serve"] == pytest.approx(found["disttgl"].seconds["store"])
     assert measured().turn_of(200) == pytest.approx(1)
     assert measured().turn_of(400) == pytest.approx(1.75)
+
+
+def test_compressions_that_may_be_chosen_are_candidates():
+    cluster, given = Cluster(2, 2, Links(), 64e9), measured()
+    given = replace(given, compressed_bytes={"bfloat16": 5e5, "int8": 2.6e5, "powersgd": 3e4})
+    plain = Candidates(given, cluster, 500, False).all()
+    more = Candidates(given, cluster, 500, False, ("int8", "powersgd")).all()
+    written = {plan.written: plan for plan in more}
+    assert set(written) - {plan.written for plan in plain} == {
+        f"{name}:gradient_compression={kind}"
+        for name in ("depcache", "sven", "sven:staleness=0", "disttgl:minibatch=2:memory=2", "disttgl:memory=4",
+                     "disttgl:epoch=2:memory=2")
+        for kind in ("int8", "powersgd")
+    }  # fmt: skip
+    found = {name: assess(plan, cluster, STREAM) for name, plan in written.items()}
+    saved = found["depcache"].sent_per_event - found["depcache:gradient_compression=int8"].sent_per_event
+    assert saved * written["depcache"].batch_size == pytest.approx(2 * 3 / 4 * (1e6 - 2.6e5))
+    costs = [found[f"depcache{kind}"].accuracy_cost
+             for kind in ("", ":gradient_compression=int8", ":gradient_compression=powersgd")]  # fmt: skip
+    assert costs == sorted(set(costs))
+    for plan in more:  # the strategies take these options
+        kind = lightning_tgnn.strategies.names.StrategyRegistry[plan.strategy]["strategy"]
+        kind(**plan.options)
 
 
 def test_every_plan_has_its_reason():
@@ -146,6 +170,10 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(tmp_path, monkeypatch, capsys)
     [
         (["--machines=0"], "machines must be an integer of at least 1, got 0"),
         (["--processes=0"], "processes must be an integer of at least 1, got 0; give a number, or leave it out"),
+        (
+            ["--gradient_compression=int8,fp8"],
+            "gradient_compression must be one of 'bfloat16', 'int8', 'powersgd'",
+        ),
         (["--memory=-1"], "memory must be a finite number above 0, got -1"),
         (["--max_loss=2"], "max_loss must be"),
         (["--link=fast"], "link must be MBIT or MBIT:MILLISECONDS, got 'fast'"),

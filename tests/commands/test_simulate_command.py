@@ -6,12 +6,16 @@ import re
 import pytest
 
 from lightning_tgnn.__main__ import main
+from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import data_parallel, in_order, mean_gradients
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
+from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
+from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.commands.simulate.given_costs import read_costs, read_link
 from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
 from lightning_tgnn.types import RankLayout
+from lightning_tgnn.types.outline import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 
 SECONDS = {"sample": 0.001, "fetch": 0.002, "update": 0.006, "embed": 0.02, "write": 0.003, "backward": 0.03}
 SENT = {"rows": 4e5, "updates": 2e5, "gradients": 1.2e6}
@@ -72,6 +76,40 @@ def test_bytes_follow_from_what_is_given():
     assert more.of(plan, plan.outline(4), 4, Costs({}).links).sent["hand"] == 7
     assert more.sent["rows"] == 1
     assert more.missing([plan.outline(2)]) == ["gather", "other", "score", "step"]
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_compressed_gradients_are_of_as_many_bytes_as_a_rank_sends(ranks):
+    given, whole = read_costs(GIVEN, "{gradients_powersgd: 7000}"), SENT["gradients"]
+    expected = {"bfloat16": whole / 2, "int8": whole / 4 * 260 / 256, "powersgd": 7000}
+    layout, link = RankLayout.of(ranks, per_host=1), Links(between=Link(0.0, 12.5e6))
+    for name, size in expected.items():
+        for strategy in ("sven", "depcomm", "depcache", "disttgl"):
+            plan = SimulatedPlan.of(f"{strategy}:gradient_compression={name}")
+            outline = plan.outline(ranks)
+            costs = given.of(plan, outline, ranks, link)
+            assert given.missing([outline]) == read_costs(GIVEN).missing([SimulatedPlan.of(strategy).outline(ranks)])
+            kinds = {"gradients", "gradient sums"}
+            sending = [stage for stage in outline.stages if stage.cost in kinds]
+            each = {ALL_TO_ALL: 1, ALL_GATHER: ranks - 1, ALL_REDUCE: 2 * (ranks - 1) / ranks}
+            sent = [each[stage.travel] * stage.share * costs.sent[stage.cost] for stage in sending]
+            assert sum(sent) == pytest.approx(2 * (ranks - 1) / ranks * size)
+            if strategy != "disttgl":  # whose weights change alike, but which asks for rows otherwise
+                assert faults(programs(outline, ranks, 6), outline, ranks) == []
+        only = {"seconds": {"backward": 0.01}, "bytes": {"gradients": whole, "gradients_powersgd": 7000}}
+        plan = SimulatedPlan.of(f"depcache:gradient_compression={name}")
+        costs = read_costs(json.dumps(only)).of(plan, plan.outline(ranks), ranks, link)
+        found = simulate(plan.outline(ranks), layout, costs, 10)
+        assert found.period == pytest.approx(0.01 + 2 * (ranks - 1) / ranks * size / 12.5e6)
+
+
+def test_ranks_of_a_host_share_its_link_where_pieces_go_from_each_to_each():
+    only = json.dumps({"seconds": {"backward": 0.0}, "bytes": {"gradients": 1e6}})
+    layout, links = RankLayout.of(8, per_host=4), Links(Link(0.0, 1e15), Link(0.0, 12.5e6))
+    plan = SimulatedPlan.of("depcache:gradient_compression=bfloat16")
+    costs = read_costs(only).of(plan, plan.outline(8), 8, links)
+    # Each of four ranks sends an eighth of half of the bytes to each of four on the other host, twice.
+    assert simulate(plan.outline(8), layout, costs, 4).period == pytest.approx(2 * 4 * 4 * 5e5 / 8 / 12.5e6)
 
 
 def test_each_strategy_may_take_something_else(tmp_path, capsys):
@@ -136,7 +174,15 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--strategy= , "], "strategy must be names of strategies, got ' , '; separate them by commas"),
         (
             ["--strategy=sven:groups=2"],
-            "option of sven must be one of 'ahead', 'micro_batches', 'staleness', got 'groups'",
+            "option of sven must be one of 'ahead', 'gradient_compression', 'micro_batches', 'staleness', got 'groups'",
+        ),
+        (
+            ["--strategy=sven:gradient_compression=fp8"],
+            "gradient_compression of sven must be one of 'bfloat16', 'int8', 'powersgd', got 'fp8'",
+        ),
+        (
+            ["--strategy=sven:gradient_compression=powersgd"],
+            "bytes must be with gradients_powersgd: how many there are goes by the shapes of the weights, got",
         ),
         (["--strategy=sven:micro_batches=0"], "micro_batches must be an integer of at least 1, got 0"),
         (["--strategy=sven:staleness=2"], "staleness must be 0 or 1, got 2; 1 applies gradients a turn late"),
@@ -187,7 +233,10 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--stages={strategies: {svn: {seconds: {}}}}"], "a strategy of stages must be one of"),
         (["--stages={strategies: {depcache: {seconds: {}}}}"], "strategy must be one of 'depcache', got 'sven'"),
         (["--stages={strategies: {sven: {seconds: {embd: 1}}}}"], "got 'embd'; did you mean 'embed'?"),
-        (["--bytes={row: 3}"], "bytes must be one of 'gradients', 'hand', 'rows', 'updates', 'weights', got 'row'"),
+        (
+            ["--bytes={row: 3}"],
+            "bytes must be one of 'gradients', 'gradients_bfloat16', 'gradients_int8', ",
+        ),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(options, refused, capsys):

@@ -88,6 +88,27 @@ def test_a_file_says_what_an_update_is(tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_compressed_gradients_are_fewer_bytes(name, tmp_path, capsys):
+    whole, kept = 3 * 2 * 120000, tmp_path / "out.json"
+    options = [f"--snapshots={SIZES}", "--ranks=2", "--hosts=1", "--group_size=4", f"--output={kept}"]
+    given = f"--stages={json.dumps(LOADS | {'gradients_powersgd': 5000})}"
+    written = [name, *(f"{name}:gradient_compression={kind}" for kind in ("bfloat16", "int8", "powersgd"))]
+    main(["simulate", given, f"--strategy={','.join(written)}", "--local_link=1:0", *options])
+    capsys.readouterr()
+    found = json.loads(kept.read_text())["forecasts"]
+    updates = found[0]["bytes_sent"]["weights"] / (2 * 120000)
+    assert name != "vertex_partition" or found[0]["bytes_sent"]["weights"] == whole
+    sizes = [60000, 120000 / 4 * 260 / 256, 5000]
+    for one, kind, size in zip(found[1:], ["pieces of weights"] * 2 + ["weights"], sizes, strict=True):
+        assert one["bytes_sent"][kind] == pytest.approx(updates * 2 * size)
+        saved = updates * (120000 - size) / 125000  # seconds on a link of 1 Mbit/s
+        assert one["seconds_per_epoch"] == pytest.approx(found[0]["seconds_per_epoch"] - saved)
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, *options, f"--strategy={written[-1]}")
+    assert "gradients_powersgd of stages must be given: how many there are goes by the shapes" in str(ended.value)
+
+
 def test_figures_of_blad_are_those_of_the_simulation(tmp_path, capsys):
     kept = tmp_path / "out.json"
     options = [f"--snapshots={SIZES}", "--ranks=4", "--hosts=2", "--batch_size=5", "--link=500:0.2"]
@@ -135,7 +156,10 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
     [
         (["--snapshots=null"], "snapshots must be the sizes of snapshots, got None; give --snapshots"),
         (["--strategy=blad,sven"], "strategy must be all on events or all on snapshots, got 'blad,sven'"),
-        (["--strategy=blad:split=even"], "option of blad must be one of 'balance', 'open_groups', "),
+        (
+            ["--strategy=blad:split=even"],
+            "option of blad must be one of 'balance', 'gradient_compression', ",
+        ),
         (["--strategy=blad:balance=evn"], "balance of blad must be one of 'even', 'load', got 'evn'; did you mean"),
         (["--strategy=blad:reorder=3"], "reorder of blad must be true or false, got 3"),
         (["--strategy=blad:processes_per_device=3"], "processes_per_device of blad must be 1 or 2, got 3"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,11 +15,13 @@ from typing_extensions import get_protocol_members
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange, Messages, ProcessGroups, Traffic
-from lightning_tgnn.strategies.parts import MeanGradients, RingUpdates
+from lightning_tgnn.strategies.parts import MeanGradients, PowerSGD, RingUpdates
+from lightning_tgnn.strategies.parts.compressed_mean import RESIDUALS
 from lightning_tgnn.types import RankLayout, Run, UpdatesPart, WeightUpdates
+from tests.replay.compressed import slow_mean
 
 RANKS, STEPS, LR, DECAY, CLIP = 3, 7, 0.2, 0.3, 0.4
-WIDTH = 3
+WIDTH, WIDER = 3, 8
 TABLE = 7  # rows of an embedding table
 
 
@@ -54,9 +56,14 @@ class Updates:
 SENDS = ("gradients", "weights_and_moments", "weights")
 # A new kind is added here in a line.
 UPDATES = {"mean": Updates(MeanGradients(0)), "mean a step late": Updates(MeanGradients(1), 1)}
+for compression in ("bfloat16", "int8", PowerSGD(rank=1, warm_up=2)):
+    for delay, late in enumerate(("", " a step late")):
+        part = MeanGradients(delay, compression)
+        UPDATES[f"mean by {part.compression.name}{late}"] = Updates(part, delay)
 UPDATES |= {f"in turn by {sends}": Updates(RingUpdates(sends), optimizer=adam) for sends in SENDS}
 UPDATES |= {"in turn, staleness 0": Updates(RingUpdates(staleness=0), optimizer=adam)}
 # What any optimizer keeps travels with the weights.
+COMPRESSED = [name for name in UPDATES if name.startswith("mean by")]
 OPTIMIZERS = {
     "sgd": partial(torch.optim.SGD, lr=LR),
     "momentum": partial(torch.optim.SGD, lr=LR, momentum=0.7, dampening=0.2),
@@ -122,6 +129,9 @@ TRAININGS = {
 
 def trainings(name):
     """Return the rank counts and trainings of a kind."""
+    if name in COMPRESSED:
+        few = [(1, "plain"), *((2, training) for training in ("plain", "clipped", "resumed often", "unused"))]
+        return [*few, *((RANKS, training) for training in TRAININGS)]
     if not UPDATES[name].takes_turns:
         return [(ranks, training) for ranks in (1, 2, RANKS) for training in TRAININGS]
     if name.startswith("in turn with"):
@@ -156,21 +166,25 @@ def looked_up(rank, step):
     return few[: 0 if rank == 2 and step % 2 else 3]
 
 
+SHAPES = {"last": (WIDTH,), "odd": (WIDTH,), "first": (WIDTH, WIDTH), "wide": (WIDTH, WIDER), "out": (WIDER,)}
+
+
 class Tiny(pl.LightningModule):
-    """Two layers, an embedding table, and a parameter that a step may leave out."""
+    """Two ways of two layers, an embedding table, and a parameter that a step may leave out."""
 
     def __init__(self):
         super().__init__()
         self.table = torch.nn.Embedding(TABLE, WIDTH, dtype=torch.float64)
         torch.nn.init.constant_(self.table.weight, 0.3)
         generator = torch.Generator().manual_seed(3)
-        for name, shape in {"last": (WIDTH,), "odd": (WIDTH,), "first": (WIDTH, WIDTH)}.items():
+        for name, shape in SHAPES.items():
             value = torch.randn(shape, generator=generator, dtype=torch.float64)
             self.register_parameter(name, torch.nn.Parameter(value))
 
     def forward(self, given, with_odd, rows):
         hidden = (given @ self.first).tanh()
-        loss = ((hidden @ self.last - 1) ** 2).mean() + ((self.table(rows) * self.last).sum(1) - 1).square().sum()
+        answer = hidden @ self.last + (given @ self.wide).sin() @ self.out
+        loss = ((answer - 1) ** 2).mean() + ((self.table(rows) * self.last).sum(1) - 1).square().sum()
         return loss + ((given @ self.odd).sin().mean() if with_odd else 0)
 
 
@@ -298,10 +312,11 @@ def reference(kind, case, ranks):
     task = Tiny()
     optimizer = kind.optimizer(task.parameters())
     weights, losses, made, waiting, all_pending = [], [], [], [], []
+    mean_of = slow_mean(kind.part.compression, ranks)
     for number in range(STEPS):
         answers = [gradients(task, rank, number, case) for rank in range(ranks)]
         losses.append([loss for loss, _ in answers])
-        waiting.append({name: mean([given[name] for _, given in answers]) for name, _ in task.named_parameters()})
+        waiting.append(means([given for _, given in answers], mean_of))
         if len(waiting) > kind.delay:
             for name, gradient in waiting.pop(0).items():
                 task.get_parameter(name).grad = None if gradient is None else gradient.clone()
@@ -312,7 +327,7 @@ def reference(kind, case, ranks):
         weights.append({name: value.detach().clone() for name, value in task.named_parameters()})
         all_pending.append([{name: value for name, value in late.items() if value is not None} for late in waiting])
         if number + 1 in case.drops:
-            waiting = []
+            waiting, mean_of = [], slow_mean(kind.part.compression, ranks)
     return SimpleNamespace(weights=weights, losses=losses, made=[made] * ranks, pending=all_pending)
 
 
@@ -367,6 +382,16 @@ def mean(given):
     return sum(0 if gradient is None else gradient for gradient in given) / len(given)
 
 
+def means(given, mean_of):
+    """Return the mean over the ranks by name; None where all leave a parameter out."""
+    found = {name: mean([gradients[name] for gradients in given]) for name in given[0]}
+    names = [name for name in found if name != "table.weight"]  # which travels as it is
+    shape = lambda name: Tiny().get_parameter(name)  # noqa: E731
+    filled = [[torch.zeros_like(shape(name)) if one[name] is None else one[name] for name in names] for one in given]
+    compressed = dict(zip(names, mean_of(filled), strict=True))
+    return {name: None if value is None else compressed.get(name, value) for name, value in found.items()}
+
+
 def missing_members(updates):
     return [name for name in get_protocol_members(WeightUpdates) if not hasattr(updates, name)]
 
@@ -386,7 +411,12 @@ def twice_by_hand(rank):
 def on_rank(rank, ranks):
     families = {str(count): (tuple(range(count)),) for count in range(1, ranks + 1)}
     groups = ProcessGroups(RankLayout.of(ranks, families=families), rank)
-    outcomes = {"refused": {}, "members": {}}
+    for family in families:
+        groups.of(family, "compressed")  # which all ranks have to make together
+    outcomes = {"refused": {}, "members": {}, "moved": {}}
+    for name in COMPRESSED:
+        moved = on_fewer_ranks(open_rank(name, Case(), groups, rank, ranks), groups)
+        outcomes["moved"][name] = moved
     for name, count, training in CASES:
         if rank < count:
             outcomes[name, count, training] = open_rank(name, TRAININGS[training], groups, rank, count).train()
@@ -395,6 +425,24 @@ def on_rank(rank, ranks):
         outcomes["members"][name] = missing_members(opened.updates)
         outcomes["refused"][name] = twice_by_hand(opened)
     return outcomes
+
+
+def on_fewer_ranks(trained, groups):
+    """Return what two ranks have kept back that go on where three were, and what these had, all rows of all."""
+    trained.attach({})
+    for number in range(STEPS):
+        trained.step(number)
+    saved = [trained.updates.state_dict()]
+    dist.broadcast_object_list(saved, src=0)
+    if trained.run.rank > 1:
+        return None
+    two = Rank(trained.kind, trained.case, replaced(trained.run, groups), groups.of("2"))
+    two.attach(saved[0])
+    return two.updates.state_dict().get(RESIDUALS), saved[0].get(RESIDUALS)
+
+
+def replaced(run, groups):
+    return replace(run, layout=RankLayout.of(2), group_of=lambda family, way="": groups.of("2", way))
 
 
 def open_rank(name, case, groups, rank, count):
@@ -409,7 +457,7 @@ def open_rank(name, case, groups, rank, count):
         trainer=None,
         device=torch.device("cpu"),
         exchange=Exchange(),
-        group_of={"gradients": groups.of(str(count))}.get,
+        group_of=lambda family, way="": groups.of(str(count), way),
         broadcast=lambda value: value,
         messages=lambda family, of_copy=False: way(family == "gradients"),
         host_messages=lambda family, way: Messages(tuple(range(count)), rank, groups.of(str(count))),

@@ -6,6 +6,7 @@ from itertools import pairwise
 import torch
 
 from lightning_tgnn.strategies.parts import RingUpdates
+from tests.replay.compressed import slow_mean
 
 
 def weights_of(plan, task, accumulate=1):
@@ -72,6 +73,7 @@ class Together(Weights):
     def __init__(self, *settings):
         super().__init__(*settings)
         self.pending, self.of_turn = [], []
+        self.mean_of = slow_mean(self.plan.updates.compression, self.plan.layout.ranks)
 
     def before(self, turn, rank):
         self.hold(-1)
@@ -80,8 +82,7 @@ class Together(Weights):
         self.of_turn.append(gradients)
 
     def end_turn(self, turn, is_last):
-        ranks = self.plan.layout.ranks
-        self.pending.append([sum(of_weight) / ranks for of_weight in zip(*self.of_turn, strict=True)])
+        self.pending.append(self.mean_of(self.of_turn))
         self.of_turn = []
         if len(self.pending) > self.plan.updates.delay:
             self.update(self.pending.pop(0), self.rate)

@@ -10,7 +10,19 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
-from lightning_tgnn import LinkPrediction, PipeTGLStrategy, SvenStrategy, TemporalDataModule
+from lightning_tgnn import (
+    BLADStrategy,
+    CDFGNNStrategy,
+    DepCacheStrategy,
+    DepCommStrategy,
+    DistTGLStrategy,
+    LinkPrediction,
+    PipeTGLStrategy,
+    SnapshotPartitionStrategy,
+    SvenStrategy,
+    TemporalDataModule,
+    VertexPartitionStrategy,
+)
 from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.validator import faults
@@ -19,8 +31,10 @@ from lightning_tgnn.strategies.parts import (
     HostMemory,
     HostShards,
     InOrder,
+    Int8,
     MeanGradients,
     Pipelined,
+    PowerSGD,
     Replicated,
     RingUpdates,
     Sharded,
@@ -34,6 +48,8 @@ from tests.data.example_streams import random_store
 
 OF_EVENTS = {"schedule": DataParallel(), "store": Sharded(), "order": Pipelined(), "updates": MeanGradients(1)}
 KINDS = {"schedule": Schedule, "store": StorePart, "order": OrderPart, "updates": UpdatesPart}
+STRATEGIES = (SvenStrategy, DepCacheStrategy, DepCommStrategy, DistTGLStrategy, CDFGNNStrategy, BLADStrategy)
+STRATEGIES += (SnapshotPartitionStrategy, VertexPartitionStrategy)
 OF_A_GRAPH = {"schedule": WholeGraph(), "store": VertexCut(), "order": WholeStep()}
 
 
@@ -101,6 +117,38 @@ def test_a_loss_scale_is_refused_with_the_argument_that_a_user_has_written(strat
     updates = strategy().plan(None, trainer).updates.open(run)
     with pytest.raises(InvalidArgumentError, match=cure):
         updates.check(trainer)
+
+
+@pytest.mark.parametrize("compression", ["bfloat16", "int8", PowerSGD(rank=2)])
+def test_a_loss_scale_is_refused_where_compression_keeps_something_back(compression):
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), precision="16-mixed")
+    run = SimpleNamespace(group_of=lambda family, way="": None, ranks=1, rank=0, device=torch.device("cpu"))
+    updates = DepCacheStrategy(gradient_compression=compression).plan(None, trainer).updates.open(run)
+    if compression == "bfloat16":
+        updates.check(trainer)
+        return
+    with pytest.raises(InvalidArgumentError, match=r"without a loss scale where gradients travel as .*got '16-mixed'"):
+        updates.check(trainer)
+
+
+@pytest.mark.parametrize("compression", ["fp8", 8, "BFloat16", True])
+def test_a_compression_that_there_is_not_is_refused(compression):
+    with pytest.raises(InvalidArgumentError, match=r"gradient_compression must be bfloat16, int8, powersgd, one of"):
+        SvenStrategy(gradient_compression=compression)
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"rank": 0}, "rank must be"), ({"warm_up": -1}, "warm_up must be")])
+def test_settings_of_a_compression_are_refused_where_they_cannot_work(settings, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        PowerSGD(**settings)
+
+
+def test_every_strategy_of_the_mean_takes_compression_by_one_name():
+    for kind in STRATEGIES:
+        strategy = kind(gradient_compression="int8")
+        assert strategy._mean.compresses_by == Int8(), kind
+        assert kind()._mean.compresses_by is None
+    assert MeanGradients(0, "powersgd") == MeanGradients(compression=PowerSGD())
 
 
 def test_batches_ahead_of_a_loader_that_makes_none_are_refused():

@@ -42,6 +42,7 @@ class DistTGLOutline:
         epoch: j, the epochs of a batch that are trained at once.
         memory: k, the copies of node memory.
         fetch_ahead: Ask for the rows of the next batch as soon as the last one is over with node state.
+        gradient_compression: Its name; None for none.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -51,6 +52,7 @@ class DistTGLOutline:
     epoch: int = 1
     memory: int = 1
     fetch_ahead: bool = True
+    gradient_compression: str | None = None
 
     def __post_init__(self) -> None:
         self.schedule  # noqa: B018 - which checks them
@@ -68,5 +70,5 @@ class DistTGLOutline:
         """
         self.schedule.check_ranks(ranks)
         order = read_once(fetch_ahead=self.fetch_ahead)
-        outline = data_parallel("disttgl", order, mean_gradients(order), delay=0)
+        outline = data_parallel("disttgl", order, mean_gradients(order, 0, self.gradient_compression), delay=0)
         return self.schedule.outlined(outline, RankLayout.of(ranks, families=families_of(ranks, self.memory)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
 from lightning_tgnn.checks import check_fraction, check_int
 from lightning_tgnn.types.outline import (
     ALL_GATHER,
@@ -22,6 +23,9 @@ from lightning_tgnn.types.outline import (
 )
 
 MADE_AHEAD = 2  # batches that a loader has ready by default
+GRADIENT_SUMS = "gradient sums"
+"""What travels back of gradients that are compressed in pieces, an M-th from each of M ranks."""
+_PRODUCT_SUMS = 3  # of PowerSGD
 _OF_LAST_TURN = Reads("updates", batches=1)
 
 
@@ -89,20 +93,39 @@ def updated_by_owners() -> tuple[Stage, ...]:
     )
 
 
-def mean_gradients(behind: Sequence[Stage], delay: int = 0) -> tuple[Stage, ...]:
+def mean_gradients(behind: Sequence[Stage], delay: int = 0, compression: str | None = None) -> tuple[Stage, ...]:
     """Return the stages of `MeanGradients`.
+
+    What is compressed in pieces goes from each rank to each, and its sums likewise: `GRADIENT_SUMS`. PowerSGD sums up
+    what it leaves alone, then the left and then the right matrices.
 
     Args:
         behind: The stages before: the backward pass waits for the last of them.
         delay: 1 sends the gradients of a turn behind the next one's computation.
+        compression: Its name; None for none.
     """
     backward = Stage("backward", after=(After(behind[-1].name),), trains=True)
+    after = (After("backward", turns=delay), After("write")) if delay else (After("backward"),)
+    sent = _sent(after, delay, compression)
     if not delay:
-        sent = Stage("gradients", LINKS, (After("backward"),), travel=ALL_REDUCE)
-        return backward, sent, Stage("step", after=(After("gradients"),), applies=(0, 0))
-    after = (After("backward", turns=delay), After("write"))
-    sent = Stage("gradients", LINKS, after, travel=ALL_REDUCE, begins=delay)
-    return sent, backward, Stage("step", after=(After("gradients"),), begins=delay, applies=(delay, delay))
+        return backward, *sent, Stage("step", after=(After(sent[-1].name),), applies=(0, 0))
+    step = Stage("step", after=(After(sent[-1].name),), begins=delay, applies=(delay, delay))
+    return *sent, backward, step
+
+
+def _sent(after: tuple[After, ...], delay: int, compression: str | None) -> list[Stage]:
+    """Return the stages in which gradients travel."""
+    if compression is None:
+        return [Stage("gradients", LINKS, after, travel=ALL_REDUCE, begins=delay)]
+    if compression != PowerSGD.name:
+        there = Stage("gradients", LINKS, after, travel=ALL_TO_ALL, begins=delay)
+        return [there, Stage(GRADIENT_SUMS, LINKS, (After("gradients"),), travel=ALL_GATHER, begins=delay)]
+    stages: list[Stage] = []
+    for number in range(_PRODUCT_SUMS):
+        before = (After(stages[-1].name),) if stages else after
+        name, share = _numbered("gradients", number), 1 / _PRODUCT_SUMS
+        stages.append(Stage(name, LINKS, before, "gradients", share, ALL_REDUCE, begins=delay))
+    return stages
 
 
 def _before() -> list[Stage]:

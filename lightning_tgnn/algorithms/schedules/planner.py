@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
+from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, is_compression
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS, Outline
@@ -123,9 +124,14 @@ class Assessment:
         return self.candidate.outline.staleness + self.candidate.outline.lanes - 1
 
     @property
-    def accuracy_cost(self) -> tuple[int, float, int]:
+    def accuracy_cost(self) -> tuple[int, float, int, int]:
         """What it costs in accuracy: staleness first, for what is lost is less than may be lost; then information."""
-        return self.staleness, round(self.loss, 2), self.candidate.batches_at_once
+        return self.staleness, round(self.loss, 2), self._compression_cost, self.candidate.batches_at_once
+
+    @property
+    def _compression_cost(self) -> int:
+        name = self.candidate.options.get("gradient_compression")
+        return 1 + COMPRESSIONS.index(name) if is_compression(name) else 0
 
 
 def assess(candidate: Candidate, cluster: Cluster, stream: Stream) -> Assessment:

@@ -20,12 +20,13 @@ from lightning_tgnn.algorithms.schedules.pair_simulation import (
 )
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
 from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds
+from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import ALL_REDUCE, ALL_TO_ALL
+from lightning_tgnn.types.outline import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 
 LOAD, EVEN = "load", "even"
-FEATURES, STATES, WEIGHTS = "features", "hidden states", "weights"
+FEATURES, STATES, WEIGHTS, PIECES = "features", "hidden states", "weights", "pieces of weights"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,8 @@ class EpochForecast:
         seconds: Until the last update is done.
         busy: float64 [ranks], seconds in which each rank computes.
         sent: Bytes that all ranks send in it, by kind: ``"features"``, ``"hidden states"`` between ranks that share no
-            device, and ``"weights"``, which are their gradients.
+            device, and ``"weights"``, which are their gradients, or ``"pieces of weights"`` where these are compressed
+            in pieces.
         overlap: Share of the time in which ranks of one device run graph and NN operators at once, the mean over
             devices.
         shared: Bytes of hidden states and gradients that processes of a machine hand over in memory, which none sends.
@@ -68,6 +70,7 @@ class EpochForecast:
         crossings = int((hosts[1:] != hosts[:-1]).sum())
         pairs = (hosts[:, None] != hosts).sum() / max(ranks * (ranks - 1), 1)
         shares = {WEIGHTS: (crossings + (hosts[0] != hosts[-1])) / ranks, FEATURES: pairs}
+        shares[PIECES] = pairs
         shares[STATES] = crossings / max(ranks - 1, 1)
         return {kind: float(shares[kind] * size) for kind, size in self.sent.items()}
 
@@ -85,6 +88,7 @@ def blad_epoch(
     rates: Rates = ALONE,
     open_groups: int = OPEN_GROUPS,
     links: Links | None = None,
+    compression: str | None = None,
 ) -> EpochForecast:
     """Forecast an epoch of BLAD: whole groups go to devices, and each device's two processes share its groups.
 
@@ -100,6 +104,7 @@ def blad_epoch(
         rates: How fast an operator runs beside another of the same device.
         open_groups: As of `simulate_pair`.
         links: What gradients travel on.
+        compression: Of gradients, its name: ``gradient_bytes`` are what it leaves.
 
     Raises:
         InvalidArgumentError: The ranks are not one or two for each device, or an argument is out of range.
@@ -130,10 +135,10 @@ def blad_epoch(
         if found:
             longest.append(max(found, key=lambda run: run.seconds))
             seconds += longest[-1].seconds
-    meeting, weights = _gradients(layout, links, gradient_bytes, len(updates))
+    meeting, weights = _gradients(layout, links, gradient_bytes, len(updates), compression)
     seconds += meeting
     overlap = beside / devices / seconds if seconds else 0.0
-    return EpochForecast(seconds, busy, {WEIGHTS: weights}, overlap, shared, tuple(longest))
+    return EpochForecast(seconds, busy, weights, overlap, shared, tuple(longest))
 
 
 def snapshot_partition_epoch(
@@ -147,6 +152,7 @@ def snapshot_partition_epoch(
     rates: Rates = ALONE,
     open_groups: int | None = None,
     links: Links | None = None,
+    compression: str | None = None,
 ) -> EpochForecast:
     """Forecast an epoch of ESDG: the snapshots of each group are cut into as many equal runs as there are ranks.
 
@@ -162,6 +168,7 @@ def snapshot_partition_epoch(
         rates: How fast an operator runs beside another of the same device.
         open_groups: As of `simulate_chain`.
         links: What hidden states and gradients travel on.
+        compression: Of gradients, its name: ``gradient_bytes`` are what it leaves.
 
     Raises:
         InvalidArgumentError: An argument is out of range.
@@ -183,11 +190,11 @@ def snapshot_partition_epoch(
             seconds += run.seconds
             beside += run.beside.max()
             found.append(run)
-    meeting, weights = _gradients(layout, links, gradient_bytes, len(updates))
+    meeting, weights = _gradients(layout, links, gradient_bytes, len(updates), compression)
     seconds += meeting
     # Through memory where all ranks are on a machine.
     shared = travelled if len(set(layout.hosts)) == 1 else 0.0
-    sent = {STATES: travelled - shared, WEIGHTS: weights}
+    sent = {STATES: travelled - shared, **weights}
     return EpochForecast(seconds, busy, sent, beside / seconds if seconds else 0.0, shared, tuple(found))
 
 
@@ -201,6 +208,7 @@ def vertex_partition_epoch(
     exchanges: tuple[int, int] = (2, 2),
     gradient_bytes: float = 0.0,
     links: Links | None = None,
+    compression: str | None = None,
 ) -> EpochForecast:
     """Forecast an epoch of AliGraph: each rank has its share of the vertices of every snapshot.
 
@@ -216,6 +224,7 @@ def vertex_partition_epoch(
         exchanges: Of each snapshot, forward and backward.
         gradient_bytes: Of all weights.
         links: What features and gradients travel on.
+        compression: Of gradients, its name: ``gradient_bytes`` are what it leaves.
 
     Raises:
         InvalidArgumentError: Seconds or bytes are of another shape, or an argument is out of range.
@@ -223,7 +232,7 @@ def vertex_partition_epoch(
     ranks, links = layout.ranks, links or Links()
     for name, count in zip(("forward", "backward"), exchanges, strict=True):
         check_int(f"exchanges, {name},", count, minimum=0, cure="2 layers exchange twice")
-    _gradients(layout, links, gradient_bytes, 0)
+    _gradients(layout, links, gradient_bytes, 0, compression)
     busy, seconds, travelled = np.zeros(ranks), 0.0, 0.0
     for place in (place for update in updates for place in update):
         ahead, back = (np.asarray(given[place], dtype=np.float64) for given in (forward, backward))
@@ -238,8 +247,8 @@ def vertex_partition_epoch(
         busy += ahead.sum(axis=0) + back.sum(axis=0)
         seconds += float(ahead.max(axis=1).sum() + back.max(axis=1).sum() + meeting.sum())
         travelled += float(sent.sum()) * rounds
-    meeting_seconds, weights = _gradients(layout, links, gradient_bytes, len(updates))
-    return EpochForecast(seconds + meeting_seconds, busy, {FEATURES: travelled, WEIGHTS: weights})
+    meeting_seconds, weights = _gradients(layout, links, gradient_bytes, len(updates), compression)
+    return EpochForecast(seconds + meeting_seconds, busy, {FEATURES: travelled, **weights})
 
 
 def _devices(updates: Sequence[Sequence[Sequence[int]]], layout: RankLayout) -> int:
@@ -290,8 +299,15 @@ def _neighbours(layout: RankLayout, links: Links, size: float) -> tuple[list[flo
     return forth.tolist(), np.roll(forth, 1).tolist()
 
 
-def _gradients(layout: RankLayout, links: Links | None, size: float, updates: int) -> tuple[float, float]:
+def _gradients(
+    layout: RankLayout, links: Links | None, size: float, updates: int, compression: str | None
+) -> tuple[float, dict[str, float]]:
     """Return the seconds in which all ranks add up gradients in so many updates, and the bytes that they send."""
     check_not_negative("gradient_bytes", size, cure="4 bytes a weight are usual")
-    each = (links or Links()).meeting(layout, 1, ALL_REDUCE, np.full((1, layout.ranks), float(size)))
-    return updates * float(each[0, 0]), updates * 2.0 * (layout.ranks - 1) * size
+    ranks, each = layout.ranks, np.full((1, layout.ranks), float(size))
+    sent, met = updates * 2.0 * (ranks - 1) * size, links or Links()
+    if compression is None or compression == PowerSGD.name:
+        return updates * float(met.meeting(layout, 1, ALL_REDUCE, each)[0, 0]), {WEIGHTS: sent}
+    there = met.meeting(layout, 1, ALL_TO_ALL, each * (ranks - 1) / ranks)
+    back = met.meeting(layout, 1, ALL_GATHER, each / ranks)
+    return updates * float((there + back)[0, 0]), {PIECES: sent}

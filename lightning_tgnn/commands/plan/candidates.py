@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.parallelism import parallelisms, sharing_ranks
 from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster, calibrated
 from lightning_tgnn.commands.plan.measure import SHARDS, Measurements
-from lightning_tgnn.commands.simulate.given_costs import GivenCosts
+from lightning_tgnn.commands.simulate.given_costs import GivenCosts, compressed_name
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.types.layout import RankLayout
 
@@ -26,12 +26,14 @@ class Candidates:
         cluster: Where the plans are to run.
         largest_batch: Events of the largest global batch that loses no more information than is allowed.
         keep_batch: Whether a batch keeps its size where a global batch of that would lose more.
+        compressions: Of gradients, by their names, beside none.
     """
 
     measured: Measurements
     cluster: Cluster
     largest_batch: int
     keep_batch: bool
+    compressions: Sequence[str] = ()
 
     def all(self) -> list[Candidate]:
         """Return the plans of all strategies."""
@@ -53,7 +55,13 @@ class Candidates:
             ("sven", {}, {"ahead": ahead}, 1 / machines),
         ]
         for name, options, only_simulated, copies in plans:
-            yield self._made(name, options, only_simulated, size, size * ranks, ranks, copies)
+            for more in self._compressed():
+                yield self._made(name, options | more, only_simulated, size, size * ranks, ranks, copies)
+
+    def _compressed(self) -> list[dict[str, Any]]:
+        """Return the options of compression; none of one rank, which sends nothing."""
+        chosen = self.compressions if self.cluster.ranks > 1 else ()
+        return [{}, *({"gradient_compression": name} for name in chosen)]
 
     def _pipelines(self) -> Iterator[Candidate]:
         """Yield pipelines: one or more on each machine, or over all of them with rows cut over their ranks."""
@@ -77,9 +85,17 @@ class Candidates:
             size = self._batch(found.minibatch)
             options = {name: value for name, value in found._asdict().items() if value > 1}
             copies = found.memory / machines
-            yield self._made(
-                "disttgl", options, {}, size, size * found.minibatch, self.cluster.ranks, copies, memory=found.memory
-            )
+            for more in self._compressed():
+                yield self._made(
+                    "disttgl",
+                    options | more,
+                    {},
+                    size,
+                    size * found.minibatch,
+                    self.cluster.ranks,
+                    copies,
+                    memory=found.memory,
+                )
 
     def _batch(self, sharing: int) -> int:
         """Return the events per rank and turn where so many ranks share a batch."""
@@ -104,7 +120,7 @@ class Candidates:
         times, larger = self.measured.turn_of(size), size / self.measured.batch_size
         scaled = GivenCosts(
             {stage: times * seconds for stage, seconds in given.seconds.items()},
-            {kind: sent * (1 if kind == "gradients" else larger) for kind, sent in given.sent.items()},
+            {kind: sent * (1 if kind.startswith("gradients") else larger) for kind, sent in given.sent.items()},
             size,
         )
         costs = scaled.of(plan, outline, ranks, links)
@@ -140,6 +156,7 @@ class Candidates:
 
     def _sent(self, name: str) -> dict[str, float]:
         others, found = max(self.measured.processes - 1, 1), {"gradients": self.measured.gradient_bytes}
+        found |= {compressed_name(name): size for name, size in self.measured.compressed_bytes.items()}
         flows = self.measured.strategies["sven" if name in ("pipetgl", SHARDS) else name].sent
         if name == "depcache":
             return {**found, "updates": flows.get("aggregation", 0.0) / others / self.measured.processes}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, product
 from time import perf_counter
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch.nn import Embedding
 
+from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, gradient_compression
 from lightning_tgnn.callbacks import SystemMonitor
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
@@ -63,6 +65,7 @@ class Measurements:
         state_bytes: Of a copy of node state.
         targets: Share of a batch's rows that the batch before changes.
         repeated: Share of the rows which a batch writes that the next one writes, too.
+        compressed_bytes: Of gradients, by the name of their compression.
     """
 
     processes: int
@@ -73,6 +76,7 @@ class Measurements:
     state_bytes: float
     targets: float
     repeated: float
+    compressed_bytes: Mapping[str, float] = field(default_factory=dict)
 
     def turn_of(self, events: float) -> float:
         """Return how long a turn of so many events takes, beside one of ``batch_size``."""
@@ -189,7 +193,17 @@ def measure(
         state_bytes=float(state_bytes(task.state_spec)),
         targets=targets,
         repeated=repeated,
+        compressed_bytes=_compressed_bytes(task),
     )
+
+
+def _compressed_bytes(task: LinkPrediction) -> dict[str, float]:
+    """Return the bytes of gradients by compression; those of embedding tables travel as they are."""
+    tables = {id(module.weight): module.weight.numel() for module in task.modules() if isinstance(module, Embedding)}
+    shapes = [weights.shape for weights in task.parameters() if weights.requires_grad and id(weights) not in tables]
+    plain = _BYTES * sum(tables.values())
+    kinds = {name: gradient_compression(name) for name in COMPRESSIONS}
+    return {name: float(plain + kind.nbytes(shapes)) for name, kind in kinds.items() if kind is not None}
 
 
 def _line(turns: Mapping[int, float], narrow: int, wide: int) -> tuple[float, float]:

@@ -95,6 +95,9 @@ def _dearer(one: Assessment, first: Assessment) -> str:
         return f"staleness {one.staleness} instead of {first.staleness}"
     if one.loss > first.loss:
         return f"loses {one.loss:.0%} of the updates instead of {first.loss:.0%}"
+    compression = one.candidate.options.get("gradient_compression")
+    if compression != first.candidate.options.get("gradient_compression"):
+        return f"gradients travel as {compression or 'they are'}"
     return "updates of more batches at once"
 
 

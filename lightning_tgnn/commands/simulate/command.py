@@ -57,6 +57,7 @@ there, and what it has waited for other ranks is left out. ExchangeMonitor logs 
 Options of a strategy follow its name after colons, with values as in YAML:
   sven      staleness=1, micro_batches=1, ahead=0 (share of rows that are asked for ahead)
   depcomm, depcache   staleness=0
+  all three and disttgl   gradient_compression (bfloat16, int8, powersgd: bytes of gradients_powersgd have to be given)
   pipetgl   groups=1, targets_first=true, pass_on=true, sampling=background (ahead, at_once), gather_ahead=true,
             sends=gradients (weights, weights_and_moments), targets=0.5 (share of rows that the batch before
             changes), repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1 of M ranks),
@@ -87,6 +88,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
   blad      balance=load (even), reorder=true, processes_per_device=1 (2, which is usual on GPUs), open_groups=2
   snapshot_partition   processes_per_device=1 (2)
   vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own)
+  all three   gradient_compression (bfloat16, int8, powersgd: gradients_powersgd of loads.yaml has its bytes)
 """
 
 _PICTURED = 16  # ranks

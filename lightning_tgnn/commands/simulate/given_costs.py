@@ -11,8 +11,10 @@ import numpy as np
 import yaml
 
 from lightning_tgnn.algorithms.schedules.links import Link, Links
+from lightning_tgnn.algorithms.schedules.outlines import GRADIENT_SUMS
 from lightning_tgnn.algorithms.schedules.pipetgl import WEIGHTS_AND_MOMENTS, PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs
+from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
 from lightning_tgnn.checks import (
     InvalidArgumentError,
     check_choice,
@@ -73,6 +75,9 @@ class GivenCosts:
 
         Of the rows that a rank reads or writes, (M - 1) / M live elsewhere. Rows that are handed on are those written
         that the next batch writes, too; weights are as large as gradients, and three times that with Adam's moments.
+
+        Raises:
+            InvalidArgumentError: The plan compresses gradients, and nobody has said to how many bytes.
         """
         seconds_of = {stage.cost for stage in outline.stages if not stage.travel} | {s.name for s in outline.stages}
         seconds = {name: value for name, value in self.seconds.items() if name in seconds_of}
@@ -82,9 +87,22 @@ class GivenCosts:
             known.setdefault("hand", pipeline.repeated * known.get("updates", 0.0))
             times = _ADAM if pipeline.sends == WEIGHTS_AND_MOMENTS else 1
             known.setdefault("weights", times * known.get("gradients", 0.0))
+        if plan.compression is not None and "gradients" in known:
+            known["gradients"] = self._compressed(plan.compression)
+            known[GRADIENT_SUMS] = known["gradients"] / ranks
         share = {stage.cost: (ranks - 1) / ranks for stage in outline.stages if stage.travel == ALL_TO_ALL}
         sent = {name: known[name] * share.get(name, 1.0) for name in outline.costs(travelling=True) if name in known}
         return Costs(seconds, sent, links)
+
+    def _compressed(self, compression: str) -> float:
+        """Return the bytes of compressed gradients."""
+        name = compressed_name(compression)
+        found = self.sent.get(name, compressed_bytes(compression, self.sent["gradients"]))
+        if found is None:
+            cure = f"give --bytes '{{{name}: 20000}}', or the costs.yaml of `lightning-tgnn plan`"
+            requirement = f"with {name}: how many there are goes by the shapes of the weights"
+            raise InvalidArgumentError(refusal("bytes", requirement, dict(self.sent), cure))
+        return found
 
     def missing(self, outlines: list[Outline]) -> list[str]:
         """Return the names that are taken to be nothing."""
@@ -95,9 +113,14 @@ class GivenCosts:
                 if stage.name in given:
                     given.add(stage.cost)
         bytes_of = {name for outline in outlines for name in outline.costs(travelling=True)}
-        derived = {"hand": "updates", "weights": "gradients"}
+        derived = {"hand": "updates", "weights": "gradients", GRADIENT_SUMS: "gradients"}
         lacking = {name for name in bytes_of if name not in self.sent and derived.get(name) not in self.sent}
         return [*sorted(wanted - given), *(f"bytes of {name}" for name in sorted(lacking))]
+
+
+def compressed_name(compression: str) -> str:
+    """Return under what name the bytes of compressed gradients are given."""
+    return f"gradients_{compression}"
 
 
 def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
@@ -191,7 +214,7 @@ def _names(*, travelling: bool) -> set[str]:
     outlines = [SimulatedPlan.of(written).outline(2) for written in _PLANS]
     names = {name for outline in outlines for name in outline.costs(travelling=travelling)}
     if travelling:
-        return names
+        return names | {compressed_name(compression) for compression in COMPRESSIONS}
     return names | {stage.name for outline in outlines for stage in outline.stages if not stage.travel}
 
 

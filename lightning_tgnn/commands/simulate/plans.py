@@ -15,19 +15,21 @@ from lightning_tgnn.algorithms.schedules.outlines import (
     updated_by_owners,
 )
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
+from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.commands.shared.options import name_and_options
 from lightning_tgnn.types.outline import Outline, Stage
 
 SMALLEST = "smallest"
+_COMPRESSION = "gradient_compression"
 _PIPELINES: dict[str, type[PipeTGLOutline] | type[DistTGLOutline]] = {
     "disttgl": DistTGLOutline,
     "pipetgl": PipeTGLOutline,
 }
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "depcache": ("staleness",),
-    "depcomm": ("staleness",),
-    "sven": ("staleness", "micro_batches", "ahead"),
+    "depcache": ("staleness", _COMPRESSION),
+    "depcomm": ("staleness", _COMPRESSION),
+    "sven": ("staleness", "micro_batches", "ahead", _COMPRESSION),
     **{name: tuple(field.name for field in fields(kind)) for name, kind in _PIPELINES.items()},
 }
 _STALENESS = {"depcache": 0, "depcomm": 0, "sven": 1}
@@ -61,6 +63,8 @@ class SimulatedPlan:
         check_choice("strategy", name, OPTIONS)
         for option in options:
             check_choice(f"option of {name}", option, OPTIONS[name])
+        if options.get(_COMPRESSION) is not None:
+            check_choice(f"{_COMPRESSION} of {name}", options[_COMPRESSION], COMPRESSIONS)
         plan = cls(written, name, options)
         if name == "pipetgl":
             plan._pipeline()
@@ -69,6 +73,11 @@ class SimulatedPlan:
         else:
             plan.outline(1)
         return plan
+
+    @property
+    def compression(self) -> str | None:
+        """What of the gradients travels, by its name; None for all."""
+        return self.options.get(_COMPRESSION)
 
     @property
     def finds_staleness(self) -> bool:
@@ -98,8 +107,9 @@ class SimulatedPlan:
         if delay > 1:
             raise InvalidArgumentError(refusal("staleness", "0 or 1", delay, "1 applies gradients a turn late"))
         options.pop("staleness", None)
+        compression = options.pop(_COMPRESSION, None)
         order = _ORDERS[self.name](**options)
-        return data_parallel(self.name, order, mean_gradients(order, delay), delay=delay)
+        return data_parallel(self.name, order, mean_gradients(order, delay, compression), delay=delay)
 
     def largest_staleness(self, ranks: int) -> int:
         """Return the last staleness that there is."""

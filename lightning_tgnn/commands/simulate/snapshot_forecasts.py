@@ -22,6 +22,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
 from lightning_tgnn.algorithms.schedules.snapshot_loads import backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
 from lightning_tgnn.algorithms.schedules.snapshot_splits import groups_by_count, groups_by_load
+from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
 from lightning_tgnn.commands.shared.options import name_and_options
 from lightning_tgnn.commands.shared.printed import print_table
@@ -29,10 +30,11 @@ from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
 from lightning_tgnn.types.layout import RankLayout
 
 BLAD, VERTICES, SNAPSHOTS = "blad", "vertex_partition", "snapshot_partition"
+_COMPRESSION = "gradient_compression"
 SNAPSHOT_OPTIONS: dict[str, dict[str, Any]] = {
-    BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 1, "open_groups": 2},
-    SNAPSHOTS: {"processes_per_device": 1},
-    VERTICES: {"remote": 0.5},
+    BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 1, "open_groups": 2, _COMPRESSION: None},
+    SNAPSHOTS: {"processes_per_device": 1, _COMPRESSION: None},
+    VERTICES: {"remote": 0.5, _COMPRESSION: None},
 }
 _FLOAT = 4  # bytes
 
@@ -85,6 +87,8 @@ class SnapshotPlan:
         for option in given:
             check_choice(f"option of {name}", option, SNAPSHOT_OPTIONS[name])
         options = {**SNAPSHOT_OPTIONS[name], **given}
+        if options[_COMPRESSION] is not None:
+            check_choice(f"{_COMPRESSION} of {name}", options[_COMPRESSION], COMPRESSIONS)
         if name == BLAD:
             check_choice("balance of blad", options["balance"], (LOAD, EVEN))
             check_int("open_groups of blad", options["open_groups"], minimum=1, cure="2 is usual")
@@ -163,7 +167,8 @@ class SnapshotPlan:
         updates = [range(first, min(first + groups, len(own))) for first in range(0, len(own), groups)]
         if self.name == VERTICES:
             cut = shares or VertexShares.equal(sizes, layout.ranks, self.options["remote"])
-            return _cut_by_vertices(cut, spans, costs.where_cut, layout, links, updates)
+            return _cut_by_vertices(cut, spans, costs.where_cut, layout, links, updates, self.options[_COMPRESSION])
+        compression = self.options[_COMPRESSION]
         operators = predicted_groups(
             costs.model, own, costs.widths, costs.backward_width, exchanged_widths=costs.exchanged_widths
         )
@@ -171,15 +176,15 @@ class SnapshotPlan:
         if self.name == SNAPSHOTS:
             device_of = [rank * devices // layout.ranks for rank in range(layout.ranks)]
             return snapshot_partition_epoch(
-                operators, updates, layout, state_bytes=states, gradient_bytes=costs.gradients,
-                devices=device_of, rates=costs.rates, links=links,
+                operators, updates, layout, state_bytes=states, compression=compression,
+                gradient_bytes=costs.gradient_bytes(compression), devices=device_of, rates=costs.rates, links=links,
             )  # fmt: skip
         seconds = [float(sum(both.sum() for both in one.seconds)) for one in operators]
         return blad_epoch(
             operators, [_dealt(update, seconds, devices, self.options["balance"]) for update in updates], layout,
             split=self.options["balance"], reorder=self.options["reorder"], state_bytes=states,
-            gradient_bytes=costs.gradients, hand_over=costs.hand_over, rates=costs.rates,
-            open_groups=self.options["open_groups"], links=links,
+            compression=compression, gradient_bytes=costs.gradient_bytes(compression), hand_over=costs.hand_over,
+            rates=costs.rates, open_groups=self.options["open_groups"], links=links,
         )  # fmt: skip
 
 
@@ -190,6 +195,7 @@ def _cut_by_vertices(
     layout: RankLayout,
     links: Links,
     updates: list[range],
+    compression: str | None,
 ) -> EpochForecast:
     """Forecast ranks that each compute their vertices of all snapshots."""
     forward, backward = [], []
@@ -203,7 +209,8 @@ def _cut_by_vertices(
         [np.stack(of_ranks, axis=1) for of_ranks in zip(*forward, strict=True)],
         [np.stack(of_ranks, axis=1) for of_ranks in zip(*backward, strict=True)],
         updates, layout, feature_bytes=[cut.sent[span] * width * _FLOAT for span in spans],
-        exchanges=(len(layers), len(layers)), gradient_bytes=costs.gradients, links=links,
+        exchanges=(len(layers), len(layers)), gradient_bytes=costs.gradient_bytes(compression), links=links,
+        compression=compression,
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """What plans are made of: stores, orders of stages, and updates of weights."""
 
+from lightning_tgnn.algorithms.traffic.gradient_compression import BFloat16, Int8, PowerSGD
 from lightning_tgnn.strategies.parts.group_pipeline import GroupPipeline
 from lightning_tgnn.strategies.parts.hybrid_groups import HybridPipeline
 from lightning_tgnn.strategies.parts.orders import InOrder, Pipelined, TargetsFirst, UpdatedByOwners, WholeStep
@@ -12,13 +13,16 @@ from lightning_tgnn.strategies.parts.vertex_cut import VertexCut
 from lightning_tgnn.strategies.parts.vertex_shares import VertexShares
 
 __all__ = [
+    "BFloat16",
     "GroupPipeline",
     "HostMemory",
     "HostShards",
     "HybridPipeline",
     "InOrder",
+    "Int8",
     "MeanGradients",
     "Pipelined",
+    "PowerSGD",
     "ReadOnce",
     "Replicated",
     "RingUpdates",

@@ -10,12 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lightning_tgnn.comm import Exchange, PendingRows, peer_failure
+from lightning_tgnn.strategies.parts.compressed_sums import CompressedSum, SumUnderWay, add_ring
 
 OPERATION = "all-reduce of gradients"
 ROWS = "gradient_rows"
 """What the rows of tables are counted as."""
-DENSE = "gradients"
-"""What is summed as a whole is counted as this: what a ring sends for it."""
 _COUNTS = "gradient_row_counts"
 
 
@@ -49,6 +48,8 @@ class GradientMean:
         exchange: Between the ranks that are to sum them; None where they are the mean.
         group: The process group of the same.
         tables: The embedding tables among the values, in their order.
+        compressed: Sums up all values but tables and marks; None sums them up as they are.
+        marks: Values at the end that are no gradients.
     """
 
     def __init__(
@@ -57,11 +58,17 @@ class GradientMean:
         exchange: Exchange | None = None,
         group: dist.ProcessGroup | None = None,
         tables: Sequence[Table] = (),
+        *,
+        compressed: CompressedSum | None = None,
+        marks: int = 0,
     ) -> None:
         self._values, self._exchange, self._group = values, exchange, group
-        self._tables = tables
+        self._tables, self._compressed, self._marks = tables, compressed, marks
         self._work: dist.Work | None = None
-        self._dense: Tensor | None = None  # what is summed as a whole, where some travels by rows
+        self._under_way: SumUnderWay | None = None
+        self._of_compressed: list[Tensor] = []  # where among the values that belongs
+        self._exact: Tensor | None = None  # what is summed as it is, where that is not all
+        self._of_exact: list[Tensor] = []
         self._travelling: list[tuple[Table, list[PendingRows], list[int]]] = []
 
     def start(self) -> None:
@@ -71,13 +78,20 @@ class GradientMean:
             return
         with peer_failure(OPERATION):
             by_rows = self._start_rows(exchange)
-            if by_rows:
-                self._dense = torch.cat(self._between(by_rows))
-            summed = self._values if self._dense is None else self._dense
-            self._work = dist.all_reduce(summed, group=self._group, async_op=True)
-        # As a ring sends them.
-        count = 2 * (exchange.ranks - 1) * summed.numel() * summed.element_size() // exchange.ranks
-        exchange.traffic.add(DENSE, sent=count, received=count)
+            if self._compressed is None:
+                self._of_exact = self._between(by_rows) if by_rows else []
+            else:
+                *self._of_compressed, last = self._between(self._tables)
+                behind = len(last) - self._marks
+                self._of_compressed.append(last[:behind])
+                self._under_way = self._compressed.start(torch.cat(self._of_compressed))
+                whole = [table.of(self._values).flatten() for table in self._tables if table not in by_rows]
+                self._of_exact = [*whole, last[behind:]]
+            self._exact = torch.cat(self._of_exact) if self._of_exact else None
+            summed = self._values if self._exact is None else self._exact
+            if len(summed):
+                self._work = dist.all_reduce(summed, group=self._group, async_op=True)
+                add_ring(exchange, summed.numel() * summed.element_size())
 
     def _start_rows(self, exchange: Exchange) -> list[Table]:
         """Send the rows of tables where that is less; return these tables."""
@@ -105,25 +119,31 @@ class GradientMean:
     def wait(self) -> Tensor:
         """Return the mean, once it is there."""
         self.start()
-        if self._work is not None:
-            with peer_failure(OPERATION):
+        with peer_failure(OPERATION):
+            if self._work is not None:
                 self._work.wait()
-            self._work = None
-            self._add_rows()
+            if self._under_way is not None:
+                _put(self._under_way.wait(), self._of_compressed)
+        self._work = self._under_way = None
+        if self._exact is not None:
+            _put(self._exact, self._of_exact)
+        self._add_rows()
+        self._exact, self._of_exact, self._of_compressed = None, [], []
         return self._values
 
     def _add_rows(self) -> None:
-        if self._dense is None:
-            return
-        places = self._between([table for table, *_ in self._travelling])
-        for place, summed in zip(places, self._dense.split([len(place) for place in places]), strict=True):
-            place.copy_(summed)
         for table, arriving, of_ranks in self._travelling:
             whole = table.of(self._values).zero_()
             arrived = (part.wait().split(of_ranks) for part in arriving)
             for numbers, rows in zip(*arrived, strict=True):  # rank by rank: on all of them in the same order
                 whole.index_add_(0, numbers, rows)
-        self._dense, self._travelling = None, []
+        self._travelling = []
+
+
+def _put(values: Tensor, places: Sequence[Tensor]) -> None:
+    """Copy values to where they belong, one place after the other."""
+    for place, piece in zip(places, values.split([len(place) for place in places]), strict=True):
+        place.copy_(piece)
 
 
 def _is_less(table: Table, rows: int, itemsize: int) -> bool:

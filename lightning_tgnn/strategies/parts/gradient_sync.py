@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lightning_tgnn.comm import Exchange
+from lightning_tgnn.strategies.parts.compressed_sums import CompressedSum
 from lightning_tgnn.strategies.parts.gradient_mean import GradientMean, Table
 
 
@@ -32,6 +33,7 @@ class GradientSync:
         may_be_unused: Whether a step may leave parameters out. DistributedDataParallel then keeps its hands off the
             gradients of those, which may be the ones that come late: `place` puts these where they belong.
         tables: Which parameters are embedding tables [N, d], whose gradients travel as rows; see `GradientMean`.
+        compressed: Sums up the gradients of all other parameters; None sums them up as they are.
 
     Attributes:
         waited: Seconds for which this rank has stood waiting for a mean.
@@ -46,6 +48,7 @@ class GradientSync:
         delay: int,
         may_be_unused: bool = False,
         tables: Collection[Tensor] = (),
+        compressed: CompressedSum | None = None,
     ) -> None:
         trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
         self._names = [name for name, _ in trained]
@@ -62,6 +65,7 @@ class GradientSync:
             for begin, parameter in zip(begins, self._parameters, strict=False)
             if id(parameter) in chosen
         ]
+        self._compressed = compressed
         self._gathered: dict[int, Tensor] = {}
         self._waiting: list[tuple[torch.futures.Future[Tensor], list[int]]] = []
         self._before: GradientMean | None = None
@@ -101,7 +105,9 @@ class GradientSync:
         gradient = torch.cat(gathered)
         gradient.div_(self._exchange.ranks)
         exchange = self._exchange if self._exchange.ranks > 1 else None
-        mean, is_late = GradientMean(gradient, exchange, self._group, self._tables), False
+        compressed, marks = self._compressed, len(self._names) if self._marks_used else 0
+        mean = GradientMean(gradient, exchange, self._group, self._tables, compressed=compressed, marks=marks)
+        is_late = False
         if self._delay:
             is_late = self.has_gradients
             self._before, mean = mean, self._before or GradientMean(torch.zeros_like(gradient))

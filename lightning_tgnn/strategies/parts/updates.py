@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -14,10 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lightning_tgnn.algorithms.schedules.outlines import data_parallel, mean_gradients
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression, gradient_compression
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import Exchange, Traffic
+from lightning_tgnn.strategies.parts.compressed_mean import RESIDUALS, CompressedMean
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from lightning_tgnn.types import RankLayout, Run, UpdatesPart
+from lightning_tgnn.types.layout import GRADIENTS
 from lightning_tgnn.types.outline import Outline, Stage
 
 _Result = TypeVar("_Result")
@@ -31,12 +34,15 @@ class MeanGradients(UpdatesPart):
 
     Args:
         delay: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
+        compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"``, or `BFloat16`, `Int8`
+            or `PowerSGD` with settings; None sends them as they are. Those of embedding tables always are.
 
     Raises:
-        InvalidArgumentError: It is neither.
+        InvalidArgumentError: There is no such delay or compression.
     """
 
     delay: int = 0
+    compression: GradientCompression | str | None = None
 
     argument: ClassVar[str] = "delay"
     """What a refusal calls the delay: the argument by which a user has given it."""
@@ -46,6 +52,12 @@ class MeanGradients(UpdatesPart):
         check_int(self.argument, self.delay, minimum=0, cure=cure)
         if self.delay > 1:
             raise InvalidArgumentError(refusal(self.argument, "0 or 1", self.delay, cure))
+        object.__setattr__(self, "compression", gradient_compression(self.compression))
+
+    @property
+    def compresses_by(self) -> GradientCompression | None:
+        """The compression with its settings."""
+        return gradient_compression(self.compression)
 
     def open(self, run: Run, *, may_be_unused: bool = False) -> MeanUpdates:
         """Return the updates of this rank.
@@ -58,7 +70,8 @@ class MeanGradients(UpdatesPart):
 
     def outline(self, name: str, stages: Sequence[Stage], layout: RankLayout) -> Outline:
         """Return what turns consist of: all ranks share each batch."""
-        return data_parallel(name, stages, mean_gradients(stages, self.delay), delay=self.delay)
+        compression = None if self.compresses_by is None else self.compresses_by.name
+        return data_parallel(name, stages, mean_gradients(stages, self.delay, compression), delay=self.delay)
 
 
 class MeanUpdates:
@@ -75,10 +88,11 @@ class MeanUpdates:
 
     def __init__(self, part: MeanGradients, run: Run, *, may_be_unused: bool) -> None:
         self.delay, self._argument = part.delay, part.argument
-        self._group, self._device = run.group_of("gradients"), run.device
+        self._group, self._device = run.group_of(GRADIENTS), run.device
         self._exchange = Exchange(run.ranks, run.rank, self._group, run.device)
         self._may_be_unused = may_be_unused
         self._sync: GradientSync | None = None
+        self._compressed = CompressedMean(part.compresses_by, run, self._exchange.traffic, background=part.delay > 0)
         self._task: pl.LightningModule | None = None
         self._passes = 0
 
@@ -92,18 +106,22 @@ class MeanUpdates:
         """Seconds for which this rank has stood waiting for gradients of others."""
         return 0.0 if self._sync is None else self._sync.waited
 
-    def attach(self, task: pl.LightningModule, model: DistributedDataParallel, pending: Mapping[str, Tensor]) -> None:
+    def attach(self, task: pl.LightningModule, model: DistributedDataParallel, pending: Mapping[str, Any]) -> None:
         """Follow a model from here on; a second fit of the same parameters goes on with what the first has left.
 
         Raises:
             InvalidArgumentError: Gradients that come late would be mixed up.
         """
-        parameters = list(task.named_parameters())
+        parameters, pending = list(task.named_parameters()), dict(pending)
         if "sends" in pending:
             rank_zero_info("the checkpoint is of ranks that take turns: its weights have all gradients")
             pending = {}
-        if not pending and self._sync is not None and self._sync.is_of(parameters):
+        kept = pending.pop(RESIDUALS, None)
+        tables = [module.weight for module in task.modules() if isinstance(module, Embedding)]
+        if not pending and kept is None and self._sync is not None and self._sync.is_of(parameters):
             pending = self._sync.state_dict()
+        else:
+            self._compressed.open(parameters, tables, kept)
         self._task, self._passes = task, 0
         self._sync = GradientSync(
             parameters,
@@ -111,23 +129,25 @@ class MeanUpdates:
             self._exchange,
             delay=self.delay,
             may_be_unused=self._may_be_unused,
-            tables=[module.weight for module in task.modules() if isinstance(module, Embedding)],
+            tables=tables,
+            compressed=self._compressed.sum,
         )
-        self._sync.load_state_dict(dict(pending), self._device)
+        self._sync.load_state_dict(pending, self._device)
         hook = self._sync.hook
         # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
         # Registered here, not by way of Lightning, which does so on CUDA only.
         model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
 
     def check(self, trainer: pl.Trainer) -> None:
-        """Refuse what gradients that come late cannot go with.
+        """Refuse what gradients that come late, or in part, cannot go with.
 
         Raises:
             InvalidArgumentError: There is something of the kind.
         """
-        if not self.delay or trainer.state.fn != "fit":
+        if trainer.state.fn != "fit" or str(trainer.precision) != "16-mixed":
             return
-        if str(trainer.precision) == "16-mixed":
+        self._compressed.refuse_loss_scale(trainer.precision)
+        if self.delay:
             late = "gradients a step late have the scale of the step before"
             cure = f"set precision='bf16-mixed', or {self._argument}=0: {late}"
             requirement = "without a loss scale where gradients come late"
@@ -191,16 +211,19 @@ class MeanUpdates:
     def forget(self) -> None:
         """Drop what is still to be applied: it was formed from other weights."""
         self._sync = None
+        self._compressed.forget()
 
     def finish(self) -> None:
         """Form the mean that is still to be applied, while all ranks are there; another fit applies it."""
         if self._sync is not None:
             self._sync.settle()
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the gradients still to be applied."""
-        return {} if self._sync is None else self._sync.state_dict()
+    def state_dict(self) -> dict[str, Any]:
+        """Return the gradients still to be applied, and what compression has kept back."""
+        pending = self.pending_gradients()  # which are there before anybody asks what is kept back
+        kept = self._compressed.state_dict()
+        return {**pending, RESIDUALS: kept} if kept else dict(pending)
 
     def pending_gradients(self) -> dict[str, Tensor]:
         """Return the gradients still to be applied."""
-        return self.state_dict()
+        return {} if self._sync is None else self._sync.state_dict()
