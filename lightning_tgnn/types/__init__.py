@@ -72,6 +72,7 @@ from lightning_tgnn.types.schedule import (
 from lightning_tgnn.types.snapshot_tasks import (
     Carried,
     GroupOrder,
+    LayeredTask,
     Operators,
     PredictedLoads,
     ReadsEdges,
@@ -129,6 +130,7 @@ __all__ = [
     "HoldingStore",
     "KeptRows",
     "KnownData",
+    "LayeredTask",
     "MeasuredTask",
     "MessageExchange",
     "NamedData",
