@@ -61,7 +61,7 @@ class SnapshotModule(OptimizedTask):
             ``embedding_dim``. The six arguments ``hidden_dim`` to ``skip_unread`` are of the built-in models, and to be
             left out beside another.
         hidden_dim: Width of every layer.
-        num_layers: At least 1; the snapshots have to have as many.
+        num_layers: At least 1; `SnapshotDataModule` takes it from here.
         convolution: ``"gcn"``, ``"chebyshev"``, ``"rgcn"``, or what builds a module of two widths, for example the
             class of a layer of `torch_geometric.nn` or `dgl.nn`, see `OwnConvolution`.
         chebyshev_order: The degree of the last Chebyshev polynomial.
@@ -117,6 +117,7 @@ class SnapshotModule(OptimizedTask):
             detect_nan=detect_nan,
         )
         self._built_by = at_path("model", model)
+        self.num_layers = num_layers if isinstance(self._built_by, str) else None  # which the DataModule asks for
         check_model(self._built_by, RECURRENT_MODELS, "a SnapshotModel")
         self.config = RecurrentConfig(
             hidden_dim=hidden_dim,
@@ -174,7 +175,7 @@ class SnapshotModule(OptimizedTask):
         """
         if isinstance(self._built_by, str) and len(snapshot.layers) != self.config.num_layers:
             requirement = f"{len(snapshot.layers)}, as of the snapshots"
-            cure = f"set it so, or SnapshotDataModule(num_layers={self.config.num_layers})"
+            cure = "set it so, or leave it out of SnapshotDataModule, which takes that of the task"
             raise InvalidArgumentError(refusal("num_layers", requirement, self.config.num_layers, cure))
         return cast(SnapshotModel, self.model).step(snapshot, carried, self.operators, last=last)
 

@@ -76,6 +76,7 @@ from lightning_tgnn.types.shared_writes import SharedWrites, WriteRoute
 from lightning_tgnn.types.snapshot_tasks import (
     Carried,
     GroupOrder,
+    LayeredTask,
     Operators,
     PredictedLoads,
     ReadsEdges,
@@ -134,6 +135,7 @@ __all__ = [
     "HoldingStore",
     "KeptRows",
     "KnownData",
+    "LayeredTask",
     "MeasuredTask",
     "MessageExchange",
     "NamedData",

@@ -89,6 +89,16 @@ class EdgeSequence(Protocol):
 
 
 @runtime_checkable
+class LayeredTask(Protocol):
+    """A task that says how many layers its model has."""
+
+    @property
+    def num_layers(self) -> int | None:
+        """Layers; None where the task does not know."""
+        ...
+
+
+@runtime_checkable
 class SnapshotData(Protocol):
     """A DataModule of snapshots."""
 

@@ -367,8 +367,33 @@ def test_targets_of_another_kind_are_refused(task, data, message):
 def test_another_datamodule_and_another_number_of_layers_are_refused():
     with pytest.raises(InvalidArgumentError, match="datamodule must be a SnapshotDataModule, got 'NoneType'"):
         trainer().fit(link_task(), train_dataloaders=structured().train_dataloader())
-    with pytest.raises(InvalidArgumentError, match="num_layers must be 2, as of the snapshots, got 3"):
+    with pytest.raises(InvalidArgumentError, match=r"num_layers must be 2, as of the snapshots, got 3"):
         fitted(link_task(num_layers=3), structured())
+
+
+def test_the_datamodule_takes_the_number_of_layers_from_the_task():
+    def data(**options):
+        sizes = {"num_nodes": 30, "num_edges": 90, "num_snapshots": 8}
+        return lightning_tgnn.SnapshotDataModule("synthetic_snapshots", synthetic=sizes, group_size=2, **options)
+
+    def layers(data):
+        return len(next(iter(data.train_dataloader())).groups[0].snapshots[0].layers)
+
+    shared = data(vertices_per_batch=10, fanouts=3)
+    for num_layers in (3, 1):
+        fitted(link_task(num_layers=num_layers), shared)
+        assert layers(shared) == num_layers
+    looked_at = data()
+    assert layers(looked_at) == 2  # nobody has said
+    fitted(link_task(num_layers=3), looked_at)
+    assert layers(looked_at) == 3
+    for given in ({"num_layers": 2}, {"vertices_per_batch": 10, "fanouts": [3, 3]}):
+        with pytest.raises(
+            InvalidArgumentError, match=r"num_layers must be 2, as of the snapshots, got 3; .*of the task"
+        ):
+            fitted(link_task(num_layers=3), data(**given))
+    with pytest.raises(InvalidArgumentError, match="fanouts must be of 3 layers"):
+        data(vertices_per_batch=10, fanouts=[3, 3], num_layers=3)
 
 
 def test_a_model_of_another_width_of_features_is_told_by_its_snapshots():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from lightning_tgnn.data.snapshots.targets import NEGATIVES, TARGETS
 from lightning_tgnn.data.snapshots.whole_snapshots import DEGREES, PRESENT, SnapshotForm
 from lightning_tgnn.data.sources.open_events import ReadOptions
 
+_LAYERS = 2  # where nobody says
 _CUT = ("num_snapshots", "window", "events_per_snapshot", "overlap", "lifetime", "edge_counts", "turnover")
 _SHOWN = ("vertices", "undirected", "self_loops", "normalization", "features", "weights", "relations", "group_size")
 _SPLIT = ("target", "labels", "val_ratio", "test_ratio")
@@ -56,7 +58,7 @@ class SnapshotPipeline(SplitSnapshots):
             embeddings are made of; None takes all vertices at once.
         fanouts: With it: neighbours that are drawn for a vertex in every layer, one number for all or one for each,
             from the first on; None takes all neighbours.
-        num_layers: Layers of the model.
+        num_layers: Layers of the model; None takes as many as there are ``fanouts``, or as the task has, or 2.
         num_hops: With ``vertices_per_batch``: products with the adjacency matrix in a layer, 1 in a GCN, K - 1 in a
             Chebyshev convolution of order K.
         target: What is predicted after a group: the ``"links"`` of the next snapshot, labels of the ``"edges"`` of the
@@ -113,7 +115,7 @@ class SnapshotPipeline(SplitSnapshots):
         batch_size: int = 1,
         vertices_per_batch: int | None = None,
         fanouts: int | Sequence[int] | None = None,
-        num_layers: int = 2,
+        num_layers: int | None = None,
         num_hops: int = 1,
         target: str = "links",
         labels: str | int | Tensor | None = None,
@@ -146,7 +148,7 @@ class SnapshotPipeline(SplitSnapshots):
         counts = {
             "group_size": (group_size, 1, "8 is the default"),
             "batch_size": (batch_size, 1, "1 is usual"),
-            "num_layers": (num_layers, 1, "2 is usual"),
+            "num_layers": (_LAYERS if num_layers is None else num_layers, 1, "2 is usual, None takes the task's"),
             "num_hops": (num_hops, 1, "1 is usual"),
             "negatives": (negatives, 1, "1 is usual"),
             "eval_negatives": (eval_negatives, 1, "1 is usual"),
@@ -163,7 +165,10 @@ class SnapshotPipeline(SplitSnapshots):
         check_choice("format", format, FORMATS)
         if isinstance(features, str) and not features.endswith(".npy"):
             check_choice("features", features, DEGREES)
-        self._fanouts = checked_fanouts(vertices_per_batch, fanouts, num_layers, num_hops)
+        if num_layers is None and isinstance(fanouts, Sequence) and fanouts:
+            num_layers = len(fanouts)
+        self._sampling = vertices_per_batch, fanouts
+        checked_fanouts(*self._sampling, num_layers or _LAYERS, num_hops)
         cut = cut_of(
             source,
             edge_counts,
@@ -177,7 +182,7 @@ class SnapshotPipeline(SplitSnapshots):
         labels_of = None if target == "links" else target
         super().__init__(
             SnapshotSource(source, read, cut, edge_counts, turnover, seed, weights, relations, labels, labels_of),
-            SnapshotForm(Adjacency(undirected, self_loops, normalization), vertices, num_layers),
+            SnapshotForm(Adjacency(undirected, self_loops, normalization), vertices, num_layers or _LAYERS),
             features,
             folder,
             AskedTargets(target, negative_sampler, (negatives, eval_negatives), seed, val_ratio, test_ratio),
@@ -185,6 +190,7 @@ class SnapshotPipeline(SplitSnapshots):
         self._log_settings(given)
         self._given = {name: given[name] for name in (*_CUT, *_SHOWN, *_SPLIT, *_DRAWN)}
         self._read_options = read
+        self._num_layers = num_layers
         self.source, self.seed, self.shuffle = source, seed, shuffle
         self.group_size, self.batch_size = group_size, batch_size
         self.vertices_per_batch, self.num_hops = vertices_per_batch, num_hops
@@ -211,6 +217,18 @@ class SnapshotPipeline(SplitSnapshots):
         for notice in (split.notice, sequence.notice):
             if notice is not None:
                 self._tell(f"{name}: {notice}")
+
+    def take_layers(self, num_layers: int | None) -> None:
+        """Make snapshots for a model of so many layers, unless the user has said for how many.
+
+        Args:
+            num_layers: Of the model; None where nobody knows.
+        """
+        wanted = self._num_layers or num_layers or _LAYERS
+        if wanted != self._form.num_layers:
+            self._form = replace(self._form, num_layers=wanted)
+            for name in ("snapshots", "targets", "split"):  # made anew when they are asked for
+                vars(self).pop(name, None)
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -249,6 +267,11 @@ class SnapshotPipeline(SplitSnapshots):
     def predict_dataloader(self) -> SnapshotGroupLoader:
         """Return the groups of the test split."""
         return self.test_dataloader()
+
+    @property
+    def _fanouts(self) -> tuple[int | None, ...]:
+        """Neighbours that are drawn in each layer."""
+        return checked_fanouts(*self._sampling, self._form.num_layers, self.num_hops)
 
     def _loader(self, numbers: tuple[int, ...], *, training: bool = False) -> SnapshotGroupLoader:
         maker: GroupMaker = (
