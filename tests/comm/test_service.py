@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -22,6 +23,13 @@ def echo(connections, offset):
             return
         assert asked != "fail"
         connection.send((asked + offset, os.getpid()))
+
+
+def linger(connections):
+    """Notice late that the one rank has left."""
+    with suppress(EOFError):
+        connections[0].recv()
+    time.sleep(0.3)
 
 
 def echoing(offset):
@@ -56,6 +64,17 @@ def test_one_that_has_been_left_serves_again():
     both = echoing(4), echoing(5)
     assert {one.pid for one in both} == {first.pid, second.pid}
     leave(*both)
+
+
+def test_one_that_is_being_left_is_waited_for(monkeypatch):
+    others = service._started
+    monkeypatch.setattr(service, "_started", [])
+    first = Service(linger, (), "echo", (0,), 0, None)
+    first.close()
+    second = echoing(1)
+    others += service._started
+    assert second.pid == first.pid
+    leave(second)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
