@@ -83,3 +83,20 @@ def test_rows_without_columns_and_no_rows_at_all_pass(bits):
         assert (len(data), error) == (len(values), 0.0)
         row_changes.add_quantized(table, places, data, bits)
         assert not len(row_changes.changed_rows(values, places, table, 0.0))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 6), st.integers(0, 4), st.sampled_from([0.0, 0.1, 0.5]), st.integers(0, 50), st.booleans())
+def test_a_block_goes_whole_or_not_at_all(count, width, threshold, seed, broken):
+    generator = torch.Generator().manual_seed(seed)
+    sent = torch.randn(count, width, generator=generator)
+    places = torch.randperm(count, generator=generator)
+    values = torch.empty_like(sent)
+    values[places] = sent + 0.3 * torch.randn(count, width, generator=generator) * (seed % 3)
+    if broken and values.numel():
+        values[0, 0] = torch.nan
+    now = values[places].flatten().tolist()
+    change = max((abs(new - old) for new, old in zip(now, sent.flatten().tolist(), strict=True)), default=0.0)
+    greatest = max((abs(old) for old in sent.flatten().tolist()), default=0.0)
+    goes = any(new != new for new in now) or change > threshold * greatest
+    assert row_changes.changed_block(values, places, sent, threshold).tolist() == (list(range(count)) if goes else [])
