@@ -26,7 +26,7 @@ ALLOWED = {"__init__": None, **may_import()}
 POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}
 LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
 LONGEST = 300  # lines of a file
-BARE_ANY = 52  # what Lightning, autograd or torch takes, jsonargparse reads as any value, or a file holds
+BARE_ANY = 53  # what Lightning, autograd or torch takes, jsonargparse reads as any value, or a file holds
 PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS
 
 
