@@ -14,6 +14,7 @@ from lightning_tgnn.strategies.parts import MeanGradients, Pipelined, Sharded
 from lightning_tgnn.strategies.parts.orders import ADAPTIVE
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
+from lightning_tgnn.types.schedule import TIME
 
 
 class StaleGradients(MeanGradients):
@@ -35,6 +36,8 @@ class SvenStrategy(PlanRunner):
         omit_own_half: Do not send of a mail what lies in its row.
         features_by_event: Do not send a mail's edge features but the number of its event.
         fetch_ahead: Fetch the rows of the next batch that this one leaves alone behind this one's computation.
+        split_batch: In which order the events of a global batch are cut over the ranks: of ``"time"``, or of their
+            ``"destination"``, so that ranks need fewer rows of each other. Changes no result.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -52,11 +55,13 @@ class SvenStrategy(PlanRunner):
         omit_own_half: bool = True,
         features_by_event: bool = True,
         fetch_ahead: bool = True,
+        split_batch: str = TIME,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
+        self._schedule = DataParallel(split_batch)
         self._order = Pipelined(micro_batches, fetch_ahead)
         self._mean = StaleGradients(staleness)
         self._rows = Sharded(partition, row_cache_mb, omit_own_half, features_by_event)
@@ -68,4 +73,4 @@ class SvenStrategy(PlanRunner):
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
-        return Plan(self.layout, DataParallel(), self._rows, self._order, self._mean)
+        return Plan(self.layout, self._schedule, self._rows, self._order, self._mean)

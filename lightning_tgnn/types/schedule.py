@@ -10,6 +10,10 @@ from typing import ClassVar, Protocol, runtime_checkable
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import Outline
 
+TIME, DESTINATION = "time", "destination"
+SPLITS = (TIME, DESTINATION)
+"""By what the events of a global batch are ordered before ranks that share it get consecutive ones."""
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -33,7 +37,8 @@ class Turn:
     """What one rank does at once: a forward pass over some events, and a backward pass in training.
 
     Attributes:
-        events: The rank's own events, places in the pass; they may be none.
+        events: The rank's own events, places in the pass; they may be none. With ``split="destination"`` they count the
+            events of the global batch in the order of their destinations, those of a destination in that of time.
         of: The global batch that they are from.
         draw: Which set of negatives they are trained with; None for the one of evaluation.
         ranks: How many ranks share the global batch.
@@ -47,6 +52,7 @@ class Turn:
         written: The global batch that is read and written on the copy in this turn, where it may not be ``of``.
         written_draw: Which set of negatives that is trained with where it is read and written.
         beside: The events that are played on each other copy of node state for the same update of the weights.
+        split: By what the global batch is ordered before it is cut, one of `SPLITS`.
     """
 
     events: range
@@ -62,6 +68,7 @@ class Turn:
     written: range | None = None
     written_draw: int | None = None
     beside: tuple[range, ...] = ()
+    split: str = TIME
 
     @property
     def share(self) -> float:

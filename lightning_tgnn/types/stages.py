@@ -169,7 +169,10 @@ class NodeStateTask(Protocol[_Answer_co]):
         ...
 
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
-        """Return what the batch writes; needs the first ``batch.num_written`` rows only."""
+        """Return what the batch writes; needs the rows of its sources and destinations only.
+
+        These are the first ``batch.num_written`` unless a global batch is split by destination.
+        """
         ...
 
     def commit(self, update: StateUpdate) -> CommitHandle:

@@ -108,10 +108,12 @@ class SharedBatch(TensorFields):
 
 @dataclass(frozen=True, repr=False)
 class EventBatch(TensorFields):
-    """Consecutive events with their negatives, their neighbourhood and its redundancy-free organisation.
+    """Events with their negatives, their neighbourhood and its redundancy-free organisation.
 
     ``nodes`` lists every node of the batch once: first the ``num_written`` sources and destinations, then the other
-    roots up to ``num_roots``, then the nodes that occur as neighbours only, each group in first-seen order.
+    roots up to ``num_roots``, then the nodes that occur as neighbours only, each group in first-seen order. Where a
+    global batch is split by destination, a source or destination of which another rank has a later event is not
+    written here, but stands among the other roots, and is not mailed.
 
     Attributes:
         events: int64 [B], positions in the stream, ascending.
@@ -135,7 +137,7 @@ class EventBatch(TensorFields):
             ``i``, ``B + i`` the destination's side.
         unseen: bool [B], True where an event has a node that no training event has.
         labels: [B] or [B, L], labels of the events; [0] without.
-        num_written: Distinct sources and destinations.
+        num_written: Distinct sources and destinations that this batch writes.
         num_roots: Distinct roots.
         shared: Where the batch stands in the stream and among the ranks.
     """

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.data.batches.sampling import Sample, candidates
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, Surroundings, Turn
+from lightning_tgnn.types.schedule import TIME
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,15 @@ class BatchOrganizer:
     unseen: Tensor
     sampled_roots: SampledRoots
 
+    def own_events(self, events: Tensor, turn: Turn) -> Tensor:
+        """Return a rank's events in a turn, int64 [B], ascending, of those of the pass (int64 [E])."""
+        if turn.split == TIME:
+            return events[turn.events.start : turn.events.stop]
+        together = events[turn.of.start : turn.of.stop]
+        order = in_split_order(turn.split, torch.zeros_like(together), self.store.dst[together])
+        first = turn.of.start
+        return together[order[turn.events.start - first : turn.events.stop - first].sort().values]
+
     def organize(self, events: Tensor, sample: Sample, whole: Whole) -> EventBatch:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
         store, count = self.store, len(events)
@@ -63,10 +74,15 @@ class BatchOrganizer:
         rooted = roots[: len(neighbor_events)].unsqueeze(1)
         neighbors = _other_end(store, rooted, neighbor_events, mask)
 
-        nodes = organize(torch.cat([roots, neighbors.flatten()]))
-        root_index = nodes.position[: len(roots)]
+        mails_of_all = self._mails_of_all(whole)
+        if in_time_order := whole.turn.split == TIME or mails_of_all is None:
+            first, (mail_nodes, mail_source) = src[:0], self._deliver(src, dst, sample.neighbor_events)
+        else:
+            first = self._last_seen_in(events, whole.events)
+            mail_nodes, mail_source = _those_of(events, whole.events, mails_of_all)
+        nodes = organize(torch.cat([first, roots, neighbors.flatten()]))
+        root_index, neighbor_index = nodes.position[len(first) :].split([len(roots), neighbors.numel()])
         edges = self._edges(events, neighbor_events, mask)
-        mail_nodes, mail_source = self._deliver(src, dst, sample.neighbor_events)
         return EventBatch(
             events=events,
             src=src,
@@ -76,7 +92,7 @@ class BatchOrganizer:
             missing=missing if missing.any() else missing.new_empty(0, 0),
             nodes=nodes.distinct,
             root_index=root_index,
-            neighbor_index=nodes.position[len(roots) :].view(neighbors.shape),
+            neighbor_index=neighbor_index.view(neighbors.shape),
             neighbor_time=store.time[neighbor_events.clamp(min=0)] - store.time[0],
             neighbor_mask=mask,
             **edges,
@@ -85,12 +101,24 @@ class BatchOrganizer:
             mail_source=mail_source,
             unseen=self.unseen[src] | self.unseen[dst],
             labels=self._labels(events),
-            num_written=_distinct_in(root_index[: 2 * count]),
+            num_written=_distinct_in(root_index[: 2 * count]) if in_time_order else len(first),
             num_roots=_distinct_in(root_index),
-            shared=self._shared(events, whole),
+            shared=self._shared(events, whole, src[:0] if mails_of_all is None else mails_of_all[0]),
         )
 
-    def _shared(self, own: Tensor, whole: Whole) -> SharedBatch:
+    def _mails_of_all(self, whole: Whole) -> tuple[Tensor, Tensor] | None:
+        """Return ``mail_nodes`` and ``mail_source`` of the events that are written in a turn, on whatever rank."""
+        return None if whole.sample is None else self._mailed(whole.written, whole.sample)
+
+    def _last_seen_in(self, own: Tensor, events: Tensor) -> Tensor:
+        """Return the nodes whose latest of ``events`` is one of ``own``, int64 [W]: these a rank writes.
+
+        Of ranks with consecutive events each writes all nodes that it has: of several writes the last rank's counts.
+        """
+        ends = organize(torch.stack([self.store.src[events], self.store.dst[events]], dim=1).flatten())
+        return ends.distinct[torch.isin(events[ends.last // 2], own)]
+
+    def _shared(self, own: Tensor, whole: Whole, changed: Tensor) -> SharedBatch:
         turn, events = whole.turn, whole.events
         together = events if whole.beside is None else torch.cat([events, whole.beside])
         ranks = turn.ranks * (1 + len(turn.beside))
@@ -102,17 +130,15 @@ class BatchOrganizer:
             labelled=max(int((self._labels(together) >= 0).sum()), 1) / ranks,
             reads=turn.reads,
             writes=turn.writes,
-            changed=self._mailed(whole.written, whole.sample),
+            changed=changed,
             around=self._around(own, whole),
         )
 
     def _labels(self, events: Tensor) -> Tensor:
         return events.new_empty(0) if self.store.labels is None else self.store.labels[events]
 
-    def _mailed(self, events: Tensor, sample: Sample | None) -> Tensor:
-        if sample is None:
-            return torch.empty(0, dtype=torch.int64)
-        return self._deliver(self.store.src[events], self.store.dst[events], sample.neighbor_events)[0]
+    def _mailed(self, events: Tensor, sample: Sample) -> tuple[Tensor, Tensor]:
+        return self._deliver(self.store.src[events], self.store.dst[events], sample.neighbor_events)
 
     def _around(self, own: Tensor, whole: Whole) -> Surroundings | None:
         if whole.before is None:
@@ -120,7 +146,7 @@ class BatchOrganizer:
         written = self._ends(own)
         before, after = self._ends(whole.before[0]), self._ends(own[:0] if whole.after is None else whole.after)
         return Surroundings(
-            changed=self._mailed(*whole.before),
+            changed=self._mailed(*whole.before)[0],
             received=written[torch.isin(written, before)],
             passed_on=written[torch.isin(written, after)],
         )
@@ -171,6 +197,15 @@ def deliver(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, Tens
     per_side = (width - 2) // 2
     side = torch.where(column < 2 * per_side, column // max(per_side, 1), column - 2 * per_side)
     return receivers.distinct, event + side * len(ends)
+
+
+def _those_of(own: Tensor, events: Tensor, mails: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return of the ``mails`` of a global batch those that ``own`` of its ``events`` send, in the same form."""
+    receivers, source = mails
+    event = events[source % len(events)]
+    kept = torch.isin(event, own)
+    side = source[kept] // len(events)
+    return receivers[kept], torch.searchsorted(own, event[kept]) + side * len(own)
 
 
 def _by_root(neighbor_events: Tensor, count: int) -> Tensor:
