@@ -169,10 +169,7 @@ class NodeStateTask(Protocol[_Answer_co]):
         ...
 
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
-        """Return what the batch writes; needs the rows of its sources and destinations only.
-
-        These are the first ``batch.num_written`` unless a global batch is split by destination.
-        """
+        """Return what the batch writes; needs the first ``batch.num_written`` rows only."""
         ...
 
     def commit(self, update: StateUpdate) -> CommitHandle:

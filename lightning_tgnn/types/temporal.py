@@ -111,9 +111,7 @@ class EventBatch(TensorFields):
     """Events with their negatives, their neighbourhood and its redundancy-free organisation.
 
     ``nodes`` lists every node of the batch once: first the ``num_written`` sources and destinations, then the other
-    roots up to ``num_roots``, then the nodes that occur as neighbours only, each group in first-seen order. Where a
-    global batch is split by destination, a source or destination of which another rank has a later event is not
-    written here, but stands among the other roots, and is not mailed.
+    roots up to ``num_roots``, then the nodes that occur as neighbours only, each group in first-seen order.
 
     Attributes:
         events: int64 [B], positions in the stream, ascending.
@@ -132,12 +130,13 @@ class EventBatch(TensorFields):
         event_edge: int64 [B], row of the batch's own events in ``edge_features``; [0] without edge features.
         edge_features: float32 [V, d_edge], features of the distinct events that the batch touches.
         node_features: float32 [U, d_node].
-        mail_nodes: int64 [P], distinct nodes that receive a mail.
+        mail_nodes: int64 [P], distinct nodes that receive a mail; where a global batch is split by destination, only
+            those whose latest mail in it is of this batch.
         mail_source: int64 [P], the latest entry that mails each of them: ``i < B`` is the source's side of event
             ``i``, ``B + i`` the destination's side.
         unseen: bool [B], True where an event has a node that no training event has.
         labels: [B] or [B, L], labels of the events; [0] without.
-        num_written: Distinct sources and destinations that this batch writes.
+        num_written: Distinct sources and destinations.
         num_roots: Distinct roots.
         shared: Where the batch stands in the stream and among the ranks.
     """

@@ -27,7 +27,7 @@ _PIPELINES: dict[str, type[PipeTGLOutline] | type[DistTGLOutline]] = {
 OPTIONS: dict[str, tuple[str, ...]] = {
     "depcache": ("staleness",),
     "depcomm": ("staleness",),
-    "sven": ("staleness", "micro_batches", "ahead"),
+    "sven": ("staleness", "micro_batches", "ahead", "remote"),
     **{name: tuple(field.name for field in fields(kind)) for name, kind in _PIPELINES.items()},
 }
 _STALENESS = {"depcache": 0, "depcomm": 0, "sven": 1}

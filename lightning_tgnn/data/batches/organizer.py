@@ -74,15 +74,10 @@ class BatchOrganizer:
         rooted = roots[: len(neighbor_events)].unsqueeze(1)
         neighbors = _other_end(store, rooted, neighbor_events, mask)
 
-        mails_of_all = self._mails_of_all(whole)
-        if in_time_order := whole.turn.split == TIME or mails_of_all is None:
-            first, (mail_nodes, mail_source) = src[:0], self._deliver(src, dst, sample.neighbor_events)
-        else:
-            first = self._last_seen_in(events, whole.events)
-            mail_nodes, mail_source = _those_of(events, whole.events, mails_of_all)
-        nodes = organize(torch.cat([first, roots, neighbors.flatten()]))
-        root_index, neighbor_index = nodes.position[len(first) :].split([len(roots), neighbors.numel()])
+        nodes = organize(torch.cat([roots, neighbors.flatten()]))
+        root_index = nodes.position[: len(roots)]
         edges = self._edges(events, neighbor_events, mask)
+        mail_nodes, mail_source = self._mails(events, sample, whole)
         return EventBatch(
             events=events,
             src=src,
@@ -92,7 +87,7 @@ class BatchOrganizer:
             missing=missing if missing.any() else missing.new_empty(0, 0),
             nodes=nodes.distinct,
             root_index=root_index,
-            neighbor_index=neighbor_index.view(neighbors.shape),
+            neighbor_index=nodes.position[len(roots) :].view(neighbors.shape),
             neighbor_time=store.time[neighbor_events.clamp(min=0)] - store.time[0],
             neighbor_mask=mask,
             **edges,
@@ -101,24 +96,27 @@ class BatchOrganizer:
             mail_source=mail_source,
             unseen=self.unseen[src] | self.unseen[dst],
             labels=self._labels(events),
-            num_written=_distinct_in(root_index[: 2 * count]) if in_time_order else len(first),
+            num_written=_distinct_in(root_index[: 2 * count]),
             num_roots=_distinct_in(root_index),
-            shared=self._shared(events, whole, src[:0] if mails_of_all is None else mails_of_all[0]),
+            shared=self._shared(events, whole),
         )
 
-    def _mails_of_all(self, whole: Whole) -> tuple[Tensor, Tensor] | None:
-        """Return ``mail_nodes`` and ``mail_source`` of the events that are written in a turn, on whatever rank."""
-        return None if whole.sample is None else self._mailed(whole.written, whole.sample)
+    def _mails(self, own: Tensor, sample: Sample, whole: Whole) -> tuple[Tensor, Tensor]:
+        """Return ``mail_nodes`` and ``mail_source`` of a rank's events.
 
-    def _last_seen_in(self, own: Tensor, events: Tensor) -> Tensor:
-        """Return the nodes whose latest of ``events`` is one of ``own``, int64 [W]: these a rank writes.
-
-        Of ranks with consecutive events each writes all nodes that it has: of several writes the last rank's counts.
+        Of ranks with consecutive events each mails all of its receivers: of several mails that of the last rank counts.
+        Split by destination, only the rank of the latest event that mails a node does.
         """
-        ends = organize(torch.stack([self.store.src[events], self.store.dst[events]], dim=1).flatten())
-        return ends.distinct[torch.isin(events[ends.last // 2], own)]
+        if whole.turn.split == TIME or whole.sample is None:
+            return self._deliver(self.store.src[own], self.store.dst[own], sample.neighbor_events)
+        together = whole.events
+        src, dst = self.store.src[together], self.store.dst[together]
+        receivers, source = self._deliver(src, dst, whole.sample.neighbor_events)
+        event, side = together[source % len(together)], source // len(together)
+        is_own = torch.isin(event, own)
+        return receivers[is_own], torch.searchsorted(own, event[is_own]) + side[is_own] * len(own)
 
-    def _shared(self, own: Tensor, whole: Whole, changed: Tensor) -> SharedBatch:
+    def _shared(self, own: Tensor, whole: Whole) -> SharedBatch:
         turn, events = whole.turn, whole.events
         together = events if whole.beside is None else torch.cat([events, whole.beside])
         ranks = turn.ranks * (1 + len(turn.beside))
@@ -130,15 +128,17 @@ class BatchOrganizer:
             labelled=max(int((self._labels(together) >= 0).sum()), 1) / ranks,
             reads=turn.reads,
             writes=turn.writes,
-            changed=changed,
+            changed=self._mailed(whole.written, whole.sample),
             around=self._around(own, whole),
         )
 
     def _labels(self, events: Tensor) -> Tensor:
         return events.new_empty(0) if self.store.labels is None else self.store.labels[events]
 
-    def _mailed(self, events: Tensor, sample: Sample) -> tuple[Tensor, Tensor]:
-        return self._deliver(self.store.src[events], self.store.dst[events], sample.neighbor_events)
+    def _mailed(self, events: Tensor, sample: Sample | None) -> Tensor:
+        if sample is None:
+            return torch.empty(0, dtype=torch.int64)
+        return self._deliver(self.store.src[events], self.store.dst[events], sample.neighbor_events)[0]
 
     def _around(self, own: Tensor, whole: Whole) -> Surroundings | None:
         if whole.before is None:
@@ -146,7 +146,7 @@ class BatchOrganizer:
         written = self._ends(own)
         before, after = self._ends(whole.before[0]), self._ends(own[:0] if whole.after is None else whole.after)
         return Surroundings(
-            changed=self._mailed(*whole.before)[0],
+            changed=self._mailed(*whole.before),
             received=written[torch.isin(written, before)],
             passed_on=written[torch.isin(written, after)],
         )
@@ -199,13 +199,23 @@ def deliver(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, Tens
     return receivers.distinct, event + side * len(ends)
 
 
-def _those_of(own: Tensor, events: Tensor, mails: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return of the ``mails`` of a global batch those that ``own`` of its ``events`` send, in the same form."""
-    receivers, source = mails
-    event = events[source % len(events)]
-    kept = torch.isin(event, own)
-    side = source[kept] // len(events)
-    return receivers[kept], torch.searchsorted(own, event[kept]) + side * len(own)
+def read_by(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:
+    """Return the nodes that a model reads for each event, int64 [B, L]: roots, and their neighbours where it does."""
+    src = store.src[events]
+    roots = torch.cat([torch.stack([src, store.dst[events]], dim=1), candidates(src, sample.negatives)], dim=1)
+    if sampled_roots != "all":
+        return roots
+    found = sample.neighbor_events
+    return torch.cat([roots, _other_end(store, roots.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
+
+
+def mailed(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:
+    """Return the nodes that each event mails, int64 [B, L], repeated at will."""
+    ends = torch.stack([store.src[events], store.dst[events]], dim=1)
+    if sampled_roots != "events":
+        return ends
+    found = sample.neighbor_events
+    return torch.cat([ends, _other_end(store, ends.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
 
 
 def _by_root(neighbor_events: Tensor, count: int) -> Tensor:
