@@ -163,6 +163,26 @@ class Messages:
         self.traffic.add_wait(operation, waited=waited, in_flight=waited)
         return values.div_(self.ranks)
 
+    def broadcast(self, values: Tensor, operation: str) -> Tensor:
+        """Return the values of the first rank of the group, whose ranks have to call it together.
+
+        Args:
+            values: Of the same type and shape on all ranks; those of the others are overwritten.
+            operation: Under what name it is counted.
+
+        Raises:
+            PeerFailureError: Another rank has failed, or has been silent for too long.
+        """
+        if self.ranks == 1:
+            return values
+        values = values.contiguous()
+        with peer_failure(operation):
+            dist.broadcast(values, self._numbers[0], group=self._group)
+        count = values.numel() * values.element_size()
+        is_first = self.place == 0
+        self.traffic.add(operation, sent=count if is_first else 0, received=0 if is_first else count)
+        return values
+
     def gather(self, value: object) -> list[Any]:
         """Return the values of all ranks of the group, who have to call it together; none but on the first.
 

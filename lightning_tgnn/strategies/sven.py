@@ -14,6 +14,7 @@ from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompr
 from lightning_tgnn.strategies.adaptive_micro_batch import TunedRunner
 from lightning_tgnn.strategies.parts import MeanGradients, Pipelined, Sharded
 from lightning_tgnn.types import Plan
+from lightning_tgnn.types.schedule import TIME
 
 
 class StaleGradients(MeanGradients):
@@ -38,6 +39,8 @@ class SvenStrategy(TunedRunner):
         fetch_ahead: Fetch the rows of the next batch that this one leaves alone behind this one's computation.
         gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
             with settings, see `MeanGradients`; None sends them as they are.
+        split_batch: In which order the events of a global batch are cut over the ranks: of ``"time"``, or of their
+            ``"destination"``, so that ranks need fewer rows of each other. Changes no result.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -56,11 +59,13 @@ class SvenStrategy(TunedRunner):
         features_by_event: bool = True,
         fetch_ahead: bool = True,
         gradient_compression: GradientCompression | str | None = None,
+        split_batch: str = TIME,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
+        self._schedule = DataParallel(split_batch)
         self._order = Pipelined(micro_batches, fetch_ahead)
         self._mean = StaleGradients(staleness, gradient_compression)
         self._rows = Sharded(partition, row_cache_mb, omit_own_half, features_by_event)
@@ -77,4 +82,4 @@ class SvenStrategy(TunedRunner):
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
-        return Plan(self.layout, DataParallel(), self._rows, self._order, self._mean)
+        return Plan(self.layout, self._schedule, self._rows, self._order, self._mean)

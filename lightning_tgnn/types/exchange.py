@@ -112,6 +112,15 @@ class MessageExchange(Protocol):
         """Return the mean over all ranks of the group, who have to call it together; ``values`` is lost."""
         ...
 
+    def broadcast(self, values: Tensor, operation: str) -> Tensor:
+        """Return the values of the first rank of the group, whose ranks have to call it together.
+
+        Args:
+            values: Of the same type and shape on all ranks; those of the others are overwritten.
+            operation: Under what name it is counted.
+        """
+        ...
+
     def gather(self, value: object) -> list[Any]:
         """Return the values of all ranks of the group, who have to call it together; none but on the first."""
         ...

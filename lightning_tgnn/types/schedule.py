@@ -11,6 +11,10 @@ from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.node_state import WriteRouter
 from lightning_tgnn.types.outline import Outline
 
+TIME, DESTINATION = "time", "destination"
+SPLITS = (TIME, DESTINATION)
+"""By what the events of a global batch are ordered before ranks that share it get consecutive ones."""
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -34,7 +38,8 @@ class Turn:
     """What one rank does at once: a forward pass over some events, and a backward pass in training.
 
     Attributes:
-        events: The rank's own events, places in the pass; they may be none.
+        events: The rank's own events, places in the pass; they may be none. With ``split="destination"`` they count the
+            events of the global batch in the order of their destinations, those of a destination in that of time.
         of: The global batch that they are from.
         draw: Which set of negatives they are trained with; None for the one of evaluation.
         ranks: How many ranks share the global batch.
@@ -50,6 +55,7 @@ class Turn:
         cut: How many consecutive events of the global batch each rank that shares it and the state has, in the order
             of the ranks; empty where that is not so.
         beside: The events that are played on each other copy of node state for the same update of the weights.
+        split: By what the global batch is ordered before it is cut, one of `SPLITS`.
     """
 
     events: range
@@ -66,6 +72,7 @@ class Turn:
     written_draw: int | None = None
     cut: tuple[int, ...] = ()
     beside: tuple[range, ...] = ()
+    split: str = TIME
 
     @property
     def share(self) -> float:

@@ -111,7 +111,7 @@ class SharedBatch(TensorFields):
 
 @dataclass(frozen=True, repr=False)
 class EventBatch(TensorFields):
-    """Consecutive events with their negatives, their neighbourhood and its redundancy-free organisation.
+    """Events with their negatives, their neighbourhood and its redundancy-free organisation.
 
     ``nodes`` lists every node of the batch once: first the ``num_written`` sources and destinations, then the other
     roots up to ``num_roots``, then the nodes that occur as neighbours only, each group in first-seen order.
@@ -133,7 +133,8 @@ class EventBatch(TensorFields):
         event_edge: int64 [B], row of the batch's own events in ``edge_features``; [0] without edge features.
         edge_features: float32 [V, d_edge], features of the distinct events that the batch touches.
         node_features: float32 [U, d_node].
-        mail_nodes: int64 [P], distinct nodes that receive a mail.
+        mail_nodes: int64 [P], distinct nodes that receive a mail; where a global batch is split by destination, only
+            those whose latest mail in it is of this batch.
         mail_source: int64 [P], the latest entry that mails each of them: ``i < B`` is the source's side of event
             ``i``, ``B + i`` the destination's side.
         unseen: bool [B], True where an event has a node that no training event has.

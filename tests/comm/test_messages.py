@@ -3,6 +3,7 @@
 import threading
 import time
 import weakref
+from unittest import mock
 
 import pytest
 import torch
@@ -61,6 +62,11 @@ def on_rank(rank, ranks):
     answers = {"own": background.wait().item(), "kept": let_go(plain), "parcels": parcels(own)}
     answers["flows"] = {name: (flow.sent, flow.waits) for name, flow in plain.traffic.flows.items()}
     answers["on hosts"] = groups.on_hosts("plain", "rows") is groups.on_hosts("plain", "rows")
+    with mock.patch("pickle.dumps", side_effect=AssertionError("values need not be pickled")):
+        given = torch.arange(5, dtype=torch.int32) if rank == 0 else torch.empty(5, dtype=torch.int32)
+        answers["of the first"] = plain.broadcast(given, "partition").tolist()
+    flow = plain.traffic.flows["partition"]
+    answers["broadcast"] = (flow.sent, flow.received)
     answers["failing"] = failing(broken)
     return answers
 
@@ -85,6 +91,12 @@ def test_parcels_arrive_in_order_with_their_sizes(answers):
         assert answer["parcels"] == [
             ([place, count], [10 * place + rank] * count) for place in range(2) for count in (rank, 0)
         ]
+
+
+def test_all_ranks_get_the_values_of_the_first_which_are_not_pickled(answers):
+    assert [answer["of the first"] for answer in answers] == [[0, 1, 2, 3, 4]] * 2
+    assert [answer["broadcast"] for answer in answers] == [(20, 0), (0, 20)]
+    assert Messages().broadcast(torch.ones(2), "partition").tolist() == [1, 1]
 
 
 def test_a_group_of_hosts_is_made_once(answers):

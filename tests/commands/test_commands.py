@@ -18,6 +18,7 @@ from lightning_tgnn.algorithms.partitions.partition_cost import balance_report
 from lightning_tgnn.algorithms.partitions.simple import PARTITION_METHODS
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.comm import Messages
 from lightning_tgnn.commands.bench.comparison import Processes
 from lightning_tgnn.commands.partition.nodes import MAKERS
 from lightning_tgnn.strategies.parts.partition import choose_partition
@@ -65,8 +66,8 @@ def rows_of(source, numbers):
 
 def test_partition_writes_what_balance_report_says_of_batches_that_were_not_fitted(compared):
     fitted, judged = (compared.figures[name] for name in ("fitted_batches", "judged_batches"))
-    assert fitted == [0, 3, 6]  # of 7: 210 training events in batches of 3 ranks with 10 each
-    assert judged == [1, 2, 4, 5]
+    assert judged == [3]  # of 7: 210 training events in batches of 3 ranks with 10 each
+    assert fitted == [0, 1, 2, 4, 5, 6]
     demand, fitted_demand = rows_of(compared.source, judged)[0], rows_of(compared.source, fitted)[0]
     for method, figures in compared.figures["methods"].items():
         owner = torch.load(compared.output / f"{method}.pt", weights_only=True)["owner"]
@@ -78,6 +79,7 @@ def test_partition_writes_what_balance_report_says_of_batches_that_were_not_fitt
         assert figures["maximum"] == report.maximum >= compared.figures["maximum_bound"]
         assert figures["maximum_where_fitted"] == balance_report(fitted_demand, owner).maximum
         assert figures["max_over_mean"] == report.max_over_mean
+        assert figures["rows_over_mean"] == pytest.approx(float(owner.bincount().max()) * RANKS / 40)
         off_rank = 1 - report.matrix.trace() / report.matrix.sum()
         assert figures["off_rank_share"] == pytest.approx(float(off_rank), rel=1e-6)
         assert figures["seconds"] > 0
@@ -87,22 +89,22 @@ def test_partition_writes_what_balance_report_says_of_batches_that_were_not_fitt
 def test_no_method_sees_the_events_that_it_is_judged_on(compared, tmp_path, monkeypatch):
     given = []
 
-    def make(*seen):
-        given.append(seen)
-        return MAKERS["interval"](*seen)
+    def make(known):
+        given.append(known)
+        return MAKERS["interval"](known)
 
     monkeypatch.setitem(MAKERS, "range", make)
     options = ["--batch_size=10", "--batches=4", "--model=apan", "--methods=range", f"--output={tmp_path}"]
     main(["partition", f"--source={compared.source}", f"--ranks={RANKS}", *options])
-    demand, src, dst = given[-1]  # the first call loads what the method needs
+    known = given[-1]  # the first call loads what the method needs
     store = TemporalDataModule(compared.source).store
     unseen = torch.ones(len(store.src), dtype=torch.bool)
     unseen[rows_of(compared.source, compared.figures["judged_batches"])[1]] = False
-    assert torch.equal(src, store.src[unseen])
-    assert torch.equal(dst, store.dst[unseen])
+    assert torch.equal(known.src, store.src[unseen])
+    assert torch.equal(known.dst, store.dst[unseen])
     fitted = rows_of(compared.source, compared.figures["fitted_batches"])[0]
     for name in ("rank", "node", "count"):
-        assert torch.equal(getattr(demand, name), getattr(fitted, name))
+        assert torch.equal(getattr(known.fitted.demand, name), getattr(fitted, name))
 
 
 def test_partition_prints_a_row_per_method_and_what_it_was_judged_on(tmp_path, capsys):
@@ -113,9 +115,10 @@ def test_partition_prints_a_row_per_method_and_what_it_was_judged_on(tmp_path, c
     assert re.search(r"stream: 300 events \(210 / 45 / 45 for training, .*\d% of the events tied$", told, re.MULTILINE)
     assert re.search(r"stream: \d+% of the events have another one at their time: past='time' hides", told)
     assert "events tied" not in printed
-    assert re.search(r"interval +│ nothing +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
-    assert re.search(r"reflexbicut +│ fitted batches +│ +[\d,]+ │ +1\.\d+ │ +\d+\.\d%", printed)
-    assert "judged on 8 of the 21 global batches of the training split, fitted on 8 others" in printed
+    assert re.search(r"interval +│ nothing +│ +[\d,]+ │ +[\d,]+ │ +1\.\d+ │ +\d+\.\d% │ +1\.0", printed)
+    assert re.search(r"reflexbicut +│ fitted batches +│ +[\d,]+ │ +[\d,]+ │ +1\.\d+ │ +\d+\.\d% │ +1\.[01]", printed)
+    assert "judged on 5 of the 21 global batches of the training split, fitted on 16 others" in printed
+    assert re.search(r"reflexbicut follows \d+% of the differences between ranks", printed)
     assert f"partition: {tmp_path / 'new'}" in printed
     with pytest.raises(SystemExit, match=r"batch_size times ranks must be below the 210 events .*smaller batch_size"):
         main([*common, "--batch_size=105"])
@@ -132,9 +135,22 @@ def test_metis_is_left_out_without_dgl(tmp_path, capsys, monkeypatch):
         main([*common, "--methods=metis"])
 
 
-def choose(path, ranks, source):
-    trainer = SimpleNamespace(datamodule=TemporalDataModule(source), global_rank=0)
-    return choose_partition(path, trainer.datamodule.info.num_nodes, ranks, trainer, lambda owner: owner)
+def choose(path, ranks, source, schedule=DataParallel()):  # noqa: B008
+    data = TemporalDataModule(source, batch_size=10, num_workers=0)
+    run = SimpleNamespace(trainer=SimpleNamespace(datamodule=data), rank=0, schedule=schedule)
+    run.messages = lambda family: Messages()
+    return choose_partition(path, data.info.num_nodes, ranks, run)
+
+
+def test_a_run_fits_its_partition_on_most_batches_and_tells_what_it_gains_on_others(tmp_path, caplog):
+    source = stream(tmp_path / "stream")
+    with caplog.at_level("INFO"):
+        owner = choose("reflexbicut", RANKS, source)
+    assert owner.bincount(minlength=RANKS).max() <= 1.1 * 40 / RANKS
+    told = next(message for message in caplog.messages if message.startswith("partition"))
+    assert re.search(r"by -?\d+\.\d% in 6 batches that it was fitted on, by -?\d+\.\d% in 1 others; the fullest", told)
+    by_destination = choose("reflexbicut", RANKS, source, DataParallel("destination"))
+    assert not torch.equal(owner, by_destination)  # that of the batches as they are dealt out
 
 
 def test_strategies_take_the_file(compared, tmp_path):
@@ -219,6 +235,9 @@ def test_help_helps(command, expected, capsys):
             r"methods must be one of .*'reflexbicut', got 'louvain'",
         ),
         (["partition", "--ranks=0"], r"ranks must be an integer of at least 1, got 0"),
+        (["partition", "--ranks=2", "--row_limit=0.9"], r"row_limit must be at least 1, got 0.9; 1.1 is usual"),
+        (["partition", "--ranks=2", "--split_batch=node"], r"split_batch must be one of 'destination', 'time', got"),
+        (["bench", "--strategies=sven:split_batch=node"], r"split_batch must be one of 'destination', 'time', got"),
         (["partition", "--ranks=2", "--model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
         (["partition", "--ranks=30000"], r"devices must be at most one rank per event"),
     ],

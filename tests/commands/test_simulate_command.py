@@ -121,6 +121,15 @@ def test_each_strategy_may_take_something_else(tmp_path, capsys):
     assert [one["seconds_per_turn"] for one in found["forecasts"]] == [0.5, 0.25]
 
 
+def test_fewer_rows_travel_where_batches_are_split_by_destination(tmp_path, capsys):
+    given = "{seconds: {backward: 0.000000001}, bytes: {rows: 1000000000}}"
+    plans = "sven:staleness=0,sven:staleness=0:remote=0.5,sven:staleness=0:remote=0.5:ahead=0.5:micro_batches=2"
+    found = figures(tmp_path, capsys, f"--strategy={plans}", f"--stages={given}", "--ranks=4")["forecasts"]
+    whole, half, ahead = (forecast["events_per_second"] for forecast in found)
+    assert half == pytest.approx(2 * whole, rel=1e-2)
+    assert ahead == pytest.approx(2 * whole, rel=1e-2)
+
+
 def test_files_and_runs_are_read(tmp_path):
     (tmp_path / "costs.yaml").write_text(f"seconds: {json.dumps(SECONDS)}\nbatch_size: 10\n")
     assert read_costs(str(tmp_path / "costs.yaml")).seconds == SECONDS
@@ -174,7 +183,7 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--strategy= , "], "strategy must be names of strategies, got ' , '; separate them by commas"),
         (
             ["--strategy=sven:groups=2"],
-            "option of sven must be one of 'ahead', 'gradient_compression', 'micro_batches', 'staleness', got 'groups'",
+            "option of sven must be one of 'ahead', 'gradient_compression', 'micro_batches', 'remote', 'staleness'",
         ),
         (
             ["--strategy=sven:gradient_compression=fp8"],
@@ -205,6 +214,7 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
             "memory must be a multiple of the 2 hosts: a copy of node mem",
         ),
         (["--strategy=disttgl:epoch=0"], "epoch must be an integer of at least 1, got 0"),
+        (["--strategy=sven:remote=0"], "remote must be a finite number above 0, got 0; give a share"),
         (["--strategy=disttgl:fetch_ahead=3"], "fetch_ahead of disttgl must be true or false, got 3"),
         (["--strategy=pipetgl:store=served"], "store must be one of 'host', 'sharded', got 'served'"),
         (["--strategy=pipetgl:groups=3"], "ranks must be a multiple of the 3 pipelines, got 2; let groups divide"),

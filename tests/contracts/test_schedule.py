@@ -6,10 +6,12 @@ from itertools import groupby, islice
 from operator import attrgetter
 
 import pytest
+import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin, WholeGraph
+from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order, rank_of
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import Pass, PlannedPart, RankLayout, Turn
 from lightning_tgnn.types.layout import families_of
@@ -47,7 +49,12 @@ def whole_graph(ranks, over):
 
 
 # A new schedule is added here in a line: its turns as plain lists, and how often an epoch trains each event.
-SCHEDULES = {DataParallel(): (data_parallel, 1), RoundRobin(): (round_robin, 1), WholeGraph(): (whole_graph, 0)}
+SCHEDULES = {
+    DataParallel(): (data_parallel, 1),
+    DataParallel("destination"): (data_parallel, 1),
+    RoundRobin(): (round_robin, 1),
+    WholeGraph(): (whole_graph, 0),
+}
 OF_EVENTS = [schedule for schedule, (_, times) in SCHEDULES.items() if times]
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
@@ -253,6 +260,32 @@ def test_the_first_copy_goes_on_after_batches_that_other_ranks_have_played(run):
     assert played == list(range(first * over.batch_size, over.num_events))
     assert not any(turn.resets for rank in layout.copies[0] for turn in table[rank]) or not first
     assert len({len(turns) for turns in table}) == 1
+
+
+@seed(17)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 9))
+def test_ranks_have_consecutive_events_in_the_order_of_the_split(destinations, ranks, batch_size):
+    count, size = len(destinations), ranks * batch_size
+    batch = torch.arange(count) // size
+    sizes = torch.bincount(batch)
+    for split in ("time", "destination"):
+        order = in_split_order(split, batch, torch.tensor(destinations)).tolist()
+        keys = {event: (event // size, destinations[event] if split == "destination" else 0) for event in range(count)}
+        assert order == sorted(range(count), key=keys.get)
+    place = torch.arange(count) % size
+    found = rank_of(place, sizes[batch], ranks).tolist()
+    if count >= ranks:
+        for rank in range(ranks):
+            turns = DataParallel().turns(RankLayout.of(ranks), rank, Pass(count, batch_size))
+            assert [event for event in range(count) if found[event] == rank] == [
+                e for turn in turns for e in turn.events
+            ]
+
+
+def test_an_order_that_there_is_not_is_refused():
+    with pytest.raises(InvalidArgumentError, match="split_batch must be one of 'destination', 'time', got 'source'"):
+        DataParallel("source")
 
 
 @pytest.mark.parametrize("schedule", [DataParallel(), WholeGraph()])

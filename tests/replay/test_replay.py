@@ -207,6 +207,7 @@ SVEN = {
     "balanced": {"partition": "reflexbicut", "micro_batches": 3, "prefetch_batches": 2},
     "small cache": {"partition": "metis", "micro_batches": 2, "row_cache_mb": 0.002},
     "not ahead": {"partition": "interval", "micro_batches": 2, "fetch_ahead": False, "prefetch_batches": 0},
+    "by destination": {"partition": "reflexbicut", "split_batch": "destination"},
     "ahead, no cache": {"partition": "range", "micro_batches": 1, "row_cache_mb": 0, "fetch_ahead": True},
 }
 STREAMS = ("tgn", "jodie", "apan")
@@ -261,6 +262,9 @@ CASES += [Case("depcache late", "tgn", lambda hosts: DepCacheStrategy(staleness=
 CASES += [Case("depcache whole mails", "apan", lambda hosts: DepCacheStrategy(make_mails=False), ranks=(2, 3))]
 # A rank's past ends with the global batch's.
 CASES += [Case("sven past batch", model, sven(), {"past": "batch"}, (4,)) for model in ("tgn", "apan")]
+BY_DESTINATION = sven(split_batch="destination", partition="interval", micro_batches=2)
+CASES += [Case("sven by destination, past batch", "apan", BY_DESTINATION, {"past": "batch"}, (3, 4))]
+CASES += [Case("sven by destination, labels", "tgn", BY_DESTINATION, labelled("several"), (3, 4))]
 CASES += [Case(f"sven labels {kind}", "tgn", sven(), labelled(kind), (4,)) for kind in ("nodes", "classes", "several")]
 CASES += [
     Case(f"depcache labels {kind}", "tgn", lambda hosts: DepCacheStrategy(), labelled(kind), (4,))
@@ -272,6 +276,8 @@ PARTS = {
     "owners, late": ("jodie", DataParallel(), Sharded("interval"), UpdatedByOwners(), MeanGradients(1)),
     "replicas, late": ("apan", DataParallel(), Replicated(), InOrder(), MeanGradients(1)),
     "plain rows": ("apan", DataParallel(), Sharded("range"), InOrder(), MeanGradients()),
+    "replicas, by destination": ("apan", DataParallel("destination"), Replicated(), InOrder(), MeanGradients()),
+    "owners, by destination": ("jodie", DataParallel("destination"), RANGE, UpdatedByOwners(), MeanGradients(1)),
     "three pieces": ("tgn", DataParallel(), RANGE, Pipelined(3, fetch_ahead=False), MeanGradients(1)),
 }
 for number, (name, (model, *parts)) in enumerate(PARTS.items()):

@@ -33,7 +33,7 @@ class Demand:
     num_nodes: int
 
     @classmethod
-    def of(cls, ranks: Tensor, nodes: Tensor, num_ranks: int, num_nodes: int) -> Demand:
+    def of(cls, ranks: Tensor, nodes: Tensor, num_ranks: int, num_nodes: int, counts: Tensor | None = None) -> Demand:
         """Add up raw entries: one for every row that a rank needs, in any order, pairs repeated at will.
 
         Args:
@@ -41,6 +41,7 @@ class Demand:
             nodes: Integers [L].
             num_ranks: M, at least 1.
             num_nodes: N, at least 1.
+            counts: int64 [L], how many rows an entry stands for; one each by default.
 
         Returns:
             The demand, its pairs sorted by node, then by rank.
@@ -59,8 +60,70 @@ class Demand:
             raise InvalidArgumentError(
                 refusal("nodes", f"as long as ranks, {len(ranks)}", len(nodes), "give a rank and a node per entry")
             )
-        pairs, count = _count(nodes.to(torch.int64) * num_ranks + ranks, num_ranks * num_nodes)
+        pairs, count = _count(nodes.to(torch.int64) * num_ranks + ranks, num_ranks * num_nodes, counts)
         return cls(pairs % num_ranks, pairs.div_(num_ranks, rounding_mode="floor"), count, num_ranks, num_nodes)
+
+    def plus(self, *others: Demand) -> Demand:
+        """Return the sum of demands of the same ranks and nodes."""
+        rank, node, count = (
+            torch.cat([getattr(one, name) for one in (self, *others)]) for name in ("rank", "node", "count")
+        )
+        return Demand.of(rank, node, self.num_ranks, self.num_nodes, count)
+
+    def total(self) -> Tensor:
+        """Return W, how often all ranks need the row of each node, int64 [N]."""
+        return self.count.new_zeros(self.num_nodes).index_add_(0, self.node, self.count)
+
+
+@dataclass(frozen=True)
+class DemandSample:
+    """What some global batches of the training split need.
+
+    Attributes:
+        numbers: Of the batches in an epoch, ascending.
+        events: int64 [E], the ids of their events.
+        demand: The rows that travel in them.
+        reliability: How much of what is special about a rank in them is likely to be so in others; see `reliability`.
+    """
+
+    numbers: list[int]
+    events: Tensor
+    demand: Demand
+    reliability: float
+
+
+def reliability(first: Demand, second: Demand) -> float:
+    """Return which share of the differences between ranks would be found again in other batches, in [0, 1].
+
+    Two samples of equal size are compared: the slope of the differences in one on those in the other, over all nodes,
+    which for both samples together is 2 s / (1 + s) (Spearman and Brown). Where each rank has the next events of the
+    batch in time, which rank needs a node is chance, and the share about 0: a partition that follows the differences of
+    a sample follows its noise.
+
+    Args:
+        first: Of one half of some batches.
+        second: Of the other half.
+
+    >>> ranks, nodes = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 2, 3])
+    >>> half = Demand.of(ranks, nodes, num_ranks=2, num_nodes=4)
+    >>> reliability(half, half), reliability(half, Demand.of(1 - ranks, nodes, num_ranks=2, num_nodes=4))
+    (1.0, 0.0)
+    """
+    ranks = first.num_ranks
+    totals = first.total().double(), second.total().double()
+    pairs = [one.node * ranks + one.rank for one in (first, second)]
+    is_common = torch.isin(pairs[0], pairs[1])
+    place = torch.searchsorted(pairs[1], pairs[0][is_common])
+    common = (first.count[is_common].double() * second.count[place].double()).sum()
+    covariance = float(common - (totals[0] * totals[1]).sum() / ranks)
+    spread = [
+        float(one.count.double().square().sum() - total.square().sum() / ranks)
+        for one, total in zip((first, second), totals, strict=True)
+    ]
+    if covariance <= 0 or min(spread) <= 0:
+        return 0.0
+    slope = min(2 * covariance / sum(spread), 1.0)
+    return 2 * slope / (1 + slope)
 
 
 def check_ids(argument: str, ids: Tensor, limit: int) -> None:
@@ -81,11 +144,17 @@ def check_ids(argument: str, ids: Tensor, limit: int) -> None:
         raise InvalidArgumentError(refusal(argument, f"in [0, {limit})", received, cure))
 
 
-def _count(keys: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+def _count(keys: Tensor, limit: int, counts: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the distinct ``keys`` (int64 [L], in [0, ``limit``)), ascending, and how often each occurs."""
     if limit <= _TABLE_CELLS_PER_ENTRY * keys.numel():  # a table of all pairs is cheaper than a sort
-        table = torch.bincount(keys, minlength=limit)
+        if counts is None:
+            table = torch.bincount(keys, minlength=limit)
+        else:
+            table = counts.new_zeros(limit).index_add_(0, keys, counts)
         distinct = table.nonzero().squeeze(1)
         return distinct, table[distinct]
-    distinct, count = torch.unique(keys, return_counts=True)
-    return distinct, count
+    if counts is None:
+        distinct, count = torch.unique(keys, return_counts=True)
+        return distinct, count
+    distinct, place = torch.unique(keys, return_inverse=True)
+    return distinct, counts.new_zeros(len(distinct)).index_add_(0, place, counts)

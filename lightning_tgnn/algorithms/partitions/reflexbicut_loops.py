@@ -1,7 +1,8 @@
 """The compiled loops of Re-FlexBiCut. Letters: C contested nodes, M ranks.
 
 ``cost`` is int64 [C, M], what owning a node adds to a rank; ``base`` int64 [M], what each rank costs without them;
-``owner`` int64 [C] and ``loads`` int64 [M] are written.
+``room`` int64 [M], how many nodes each may still own; ``owner`` int64 [C] and ``loads`` int64 [M] are written, and so
+is ``room`` where nodes move. A rank's ``prices`` are float64 [2, M]: of its traffic, and of a row that it owns.
 """
 
 from __future__ import annotations
@@ -13,33 +14,42 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def find_prices(cost: Any, base: Any, rounds: int) -> Any:
-    """Return float64 prices [M] of the ranks' traffic, and a lower bound of the maximum cost of any assignment.
+def find_prices(cost: Any, base: Any, room: Any, rounds: int) -> Any:
+    """Return float64 prices [2, M] of the ranks' traffic and rows, and a lower bound of the maximum cost.
 
-    A rank that costs more than the mean when every node goes where it is cheapest gets dearer. The bound: a maximum is
-    at least any weighted mean, and the weighted mean is least where every node goes where its weighted cost is.
+    When every node goes where it is cheapest, a rank that costs more than the mean gets dearer, and so do the rows of
+    one that has no room for them. The bound: a maximum is at least any weighted mean, and the weighted mean, with what
+    rows beyond the room cost, is least where every node goes where its own price is.
     """
     nodes, ranks = cost.shape
-    prices, best = np.ones(ranks), np.ones(ranks)
-    bound = -1.0
+    prices = np.ones((2, ranks))
+    prices[1] = 0.0
+    best, bound = prices.copy(), -1.0
+    unit = np.abs(cost).sum() * ranks / max(nodes, 1) ** 2
     for turn in range(rounds):
-        loads = base.astype(np.float64)
+        loads, rows = base.astype(np.float64), np.zeros(ranks)
         for v in range(nodes):
-            cheapest = 0
-            for rank in range(1, ranks):
-                if prices[rank] * cost[v, rank] < prices[cheapest] * cost[v, cheapest]:
-                    cheapest = rank
+            cheapest, least = 0, np.inf
+            for rank in range(ranks):
+                price = prices[0, rank] * cost[v, rank] + prices[1, rank]
+                if price < least:
+                    cheapest, least = rank, price
             loads[cheapest] += cost[v, cheapest]
-        value = (prices * loads).sum() / prices.sum()
+            rows[cheapest] += 1
+        value = ((prices[0] * loads).sum() + (prices[1] * (rows - room)).sum()) / prices[0].sum()
         if value > bound:
             bound = value
             best[:] = prices
+        if loads.sum() == 0:
+            break
         # Sums and products only: they round alike on every processor, which an exponential need not.
         excess = loads / loads.mean() - 1.0
         step = 1.0 / (2.0 + turn)
         for rank in range(ranks):
-            prices[rank] *= 1.0 + step * min(max(excess[rank], -0.9), 9.0)
-        prices /= prices.sum()
+            prices[0, rank] *= 1.0 + step * min(max(excess[rank], -0.9), 9.0)
+            prices[1, rank] = max(prices[1, rank] + step * unit * (rows[rank] - room[rank]), 0.0)
+        scale = ranks / prices[0].sum()
+        prices *= scale
     return best, bound
 
 
@@ -51,24 +61,26 @@ def decidedness(cost: Any, prices: Any) -> Any:
     for v in range(nodes):
         first, second = np.inf, np.inf
         for rank in range(ranks):
-            priced = prices[rank] * cost[v, rank]
+            priced = prices[0, rank] * cost[v, rank] + prices[1, rank]
             if priced < first:
                 first, second = priced, first
             elif priced < second:
                 second = priced
-        ratio[v] = first / second
+        ratio[v] = first / second if second > 0 else 1.0
     return ratio
 
 
 @njit(nogil=True, cache=True)
-def cut(cost: Any, prices: Any, order: Any, base: Any, capacity: int, owner: Any, loads: Any) -> bool:
+def cut(cost: Any, prices: Any, order: Any, base: Any, room: Any, capacity: int, owner: Any, loads: Any) -> bool:
     """Cut a region of at most ``capacity`` around every rank; return whether that assigns every node.
 
     First round: the nodes nearest to each rank, the most decided (``order``, int64 [C]) first. Their regions do not
-    meet, so one pass takes all ranks in turn. Second round: what was left, to the cheapest rank that has room.
+    meet, so one pass takes all ranks in turn. Second round: what was left, to the cheapest rank that has room. Of ranks
+    that are as cheap the one that has less to do counts.
     """
     ranks = cost.shape[1]
     loads[:] = base
+    left = room.copy()
     for round_ in range(2):
         for v in order:
             if round_ == 0:
@@ -78,20 +90,25 @@ def cut(cost: Any, prices: Any, order: Any, base: Any, capacity: int, owner: Any
             target = -1
             for rank in range(ranks):
                 # The first round looks for the nearest rank, room or not; the second for room first.
-                if round_ == 1 and loads[rank] + cost[v, rank] > capacity:
+                if round_ == 1 and (left[rank] == 0 or loads[rank] + cost[v, rank] > capacity):
                     continue
-                if target < 0 or prices[rank] * cost[v, rank] < prices[target] * cost[v, target]:
-                    target = rank
+                if target >= 0:
+                    nearer = prices[0, rank] * cost[v, rank] + prices[1, rank]
+                    nearer -= prices[0, target] * cost[v, target] + prices[1, target]
+                    if nearer > 0 or (nearer == 0 and loads[rank] >= loads[target]):
+                        continue
+                target = rank
             if target < 0:
                 return False
-            if loads[target] + cost[v, target] <= capacity:
+            if left[target] > 0 and loads[target] + cost[v, target] <= capacity:
+                left[target] -= 1
                 owner[v] = target
                 loads[target] += cost[v, target]
     return True
 
 
 @njit(nogil=True, cache=True)
-def revisit(cost: Any, order: Any, owner: Any, loads: Any, sweeps: int) -> None:
+def revisit(cost: Any, order: Any, owner: Any, loads: Any, room: Any, sweeps: int) -> None:
     """Move nodes of the rank that costs most to ranks that then cost less than it did, the least decided first."""
     ranks = cost.shape[1]
     for _ in range(sweeps):
@@ -102,11 +119,13 @@ def revisit(cost: Any, order: Any, owner: Any, loads: Any, sweeps: int) -> None:
                 continue
             target, level = top, loads[top]
             for rank in range(ranks):
-                if rank != top and loads[rank] + cost[v, rank] < level:
+                if rank != top and room[rank] > 0 and loads[rank] + cost[v, rank] < level:
                     target, level = rank, loads[rank] + cost[v, rank]
             if target != top:
                 loads[top] -= cost[v, top]
                 loads[target] = level
+                room[top] += 1
+                room[target] -= 1
                 owner[v] = target
                 moved = True
                 top = int(np.argmax(loads))
@@ -115,7 +134,7 @@ def revisit(cost: Any, order: Any, owner: Any, loads: Any, sweeps: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def rearrange(cost: Any, owner: Any, loads: Any) -> None:
+def rearrange(cost: Any, owner: Any, loads: Any, room: Any) -> None:
     """Let any rank, in one pass, give a node to another that gives one on, if the dearest of them then costs less.
 
     The last of these ranks may be the first: that is a swap. Nodes that need nobody to make room just move. This makes
@@ -125,7 +144,9 @@ def rearrange(cost: Any, owner: Any, loads: Any) -> None:
     for v in range(nodes):
         for rank in range(ranks):
             own = owner[v]
-            if rank != own and loads[rank] + cost[v, rank] < loads[own]:
+            if rank != own and room[rank] > 0 and loads[rank] + cost[v, rank] < loads[own]:
+                room[own] += 1
+                room[rank] -= 1
                 loads[own] -= cost[v, own]
                 loads[rank] += cost[v, rank]
                 owner[v] = rank
@@ -140,7 +161,9 @@ def rearrange(cost: Any, owner: Any, loads: Any) -> None:
                 continue
             for third in range(ranks):
                 taken = (left if third == first else loads[third]) + cost[u, third]
-                if third != second and taken < level:
+                if third != second and (third == first or room[third] > 0) and taken < level:
+                    room[first] += 1
+                    room[third] -= 1
                     loads[first], loads[second] = left, passed
                     loads[third] = taken
                     owner[v], owner[u] = second, third

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from lightning_tgnn.algorithms.schedules.turns import Turns
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.schedule import Pass, Schedule, Turn
+from lightning_tgnn.types.schedule import DESTINATION, SPLITS, TIME, Pass, Schedule, Turn
 
 
 @dataclass(frozen=True)
@@ -19,13 +22,26 @@ class DataParallel(Schedule):
     The first ranks have one event more where it does not divide. The last global batch may be too short for everyone to
     have an event of it.
 
+    Args:
+        split_batch: In which order the events of a global batch are cut: of ``"time"``, or of their ``"destination"``,
+            so that a rank has most events of the same destinations, batch after batch, and needs fewer rows of others.
+            The result is that of the same global batch either way.
+
+    Raises:
+        InvalidArgumentError: There is no such order.
+
     >>> turns = DataParallel().turns(RankLayout.of(2), 1, Pass(num_events=7, batch_size=2, epoch=0))
     >>> [(turn.events, turn.of, turn.resets) for turn in turns]
     [(range(2, 4), range(0, 4), True), (range(6, 7), range(4, 7), False)]
     """
 
+    split_batch: str = TIME
+
     needs: ClassVar[frozenset[str]] = frozenset({"rows"})
     offers: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
+
+    def __post_init__(self) -> None:
+        check_choice("split_batch", self.split_batch, SPLITS)
 
     def check(self, layout: RankLayout, num_events: int) -> None:
         """Refuse more ranks than events, and several copies of node state.
@@ -42,7 +58,7 @@ class DataParallel(Schedule):
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return a turn per global batch."""
-        return _Turns(layout.ranks, rank, over)
+        return _Turns(layout.ranks, rank, over, self.split_batch)
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,7 @@ class _Turns(Turns):
     ranks: int
     rank: int
     over: Pass
+    split: str
 
     def __len__(self) -> int:
         return -(-(self.over.num_events - self.over.first) // (self.over.batch_size * self.ranks))
@@ -62,7 +79,8 @@ class _Turns(Turns):
         own = part_of(of, self.rank, self.ranks)
         training = self.over.epoch is not None
         cut = tuple(len(part_of(of, rank, self.ranks)) for rank in range(self.ranks))
-        return Turn(own, of, self.over.epoch, self.ranks, resets=training and of.start == 0, cut=cut)
+        resets = training and of.start == 0
+        return Turn(own, of, self.over.epoch, self.ranks, resets=resets, cut=cut, split=self.split)
 
 
 def part_of(of: range, rank: int, ranks: int) -> range:
@@ -70,6 +88,33 @@ def part_of(of: range, rank: int, ranks: int) -> range:
     base, more = divmod(len(of), ranks)
     start = rank * base + min(rank, more)
     return of[start : start + base + int(rank < more)]
+
+
+def in_split_order(split: str, batch: Tensor, destination: Tensor) -> Tensor:
+    """Return the order, int64 [B], in which events are cut, those of earlier global batches first.
+
+    Args:
+        split: One of `SPLITS`.
+        batch: int64 [B], ascending, the number of the global batch of every event.
+        destination: int64 [B], of every event, in the order of time.
+    """
+    if split != DESTINATION:
+        return torch.arange(len(batch))
+    by_destination = destination.argsort(stable=True)
+    return by_destination[batch[by_destination].argsort(stable=True)]
+
+
+def rank_of(place: Tensor, size: Tensor, ranks: int) -> Tensor:
+    """Return the rank that has a place of a global batch, int64 [B]; see `part_of`.
+
+    Args:
+        place: int64 [B], from 0 on.
+        size: int64 [B], events of that batch.
+        ranks: How many share it.
+    """
+    base, more = size // ranks, size % ranks
+    longer = more * (base + 1)
+    return torch.where(place < longer, place // (base + 1), more + (place - longer) // base.clamp(min=1))
 
 
 def check_one_copy(schedule: Schedule, layout: RankLayout) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
-from lightning_tgnn.checks import check_fraction, check_int
+from lightning_tgnn.checks import check_fraction, check_int, check_positive
 from lightning_tgnn.types.outline import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -55,27 +55,30 @@ def in_order(*, rows: str = "", updates: str = ALL_GATHER) -> tuple[Stage, ...]:
     )
 
 
-def pipelined(micro_batches: int = 1, *, ahead: float = 0.0) -> tuple[Stage, ...]:
+def pipelined(micro_batches: int = 1, *, ahead: float = 0.0, remote: float = 1.0) -> tuple[Stage, ...]:
     """Return the stages of `Pipelined` (Sven, section 3.3.2), up to where the backward pass begins.
 
     Args:
         micro_batches: n: the rows of one travel while the mails of another are applied.
         ahead: Share of a batch's rows that the batch before leaves alone: they travel behind its computation.
+        remote: Rows that travel over those that would if a batch were split by time and rows lay anywhere: less than 1
+            with ``split_batch="destination"``.
     """
+    check_positive("remote", remote, cure="give a share, for example 0.8 for a batch that is split by destination")
     check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2")
     check_fraction("ahead", ahead, cure="give the share of rows that are asked for ahead, for example 0.5, or 0")
     stages = [*_before(), Stage("fetch", after=(After("sample"),))]
     first = (After("fetch"), After("updates", turns=1))
     for piece in range(micro_batches):
         rows, update = _numbered("rows", piece), _numbered("update", piece)
-        share = (1 - ahead) / micro_batches
+        share = remote * (1 - ahead) / micro_batches
         stages.append(Stage(rows, LINKS, first, "rows", share, ALL_TO_ALL, reads=(_OF_LAST_TURN,)))
         arrived = (After(rows), After("ahead", turns=1)) if ahead and not piece else (After(rows),)
         stages.append(Stage(update, after=arrived, of="update", share=1 / micro_batches, trains=True))
     stages += [Stage("write"), Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL)]
     if ahead:
         asked, seen = (After("sample", turns=-1), After("write")), Reads("updates", batches=1, before=1)
-        stages.append(Stage("ahead", LINKS, asked, "rows", ahead, ALL_TO_ALL, reads=(seen,)))
+        stages.append(Stage("ahead", LINKS, asked, "rows", remote * ahead, ALL_TO_ALL, reads=(seen,)))
     return (*stages, Stage("embed", trains=True), Stage("score", trains=True))
 
 

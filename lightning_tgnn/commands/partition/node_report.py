@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from lightning_tgnn.algorithms.partitions.demand import DemandSample
 from lightning_tgnn.algorithms.partitions.partition_cost import BalanceReport
 from lightning_tgnn.algorithms.partitions.reflexbicut import maximum_bound
 from lightning_tgnn.commands.shared.printed import print_table
-from lightning_tgnn.data.batches.presampled_demand import Presampled
 from lightning_tgnn.files.whole import new_file
 
 _FITTED_ON = {"metis": "other events", "reflexbicut": "fitted batches"}
@@ -27,7 +28,7 @@ class PartitionResult:
         owner: int64 [N], the rank of every node.
         seconds: To make it.
         report: What it costs in the batches that it is judged on.
-        fitted: The same in those that it was fitted on, where it looks at any.
+        fitted: The same in those that it could be fitted on.
     """
 
     owner: Tensor
@@ -41,6 +42,12 @@ class PartitionResult:
         total = int(self.report.matrix.sum())
         return 1 - int(self.report.saved.sum()) / total if total else 0.0
 
+    @property
+    def fullest(self) -> float:
+        """Rows of the rank that has most of them, over the mean."""
+        ranks = len(self.report.matrix)
+        return float(torch.bincount(self.owner).max()) * ranks / len(self.owner)
+
     def figures(self) -> dict[str, Any]:
         """Return all but the owners as plain values."""
         report = self.report
@@ -48,6 +55,7 @@ class PartitionResult:
             "maximum": report.maximum,
             "maximum_where_fitted": self.fitted.maximum,
             "max_over_mean": report.max_over_mean,
+            "rows_over_mean": self.fullest,
             "off_rank_share": self.off_rank_share,
             "seconds": self.seconds,
             "cost": report.cost.tolist(),
@@ -60,8 +68,8 @@ class PartitionResult:
 def print_partitions(
     console: Console,
     results: dict[str, PartitionResult],
-    fitted: Presampled,
-    judged: Presampled,
+    fitted: DemandSample,
+    judged: DemandSample,
     total: int,
     folder: Path,
 ) -> None:
@@ -76,12 +84,17 @@ def print_partitions(
         folder: Where their files are.
     """
     best = min(results, key=lambda name: results[name].report.maximum)
+    followed = (
+        f"reflexbicut follows {fitted.reliability:.0%} of the differences between ranks in the batches fitted: so much"
+        " of them is found again in others"
+    )
     lines = (
         f"judged on {len(judged.numbers)} of the {total} global batches of the training split, fitted on"
         f" {len(fitted.numbers)} others (numbers in partition.json)"
         + ("; metis takes all events but those judged on" if "metis" in results else ""),
         f"cost: rows of node state that a rank sends and receives, {int(judged.demand.count.sum()):,} needed in all;"
         f" no partition has a maximum below {maximum_bound(judged.demand):,.0f}",
+        *([followed] if "reflexbicut" in results else []),
         f"results: {folder}",
         f"to train with one: partition: {folder / best}.pt in the strategy's init_args",
     )
@@ -91,7 +104,8 @@ def print_partitions(
 
 
 def _table(results: dict[str, PartitionResult]) -> Table:
-    table = Table("method", "fitted on", "max cost", "max / mean", "off-rank rows", "saved, Eq. 5 (max)", "seconds")
+    columns = ("max cost", "where fitted", "max / mean", "off-rank rows", "rows, max / mean", "saved, Eq. 5 (max)")
+    table = Table("method", "fitted on", *columns, "seconds")
     for column in table.columns[2:]:
         column.justify = "right"
     for name, result in results.items():
@@ -101,8 +115,10 @@ def _table(results: dict[str, PartitionResult]) -> Table:
             name,
             _FITTED_ON.get(name, "nothing"),
             f"{report.maximum:,}",
+            f"{result.fitted.maximum:,}",
             balance,
             f"{result.off_rank_share:.1%}",
+            f"{result.fullest:.3f}",
             saved,
             f"{result.seconds:.3f}",
         )

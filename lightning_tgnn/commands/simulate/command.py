@@ -55,7 +55,8 @@ there, and what it has waited for other ranks is left out. ExchangeMonitor logs 
 --bytes. costs.yaml of `lightning-tgnn plan` has what each strategy takes.
 
 Options of a strategy follow its name after colons, with values as in YAML:
-  sven      staleness=1, micro_batches=1, ahead=0 (share of rows that are asked for ahead)
+  sven      staleness=1, micro_batches=1, ahead=0 (share of rows that are asked for ahead), remote=1 (rows that travel
+            over those of a batch that is split by time: less than 1 where it is split by destination)
   depcomm, depcache   staleness=0
   all three and disttgl   gradient_compression (bfloat16, int8, powersgd: bytes of gradients_powersgd have to be given)
   pipetgl   groups=1, targets_first=true, pass_on=true, sampling=background (ahead, at_once), gather_ahead=true,

@@ -29,7 +29,7 @@ _PIPELINES: dict[str, type[PipeTGLOutline] | type[DistTGLOutline]] = {
 OPTIONS: dict[str, tuple[str, ...]] = {
     "depcache": ("staleness", _COMPRESSION),
     "depcomm": ("staleness", _COMPRESSION),
-    "sven": ("staleness", "micro_batches", "ahead", _COMPRESSION),
+    "sven": ("staleness", "micro_batches", "ahead", "remote", _COMPRESSION),
     **{name: tuple(field.name for field in fields(kind)) for name, kind in _PIPELINES.items()},
 }
 _STALENESS = {"depcache": 0, "depcomm": 0, "sven": 1}

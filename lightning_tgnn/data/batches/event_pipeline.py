@@ -9,14 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_tgnn.algorithms.partitions.demand import Demand
+from lightning_tgnn.algorithms.partitions.demand import DemandSample
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.algorithms.streams.past import PASTS
 from lightning_tgnn.checks import check_choice, check_import, check_int
 from lightning_tgnn.data.batches.loader import EventLoader
 from lightning_tgnn.data.batches.organizer import BatchOrganizer
 from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.batches.presample import PresampledEpochs
-from lightning_tgnn.data.batches.presampled_demand import presample_demand, presample_steps
+from lightning_tgnn.data.batches.presampled_demand import presample_apart, presample_demand, presample_steps
 from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler, check_batch_fits
 from lightning_tgnn.data.batches.split_source import SplitSource, shown_name
 from lightning_tgnn.data.pipeline import plain_values
@@ -27,7 +28,7 @@ from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, GivenNegati
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.data.streams.splits import SPLIT_BY
-from lightning_tgnn.types import SampledRoots, SharedWrites
+from lightning_tgnn.types import RankLayout, SampledRoots, SharedWrites
 
 PRESAMPLE = ("off", "epoch")
 _SHOWN = ("num_neighbors", "neighbor_sampler", "past")
@@ -200,9 +201,20 @@ class EventPipeline(SplitSource):
         """Return the loader of the test split, without negatives."""
         return self._loader(self.split.test, history=self._before_test(), negatives=False)
 
-    def demand(self, ranks: int) -> Demand:
-        """Return how often each of ``ranks`` needs the row of each node in training, from batches drawn ahead."""
-        return presample_demand(self._loader(self.split.train, training=True), ranks)
+    def demand(self, ranks: int, schedule: DataParallel | None = None) -> tuple[DemandSample, DemandSample | None]:
+        """Return how often each of ``ranks`` needs the row of each node in training, from batches drawn ahead.
+
+        Args:
+            ranks: M.
+            schedule: How a global batch is dealt out to them; by time if None.
+
+        Returns:
+            Most batches, to fit a partition on, and others to judge it on; None for these where there is only one.
+        """
+        loader, schedule = self._loader(self.split.train, training=True), schedule or DataParallel()
+        if len(loader.events) <= schedule.global_batch_size(RankLayout.of(ranks), self.batch_size):
+            return presample_demand(loader, ranks, schedule=schedule), None
+        return presample_apart(loader, ranks, schedule=schedule)
 
     def steps(self, ranks: int, batches: int) -> Iterator[tuple[list[Tensor], SharedWrites]]:
         """Yield what each of ``ranks`` reads in consecutive global batches of training, and what all write."""

@@ -233,7 +233,7 @@ class EventLoader:
 
         def make(turn: Turn) -> EventBatch:
             turn = replace(turn, before=None, after=None, written=None, beside=())
-            own, together = _at(remaining, turn.events), _at(remaining, turn.of)
+            own, together = organizer.own_events(remaining, turn), _at(remaining, turn.of)
             return organizer.organize(own, self._written_of(own, turn.draw, together), self._whole(turn, together))
 
         return self._ahead(make, self._turns(remaining, None) if len(remaining) else ())
@@ -248,11 +248,11 @@ class EventLoader:
             InvalidArgumentError: The turn asks for what no store or no epoch drawn ahead can give.
         """
         self._check(turn)
-        own, together = _at(self.events, turn.events), _at(self.events, turn.of)
+        own, together = self._organizer.own_events(self.events, turn), _at(self.events, turn.of)
         sample = (
             self._sampler.sample(own, turn.draw, int(together[0]))
             if self._presampled is None
-            else self._presampled.batch(turn)
+            else self._presampled.batch(turn, own)
         )
         return self._organizer.organize(own, sample, self._whole(turn, together))
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.data.batches.sampling import Sample, candidates
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, SharedWrites, Surroundings, Turn, WriteRouter
+from lightning_tgnn.types.schedule import TIME
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,15 @@ class BatchOrganizer:
     sampled_roots: SampledRoots
     router: WriteRouter | None = None
 
+    def own_events(self, events: Tensor, turn: Turn) -> Tensor:
+        """Return a rank's events in a turn, int64 [B], ascending, of those of the pass (int64 [E])."""
+        if turn.split == TIME:
+            return events[turn.events.start : turn.events.stop]
+        together = events[turn.of.start : turn.of.stop]
+        order = in_split_order(turn.split, torch.zeros_like(together), self.store.dst[together])
+        first = turn.of.start
+        return together[order[turn.events.start - first : turn.events.stop - first].sort().values]
+
     def organize(self, events: Tensor, sample: Sample, whole: Whole) -> EventBatch:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
         store, count = self.store, len(events)
@@ -69,7 +80,7 @@ class BatchOrganizer:
         root_index = nodes.position[: len(roots)]
         num_written = _distinct_in(root_index[: 2 * count])
         edges = self._edges(events, neighbor_events, mask)
-        mail_nodes, mail_source = self._deliver(src, dst, sample.neighbor_events)
+        mail_nodes, mail_source = self._mails(events, sample, whole)
         return EventBatch(
             events=events,
             src=src,
@@ -92,6 +103,21 @@ class BatchOrganizer:
             num_roots=_distinct_in(root_index),
             shared=self._shared(events, nodes.distinct[:num_written], whole),
         )
+
+    def _mails(self, own: Tensor, sample: Sample, whole: Whole) -> tuple[Tensor, Tensor]:
+        """Return ``mail_nodes`` and ``mail_source`` of a rank's events.
+
+        Of ranks with consecutive events each mails all of its receivers: of several mails that of the last rank counts.
+        Split by destination, only the rank of the latest event that mails a node does.
+        """
+        if whole.turn.split == TIME or whole.sample is None:
+            return self._deliver(self.store.src[own], self.store.dst[own], sample.neighbor_events)
+        together = whole.events
+        src, dst = self.store.src[together], self.store.dst[together]
+        receivers, source = self._deliver(src, dst, whole.sample.neighbor_events)
+        event, side = together[source % len(together)], source // len(together)
+        is_own = torch.isin(event, own)
+        return receivers[is_own], torch.searchsorted(own, event[is_own]) + side[is_own] * len(own)
 
     def _shared(self, own: Tensor, nodes: Tensor, whole: Whole) -> SharedBatch:
         turn, events = whole.turn, whole.events
@@ -125,7 +151,9 @@ class BatchOrganizer:
             return None
         events, store = whole.written, self.store
         ends = torch.stack([store.src[events], store.dst[events]], dim=1)
-        rank = torch.arange(len(whole.turn.cut)).repeat_interleave(torch.tensor(whole.turn.cut))
+        rank = torch.empty_like(events)
+        order = in_split_order(whole.turn.split, torch.zeros_like(events), store.dst[events])
+        rank[order] = torch.arange(len(whole.turn.cut)).repeat_interleave(torch.tensor(whole.turn.cut))
         written = organize(ends.flatten())
         mail_nodes, source = self._deliver(ends[:, 0], ends[:, 1], whole.sample.neighbor_events)
         event, side = source % len(events), source // len(events)
@@ -198,6 +226,25 @@ def deliver(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, Tens
     per_side = (width - 2) // 2
     side = torch.where(column < 2 * per_side, column // max(per_side, 1), column - 2 * per_side)
     return receivers.distinct, event + side * len(ends)
+
+
+def read_by(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:
+    """Return the nodes that a model reads for each event, int64 [B, L]: roots, and their neighbours where it does."""
+    src = store.src[events]
+    roots = torch.cat([torch.stack([src, store.dst[events]], dim=1), candidates(src, sample.negatives)], dim=1)
+    if sampled_roots != "all":
+        return roots
+    found = sample.neighbor_events
+    return torch.cat([roots, _other_end(store, roots.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
+
+
+def mailed(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:
+    """Return the nodes that each event mails, int64 [B, L], repeated at will."""
+    ends = torch.stack([store.src[events], store.dst[events]], dim=1)
+    if sampled_roots != "events":
+        return ends
+    found = sample.neighbor_events
+    return torch.cat([ends, _other_end(store, ends.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
 
 
 def _by_root(neighbor_events: Tensor, count: int) -> Tensor:

@@ -95,8 +95,12 @@ class PresampledEpochs:
             if with_ends:
                 self._ends[piece] = sample.neighbor_events[:, : self._common]
 
-    def batch(self, turn: Turn) -> Sample:
+    def batch(self, turn: Turn, events: Tensor) -> Sample:
         """Return a copy of what `draw` drew for the events of a turn: a later epoch overwrites the files.
+
+        Args:
+            turn: What the schedule says.
+            events: int64 [B], ascending, the rank's own.
 
         Raises:
             InvalidArgumentError: It has drawn nothing of the kind.
@@ -106,9 +110,9 @@ class PresampledEpochs:
             requirement = "turns of the sets that it says, on global batches of one size, where an epoch is drawn ahead"
             raise InvalidArgumentError(refusal("schedule", requirement, turn, "set presample='off'"))
         assert self._ends is not None
-        piece, files = slice(turn.events.start, turn.events.stop), self._files[self._drawn[turn.draw]]
-        neighbors = torch.cat([self._ends[piece], files.neighbor_events[piece]], dim=1)
-        return Sample(files.negatives[piece].clone(), neighbors)
+        places, files = torch.searchsorted(self._events, events), self._files[self._drawn[turn.draw]]
+        neighbors = torch.cat([self._ends[places], files.neighbor_events[places]], dim=1)
+        return Sample(files.negatives[places], neighbors)
 
     def _file(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if 0 in shape:

@@ -61,7 +61,7 @@ class Sharded(StorePart):
     def store(self, run: Run, task: NodeStateTask[object]) -> ShardedStateStore:
         """Return the store of this rank."""
         num_nodes, ranks = task.state_spec.num_nodes, len(run.layout.group_of(STATE, run.rank))
-        owner = choose_partition(self.partition, num_nodes, ranks, run.trainer, run.broadcast)
+        owner = choose_partition(self.partition, num_nodes, ranks, run)
         return ShardedStateStore(
             task.state_spec,
             owner,
@@ -201,7 +201,7 @@ class HostShards(StorePart):
         spec, ranks = task.state_spec, len(run.layout.group_of(STATE, run.rank))
         return PipelinedShards(
             spec,
-            choose_partition(self.partition, spec.num_nodes, ranks, run.trainer, run.broadcast),
+            choose_partition(self.partition, spec.num_nodes, ranks, run),
             lambda way: run.host_messages(STATE, way),
             passes_on=self.pass_on,
             omit_own_half=self.omit_own_half,

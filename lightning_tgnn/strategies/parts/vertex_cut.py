@@ -15,7 +15,7 @@ from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.state import SANCUS, CachedReplicaSum
-from lightning_tgnn.strategies.parts.partition import choose_edge_partition
+from lightning_tgnn.strategies.parts.partition import broadcast_of, choose_edge_partition
 from lightning_tgnn.types import CuttableLoader, ReplicaSum, ReplicaTask, Run, SnapshotTask, StorePart, TracksAccuracy
 
 ADAPTIVE = "adaptive"
@@ -147,7 +147,7 @@ class ReplicaState:
             self._cut_of = loader.edges[0]
             self._cut_is_restored = self._fits(loader)
             given = self._saved["part"] if self._cut_is_restored else self._planned.partition
-            self._cut = choose_edge_partition(given, loader.edges, self.hosts, run.trainer, run.broadcast)
+            self._cut = choose_edge_partition(given, loader.edges, self.hosts, run.trainer, broadcast_of(run))
             self.replicas = None
         planned = self._planned
         cut = loader.shard(self._cut, self.hosts, run.rank, relay=planned.relay, halo=planned.halo)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from types import SimpleNamespace
 from unittest import mock
 
@@ -13,9 +14,11 @@ import pytest
 import torch
 
 from lightning_tgnn import TemporalDataModule
+from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.data.batches import loader as loader_module
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.files.scratch_folder import ScratchFolder
+from lightning_tgnn.types import RankLayout
 from tests.data.example_streams import random_store
 
 
@@ -279,3 +282,52 @@ def test_held_out_nodes_are_no_negatives_in_training(negatives):
     assert not drawn & out
     drawn = {node for batch in data.val_dataloader() for node in batch.negatives.flatten().tolist()}
     assert drawn & out
+
+
+@pytest.mark.parametrize("roots", ["none", "events", "all"])
+@pytest.mark.parametrize("presample", ["off", "epoch"])
+def test_ranks_share_a_global_batch_by_destination_and_each_node_is_mailed_by_its_latest_event(roots, presample):
+    data = module(batch_size=7, presample=presample, num_workers=0)
+    data.sampled_roots = roots
+    loader, layout = data.train_dataloader(), RankLayout.of(3)
+    own = [list(loader.follow(DataParallel("destination"), layout, rank)) for rank in range(3)]
+    by_time = [list(loader.follow(DataParallel(), layout, rank)) for rank in range(3)]
+    for batches, others in zip(zip(*own, strict=True), zip(*by_time, strict=True), strict=True):
+        events = torch.cat([batch.events for batch in batches])
+        assert [len(batch) for batch in batches] == [len(other) for other in others]
+        assert torch.equal(events.sort().values, torch.cat([other.events for other in others]))
+        ends = [batch.dst.sort().values for batch in batches if len(batch)]
+        assert all(one[-1] <= other[0] for one, other in pairwise(ends))  # of a destination on two ranks at most
+        negatives = torch.cat([batch.negatives for batch in batches])[events.argsort()]
+        assert torch.equal(negatives, torch.cat([other.negatives for other in others]))
+        assert mails_of(batches) == mails_of(others)
+        receivers = torch.cat([batch.mail_nodes for batch in batches])
+        assert len(receivers.unique()) == len(receivers)
+        for batch, other in zip(batches, others, strict=True):
+            assert torch.equal(batch.events, batch.events.sort().values)
+            assert torch.equal(batch.shared.changed, other.shared.changed)
+            assert batch.shared.share == other.shared.share
+
+
+def mails_of(batches):
+    """Return by receiver the event of the latest mail of a global batch and the side that sends it."""
+    mails = {}
+    for batch in batches:
+        count = max(len(batch), 1)
+        sides = (batch.mail_source // count).tolist()
+        for node, source, side in zip(batch.mail_nodes.tolist(), batch.mail_source.tolist(), sides, strict=True):
+            mails[node] = max(mails.get(node, (-1, 0)), (int(batch.events[source % count]), side))
+    return mails
+
+
+def test_a_run_that_is_split_by_destination_goes_on_in_the_middle_of_an_epoch():
+    whole = module(batch_size=7, num_workers=0).train_dataloader()
+    for schedule in (DataParallel("destination"), DataParallel()):
+        loader = whole.follow(DataParallel("destination"), RankLayout.of(3), 1)
+        expected, iterator = list(whole.follow(schedule, RankLayout.of(3), 1)), iter(loader)
+        for _ in range(4):
+            next(iterator)
+        later = whole.follow(schedule, RankLayout.of(3), 1)
+        later.load_state_dict(loader.state_dict())
+        assert later.turns_left == len(expected) - 4
+        assert_same_batches(later, expected[4:])
