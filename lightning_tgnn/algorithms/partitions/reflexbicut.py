@@ -139,8 +139,7 @@ class _Believed:
     def of(cls, demand: Demand, reliability: float) -> _Believed:
         """Return it, exact where all is reliable."""
         ranks, unit = demand.num_ranks, 1 if reliability == 1 else _UNITS
-        parts = (demand.rank, demand.node, demand.count)
-        demand = Demand(*(part.cpu() for part in parts), ranks, demand.num_nodes)
+        demand = Demand(demand.rank.cpu(), demand.node.cpu(), demand.count.cpu(), ranks, demand.num_nodes)
         total, own = demand.total(), torch.zeros(ranks, dtype=torch.int64)
         own.index_add_(0, demand.rank, demand.count)
         shared = (1 - reliability) / ranks

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
 from lightning_tgnn.checks import check_not_negative, check_positive
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, NEXT, OWNERS
+from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS
+
+WEIGHTS, PIECES = "weights", "pieces of weights"
 
 
 @dataclass(frozen=True)
@@ -115,3 +118,25 @@ class Links:
             np.add.at(shared, host, leaving[:, :, place].T)
             seconds[:, place] = np.maximum(seconds[:, place], shared.max(axis=0))
         return seconds + latency
+
+
+def meeting_of_gradients(
+    layout: RankLayout, links: Links | None, size: float, updates: int, compression: str | None
+) -> tuple[float, dict[str, float]]:
+    """Return the seconds in which all ranks add up gradients in so many updates, and the bytes that they send, by kind.
+
+    Args:
+        layout: Of the ranks.
+        links: Between them; None takes no time.
+        size: Bytes of the gradients, as they travel.
+        updates: How many.
+        compression: Its name; what is not summed on its way goes to its rank in pieces, and comes back.
+    """
+    check_not_negative("gradient_bytes", size, cure="4 bytes a weight are usual")
+    ranks, each = layout.ranks, np.full((1, layout.ranks), float(size))
+    sent, met = updates * 2.0 * (ranks - 1) * size, links or Links()
+    if compression is None or compression == PowerSGD.name:
+        return updates * float(met.meeting(layout, 1, ALL_REDUCE, each)[0, 0]), {WEIGHTS: sent}
+    there = met.meeting(layout, 1, ALL_TO_ALL, each * (ranks - 1) / ranks)
+    back = met.meeting(layout, 1, ALL_GATHER, each / ranks)
+    return updates * float((there + back)[0, 0]), {PIECES: sent}

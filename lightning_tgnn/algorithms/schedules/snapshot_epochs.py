@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.links import Links, meeting_of_gradients
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates
 from lightning_tgnn.algorithms.schedules.pair_simulation import (
     OPEN_GROUPS,
@@ -20,13 +20,12 @@ from lightning_tgnn.algorithms.schedules.pair_simulation import (
 )
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
 from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds
-from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
+from lightning_tgnn.types.outline import ALL_TO_ALL
 
 LOAD, EVEN = "load", "even"
-FEATURES, STATES, WEIGHTS, PIECES = "features", "hidden states", "weights", "pieces of weights"
+FEATURES, STATES = "features", "hidden states"
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +134,7 @@ def blad_epoch(
         if found:
             longest.append(max(found, key=lambda run: run.seconds))
             seconds += longest[-1].seconds
-    meeting, weights = _gradients(layout, links, gradient_bytes, len(updates), compression)
+    meeting, weights = meeting_of_gradients(layout, links, gradient_bytes, len(updates), compression)
     seconds += meeting
     overlap = beside / devices / seconds if seconds else 0.0
     return EpochForecast(seconds, busy, weights, overlap, shared, tuple(longest))
@@ -190,7 +189,7 @@ def snapshot_partition_epoch(
             seconds += run.seconds
             beside += run.beside.max()
             found.append(run)
-    meeting, weights = _gradients(layout, links, gradient_bytes, len(updates), compression)
+    meeting, weights = meeting_of_gradients(layout, links, gradient_bytes, len(updates), compression)
     seconds += meeting
     # Through memory where all ranks are on a machine.
     shared = travelled if len(set(layout.hosts)) == 1 else 0.0
@@ -247,7 +246,7 @@ def vertex_partition_epoch(
         busy += ahead.sum(axis=0) + back.sum(axis=0)
         seconds += float(ahead.max(axis=1).sum() + back.max(axis=1).sum() + meeting.sum())
         travelled += float(sent.sum()) * rounds
-    meeting_seconds, weights = _gradients(layout, links, gradient_bytes, len(updates), compression)
+    meeting_seconds, weights = meeting_of_gradients(layout, links, gradient_bytes, len(updates), compression)
     return EpochForecast(seconds + meeting_seconds, busy, {FEATURES: travelled, **weights})
 
 
@@ -297,17 +296,3 @@ def _neighbours(layout: RankLayout, links: Links, size: float) -> tuple[list[flo
     forth = np.where(near, links.within.latency, links.between.latency)
     forth = forth + size / np.where(near, links.within.bandwidth, links.between.bandwidth)
     return forth.tolist(), np.roll(forth, 1).tolist()
-
-
-def _gradients(
-    layout: RankLayout, links: Links | None, size: float, updates: int, compression: str | None
-) -> tuple[float, dict[str, float]]:
-    """Return the seconds in which all ranks add up gradients in so many updates, and the bytes that they send."""
-    check_not_negative("gradient_bytes", size, cure="4 bytes a weight are usual")
-    ranks, each = layout.ranks, np.full((1, layout.ranks), float(size))
-    sent, met = updates * 2.0 * (ranks - 1) * size, links or Links()
-    if compression is None or compression == PowerSGD.name:
-        return updates * float(met.meeting(layout, 1, ALL_REDUCE, each)[0, 0]), {WEIGHTS: sent}
-    there = met.meeting(layout, 1, ALL_TO_ALL, each * (ranks - 1) / ranks)
-    back = met.meeting(layout, 1, ALL_GATHER, each / ranks)
-    return updates * float((there + back)[0, 0]), {PIECES: sent}

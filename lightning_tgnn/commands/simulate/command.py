@@ -219,7 +219,8 @@ def _events(options: SimulateOptions, console: Console) -> list[str]:
             forecasts.append(Forecast.of(plan.written, found, options.hosts, size))
     print_forecasts(forecasts, console)
     lines = [f"{options.turns} turns of {size} events per rank; the second half is taken to be steady"]
-    if missing := sorted({name for plan in plans for name in _missing(costs, plan, options)}, key=_seconds_first):
+    needed = {name for plan in plans for name in _missing(costs, plan, options)}
+    if missing := sorted(needed, key=lambda name: (name.startswith("bytes of "), name)):
         lines.append(f"not given and taken to be 0: {', '.join(missing)}")
     last = _simulated(plans[-1], costs, max(options.counts), options)
     lines += _painted(last.timeline(), f"{plans[-1].written}, {last.ranks} ranks", options)
@@ -267,10 +268,6 @@ def _kept(batch_size: int | None, figures: list[dict[str, Any]], options: Simula
 
 def _missing(costs: GivenCosts, plan: SimulatedPlan, options: SimulateOptions) -> list[str]:
     return costs.of_strategy(plan.name).missing([plan.outline(max(options.counts))])
-
-
-def _seconds_first(name: str) -> tuple[bool, str]:
-    return name.startswith("bytes of "), name
 
 
 def _simulated(plan: SimulatedPlan, costs: GivenCosts, ranks: int, options: SimulateOptions) -> Simulation:
