@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lightning_tgnn.algorithms.schedules.links import Links, meeting_of_gradients
+from lightning_tgnn.algorithms.schedules.links import PIECES, WEIGHTS, Links, meeting_of_gradients
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates
 from lightning_tgnn.algorithms.schedules.pair_simulation import (
     OPEN_GROUPS,
@@ -231,7 +231,7 @@ def vertex_partition_epoch(
     ranks, links = layout.ranks, links or Links()
     for name, count in zip(("forward", "backward"), exchanges, strict=True):
         check_int(f"exchanges, {name},", count, minimum=0, cure="2 layers exchange twice")
-    _gradients(layout, links, gradient_bytes, 0, compression)
+    meeting_of_gradients(layout, links, gradient_bytes, 0, compression)
     busy, seconds, travelled = np.zeros(ranks), 0.0, 0.0
     for place in (place for update in updates for place in update):
         ahead, back = (np.asarray(given[place], dtype=np.float64) for given in (forward, backward))
