@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import ClassVar
 
 from lightning_tgnn.algorithms.schedules.snapshot_splits import (
@@ -165,7 +164,6 @@ class _Turns(Turns):
         return [(0, split, length) for split, length in zip(splits, lengths, strict=True)]
 
 
-@lru_cache(maxsize=1024)
 @dataclass(frozen=True)
 class SharedGroups(Schedule):
     """All ranks compute every snapshot of every group, each some of its vertices.

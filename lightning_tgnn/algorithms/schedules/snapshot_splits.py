@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -97,6 +98,7 @@ def groups_to_cut(
     return tuple(sorted([*np.flatnonzero(own).tolist(), *free[:best]]))
 
 
+@lru_cache(maxsize=1024)
 def even_bounds(length: int, processes: int) -> tuple[int, ...]:
     """Return where the parts of a group begin, as equal as can be, and where the last ends.
 

@@ -179,7 +179,7 @@ def test_targets_may_be_vertices_that_are_not_there_yet(present):
     [
         ({"fanouts": 5}, "fanouts must be left out without vertices_per_batch, got 5"),
         ({"vertices_per_batch": 0}, "vertices_per_batch must be an integer of at least 1, got 0"),
-        ({"vertices_per_batch": 9, "fanouts": [3]}, r"fanouts must be of 2 layers, got \[3\]"),
+        ({"vertices_per_batch": 9, "fanouts": [3], "num_layers": 2}, r"fanouts must be of 2 layers, got \[3\]"),
         ({"vertices_per_batch": 9, "fanouts": [3, 0]}, "fanouts must be an integer of at least 1, got 0"),
         (
             {"vertices_per_batch": 9, "fanouts": [3, 2], "num_hops": 2},
