@@ -389,7 +389,8 @@ def test_the_ranks_of_the_first_copy_evaluate_every_event_once(run):
 
 def test_epochs_and_copies_alone_are_data_parallel():
     layout, over = RankLayout.of(3, families=families_of(3)), Pass(50, 4, 2)
-    assert all_turns(EpochsAndCopies(minibatch=3), layout, over) == all_turns(DataParallel(), layout, over)
+    alike = [[replace(turn, cut=()) for turn in of_rank] for of_rank in all_turns(DataParallel(), layout, over)]
+    assert all_turns(EpochsAndCopies(minibatch=3), layout, over) == alike
 
 
 @pytest.mark.parametrize(
