@@ -184,9 +184,11 @@ class TunedRunner(PlanRunner):
     @override
     def connect(self, model: pl.LightningModule) -> None:
         super().connect(model)
-        order, callbacks = self.order_part, model.trainer.callbacks  # type: ignore[attr-defined]
-        adapts = isinstance(order, Pipelined) and order.micro_batches == ADAPTIVE
-        if adapts and not any(isinstance(given, AdaptiveMicroBatch) for given in callbacks):
+        order = self.order_part
+        if not (isinstance(order, Pipelined) and order.micro_batches == ADAPTIVE):
+            return
+        callbacks = model.trainer.callbacks  # type: ignore[attr-defined]
+        if not any(isinstance(given, AdaptiveMicroBatch) for given in callbacks):
             # Before those that save, which Lightning has last: they save what it has found, and a checkpoint that is
             # about to be read gives it back.
             saving = sum(isinstance(given, Checkpoint) for given in callbacks)

@@ -84,8 +84,8 @@ def test_compressions_that_may_be_chosen_are_candidates():
     written = {plan.written: plan for plan in more}
     assert set(written) - {plan.written for plan in plain} == {
         f"{name}:gradient_compression={kind}"
-        for name in ("depcache", "depcache:staleness=1", "sven", "sven:staleness=0", "disttgl:minibatch=2:memory=2", "disttgl:memory=4",
-                     "disttgl:epoch=2:memory=2")
+        for name in ("depcache", "depcache:staleness=1", "sven", "sven:staleness=0", "disttgl:minibatch=2:memory=2",
+                     "disttgl:memory=4", "disttgl:epoch=2:memory=2")
         for kind in ("int8", "powersgd")
     }  # fmt: skip
     found = {name: assess(plan, cluster, STREAM) for name, plan in written.items()}

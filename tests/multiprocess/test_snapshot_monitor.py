@@ -66,7 +66,7 @@ class Counted(Callback):
                 "weights": sum(flow.sent for flow in strategy.gradient_traffic.since(gradients).values()),
                 "shared_memory": self.moved - moved,
                 "calls": [
-                    (call.measured.operator, call.measured.seconds, call.begin, self.predicted(call.measured))
+                    (call.measured.operator, call.measured.seconds, call.spans, self.predicted(call.measured))
                     for call in self.calls
                 ],
                 "epoch": trainer.current_epoch,
@@ -77,10 +77,9 @@ class Counted(Callback):
         if self.loads is None:
             return None
         if one.operator == FORWARD:
-            return float(self.loads.forward(np.array([one.vertices]), np.array([one.edges]))[0])
-        known = one.operator in self.loads.model.loads
-        sizes = one.vertices, one.edges, one.snapshots
-        return float(self.loads.model.predict(one.operator, *sizes)) if known else None
+            sizes = np.array([one.vertices]), np.array([one.edges])
+            return float(self.loads.step(*sizes, last=one.last is not None)[0])
+        return self.loads.model.seconds_of(one) if one.operator in self.loads.model.loads else None
 
     def on_train_end(self, trainer, module):
         if self.pipeline is not None:
@@ -191,8 +190,9 @@ def both_at_once(one, other):
     spans = [
         {
             kind: [
-                (begin, begin + seconds)
-                for operator, seconds, begin, _ in calls
+                span
+                for operator, _, spans_of_call, _ in calls
+                for span in spans_of_call
                 if operator not in ("forward", "backward") and (operator.split()[0] == "graph") == (kind == "graph")
             ]
             for kind in ("graph", "nn")

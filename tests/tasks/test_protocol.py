@@ -241,7 +241,7 @@ def test_several_ranks_are_refused(tmp_path):
         warnings.simplefilter("ignore")
         run = trainer(tmp_path, num_nodes=2, devices=1, strategy="ddp")
     task = LinkPrediction("tgn", **SMALL)
-    task._trainer = run
+    task._trainer, run.datamodule = run, data_module()
     with pytest.raises(
         InvalidArgumentError, match=r"shares node state over ranks, got 'DDPStrategy with 2 ranks'; set strategy='sven'"
     ):

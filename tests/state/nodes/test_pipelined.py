@@ -32,7 +32,7 @@ def batches(case):
     """Return what each batch reads and writes and what is around it, turn by turn; and what comes after each turn."""
     _, kind, ranks, setting = case
     number = CASES.index(case)
-    draw, choice = Draw(number, SETTINGS[setting], 1), random.Random(number)
+    draw, choice = Draw(number, setting, 1), random.Random(number)
     updates = [draw.updates()[0] for _ in range(TURNS * ranks)]
     written = [set(update.nodes.tolist()) for update in updates]
     turns = []
@@ -96,9 +96,9 @@ def play(case, store, place):
     return found
 
 
-def refused(store):
+def refused(store, setting):
     """Return why another batch than the announced one is refused; then whether the store goes on without it."""
-    nodes, (update,) = torch.arange(NODES), Draw(7, store.spec, 1).updates()
+    nodes, (update,) = torch.arange(NODES), Draw(7, setting, 1).updates()
     nobody = Surroundings(nodes, nodes[:0], nodes[:0])
     store.read_ahead(nodes, None)
     store.announce(nodes, nobody)
@@ -140,7 +140,7 @@ def on_rank(rank, ranks):
             outcomes[case] = play(case, store, rank)
             outcomes[case, "bytes"] = messages["passed on"].traffic.flows["rows passed on"].sent
         if case[:3] == ("shards", "announced", ranks):
-            outcomes["refused"] = refused(store)
+            outcomes["refused"] = refused(store, case[3])
     assert threading.active_count() == 1  # those that serve rows have ended
     return outcomes
 
