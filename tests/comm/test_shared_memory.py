@@ -1,7 +1,5 @@
 """Memory that ranks share: all read what one writes, no name stays behind, and what does not fit is refused."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,13 +7,14 @@ import torch.distributed as dist
 from lightning_tgnn.checks import DataError
 from lightning_tgnn.comm import shared_tensors
 from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.shared_files import shared_files, stays_behind
 
 SHAPES = {"odd": ((3, 1), torch.uint8), "rows": ((5, 2), torch.float32), "none": ((0, 4), torch.float64)}
 SHAPES |= {"counts": ((2,), torch.int64)}
 
 
 def on_rank(rank, ranks):
-    group = dist.group.WORLD
+    group, before = dist.group.WORLD, shared_files()
     tables = shared_tensors(SHAPES, tuple(range(ranks)), rank, group)
     assert {name: (tuple(table.shape), table.dtype) for name, table in tables.items()} == SHAPES
     assert all(not table.any() for table in tables.values())
@@ -31,13 +30,13 @@ def on_rank(rank, ranks):
     return (
         tables["rows"].tolist(),
         tables["counts"].tolist(),
-        [path.name for path in Path("/dev/shm").glob("lightning*")],
+        stays_behind(before),
     )
 
 
 def test_ranks_share_what_they_write():
     rows = [[1.0, 1.0], [2.0, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
-    assert run_ranks(on_rank, 2) == [(rows, [10**12, 10**12 + 1], [])] * 2
+    assert run_ranks(on_rank, 2) == [(rows, [10**12, 10**12 + 1], set())] * 2
 
 
 def test_a_lone_rank_has_tensors_of_its_own():
