@@ -14,12 +14,12 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.partitions.simple import interval_partition
 from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.algorithms.traffic.state_traffic import state_traffic
 from lightning_tgnn.files.memory import available_memory, gigabytes
 from lightning_tgnn.state import state_bytes
-from lightning_tgnn.strategies.parts import InOrder, Pipelined, Replicated, Sharded
+from lightning_tgnn.strategies.parts import InOrder, Pipelined, Replicated, Sharded, StaleGradients
 from lightning_tgnn.strategies.runner import PlanRunner
-from lightning_tgnn.strategies.sven import StaleGradients
 from lightning_tgnn.types import Plan, SharedWrites, StateSpec, datamodule_of, has_stages
 
 _STEPS = 32
@@ -57,6 +57,8 @@ class AutoStateStrategy(PlanRunner):
     Args:
         staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
         partition: As in `SvenStrategy`, where rows are cut.
+        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
+            with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -69,12 +71,13 @@ class AutoStateStrategy(PlanRunner):
         *,
         staleness: int = 1,
         partition: str | Path | Tensor = "reflexbicut",
+        gradient_compression: GradientCompression | str | None = None,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.prefetch_batches = prefetch_batches
-        self._mean = StaleGradients(staleness)
+        self._mean = StaleGradients(staleness, gradient_compression)
         self._stores = Sharded(partition), Replicated()
         self._orders = Pipelined(), InOrder()
         self.choice: StateChoice | None = None

@@ -9,9 +9,8 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
-from lightning_tgnn.strategies.parts import InOrder, Replicated
+from lightning_tgnn.strategies.parts import InOrder, Replicated, StaleGradients
 from lightning_tgnn.strategies.runner import PlanRunner
-from lightning_tgnn.strategies.sven import StaleGradients
 from lightning_tgnn.types import Plan
 
 

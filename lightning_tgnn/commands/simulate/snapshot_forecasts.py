@@ -143,28 +143,27 @@ class SnapshotPlan:
         Raises:
             InvalidArgumentError: The ranks do not make devices.
         """
-        updates = -(-len(sizes if numbers is None else numbers) // groups)
+        played = range(len(sizes)) if numbers is None else numbers
+        spans = [slice(max(last + 1 - group_size, 0), last + 1) for last in played]
+        updates = [range(first, min(first + groups, len(spans))) for first in range(0, len(spans), groups)]
         slower = Links(links.within.after(costs.message), links.between.after(costs.message))
-        found = self._of_operators(sizes, costs, layout, slower, group_size, groups, numbers, shares)
-        return replace(found, seconds=found.seconds + updates * costs.update, busy=found.busy + updates * costs.update)
+        found = self._of_operators(sizes, spans, updates, costs, layout, slower, shares)
+        beside = len(updates) * costs.update
+        return replace(found, seconds=found.seconds + beside, busy=found.busy + beside)
 
     def _of_operators(
         self,
         sizes: np.ndarray,
+        spans: Sequence[slice],
+        updates: list[range],
         costs: SnapshotCosts,
         layout: RankLayout,
         links: Links,
-        group_size: int,
-        groups: int,
-        numbers: Sequence[int] | None,
         shares: VertexShares | None,
     ) -> EpochForecast:
-        """Forecast an epoch of operators and messages; see `epoch`."""
+        """Forecast the operators and messages of an epoch, given the snapshots of groups and the groups of updates."""
         devices = self.devices(layout.ranks)
-        played = range(len(sizes)) if numbers is None else numbers
-        spans = [slice(max(last + 1 - group_size, 0), last + 1) for last in played]
         own = [sizes[span] for span in spans]
-        updates = [range(first, min(first + groups, len(own))) for first in range(0, len(own), groups)]
         if self.name == VERTICES:
             cut = shares or VertexShares.equal(sizes, layout.ranks, self.options["remote"])
             return _cut_by_vertices(cut, spans, costs.where_cut, layout, links, updates, self.options[_COMPRESSION])

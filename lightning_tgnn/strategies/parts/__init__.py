@@ -8,7 +8,7 @@ from lightning_tgnn.strategies.parts.passes import ReadOnce
 from lightning_tgnn.strategies.parts.ring import RingUpdates
 from lightning_tgnn.strategies.parts.snapshot_memory import SnapshotMemory
 from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards, Replicated, Served, Sharded
-from lightning_tgnn.strategies.parts.updates import MeanGradients
+from lightning_tgnn.strategies.parts.updates import MeanGradients, StaleGradients
 from lightning_tgnn.strategies.parts.vertex_cut import VertexCut
 from lightning_tgnn.strategies.parts.vertex_shares import VertexShares
 
@@ -29,6 +29,7 @@ __all__ = [
     "Served",
     "Sharded",
     "SnapshotMemory",
+    "StaleGradients",
     "TargetsFirst",
     "UpdatedByOwners",
     "VertexCut",

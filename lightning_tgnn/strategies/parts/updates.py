@@ -74,6 +74,12 @@ class MeanGradients(UpdatesPart):
         return data_parallel(name, stages, mean_gradients(stages, self.delay, compression), delay=self.delay)
 
 
+class StaleGradients(MeanGradients):
+    """`MeanGradients` whose delay a user has given as Sven's ``staleness``."""
+
+    argument = "staleness"
+
+
 class MeanUpdates:
     """Updates by the mean of the ranks' gradients, on one rank.
 
