@@ -1,5 +1,8 @@
-"""What is done on a stream of the size of GDELT and on a large graph, each step in a process of its own."""
+"""Steps on a stream of the size of GDELT and on a large graph: ``python -m tests.scale.steps STEP FOLDER SIZES``."""
 
+import json
+import os
+import sys
 import time
 from pathlib import Path
 
@@ -81,3 +84,11 @@ def cut(folder: Path, edges: int, nodes: int) -> dict:
     begin = time.perf_counter()
     trainer.fit(task, datamodule=data)
     return {"seconds": time.perf_counter() - begin}
+
+
+if __name__ == "__main__":
+    step, place, *sizes = sys.argv[1:]
+    steps = {"write": write, "sort": sort, "sample": sample, "train": train, "cut": cut}
+    figures = steps[step](Path(place), *map(int, sizes))
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(json.dumps(figures), flush=True)

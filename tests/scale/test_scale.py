@@ -18,13 +18,7 @@ SCALE = float(os.environ.get("LIGHTNING_TGNN_SCALE", "1"))
 EVENTS, NODES = int(191e6 * SCALE), int(17e6 * SCALE)
 EDGES, VERTICES = int(100e6 * SCALE), int(5e6 * SCALE)
 MOST = 16 << 30
-STEP = """
-import json, sys
-from pathlib import Path
-from tests.scale import steps
-name, folder, *sizes = sys.argv[1:]
-print(json.dumps(getattr(steps, name)(Path(folder), *map(int, sizes))))
-"""
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(5400)
 
 
@@ -44,8 +38,8 @@ def resident(process):
 def run(step, folder, *sizes):
     """Run a step, and print what it says, its seconds and the most that was resident."""
     begin, most = time.perf_counter(), 0
-    command = [sys.executable, "-c", STEP, step, str(folder), *map(str, sizes)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+    command = [sys.executable, "-m", "tests.scale.steps", step, str(folder), *map(str, sizes)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:
         process = psutil.Process(started.pid)
 
         def watch():
