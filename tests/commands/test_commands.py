@@ -194,7 +194,7 @@ def test_bench_measures_two_processes(tmp_path):
         for flow in figures["flows"].values():
             assert flow["sent"] == flow["received"]  # over all ranks
             assert flow["calls"] > 0
-        assert 0 < figures["hidden_share"] <= 1
+        assert 0 <= figures["hidden_share"] <= 1  # nothing, where a rank never had to wait
         assert 0 < figures["val_ap"] <= 1
     assert found["strategies"]["sven"]["sent_per_event"] < found["strategies"]["depcomm"]["sent_per_event"]
 

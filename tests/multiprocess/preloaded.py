@@ -51,3 +51,4 @@ for module in LOOPS:
 registry._load_external_callbacks("lightning.pytorch.callbacks_factory")
 gc.set_threshold(20_000, 20, 20)
 gc.freeze()
+gc.enable()
