@@ -5,11 +5,13 @@ import os
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import lightning.pytorch as pl
 import torch
 
 from lightning_tgnn import CDFGNNStrategy, EventStore, FullGraphDataModule, TemporalDataModule
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.data import generate_stream
 from lightning_tgnn.data.sources.convert import ColumnFiles
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of, write_adjacency
@@ -34,6 +36,13 @@ def write(folder: Path, events: int, nodes: int) -> dict:
             end = float(times[-1])
     write_manifest(folder, nodes)
     return {}
+
+
+def inspect(folder: Path, events: int, nodes: int) -> dict:
+    """Look at the stream."""
+    with TemporaryDirectory(dir=folder.parent) as output:
+        main(["data", "inspect", f"--source={folder}", f"--output={output}"])
+        return json.loads((Path(output) / "stream.json").read_text())["counts"]
 
 
 def sort(folder: Path, events: int, nodes: int) -> dict:
@@ -88,7 +97,7 @@ def cut(folder: Path, edges: int, nodes: int) -> dict:
 
 if __name__ == "__main__":
     step, place, *sizes = sys.argv[1:]
-    steps = {"write": write, "sort": sort, "sample": sample, "train": train, "cut": cut}
+    steps = {"write": write, "inspect": inspect, "sort": sort, "sample": sample, "train": train, "cut": cut}
     figures = steps[step](Path(place), *map(int, sizes))
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(json.dumps(figures), flush=True)
