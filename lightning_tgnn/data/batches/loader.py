@@ -109,6 +109,7 @@ class EventLoader:
         own = copy(self)
         own.schedule, own.layout, own.rank = schedule, layout, rank
         own._organizer = replace(self._organizer, router=router)
+        own._presampled = None if self._presampled is None else self._presampled.follower()
         own.history = tuple(earlier.follow(schedule, layout, rank, router) for earlier in self.history)
         return own
 
@@ -133,7 +134,7 @@ class EventLoader:
         if self._presampled is not None:
             begin = perf_counter()
             draws = (None,) if epoch is None else self.schedule.draws(self.layout, self.rank, epoch)
-            self._presampled.draw(draws, self.global_batch_size)
+            self._presampled.draw(draws, self.global_batch_size, self._organizer.events_of(self.events, turns))
             self.waited += perf_counter() - begin
         passes = in_passes(turns, self._position)
         made = self._ahead(lambda together: self._passes(turns, together), passes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,11 @@ class BatchOrganizer:
         order = in_split_order(turn.split, torch.zeros_like(together), self.store.dst[together])
         first = turn.of.start
         return together[order[turn.events.start - first : turn.events.stop - first].sort().values]
+
+    def events_of(self, events: Tensor, turns: Sequence[Turn]) -> Tensor:
+        """Return the events of all of a rank's turns, ascending and each once, of those of the pass (int64 [E])."""
+        own = torch.cat([events[:0], *(self.own_events(events, turn) for turn in turns)])
+        return own if bool((own[1:] > own[:-1]).all()) else own.unique()
 
     def organize(self, events: Tensor, sample: Sample, whole: Whole) -> EventBatch:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
