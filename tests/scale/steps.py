@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -52,23 +53,23 @@ def sort(folder: Path, events: int, nodes: int) -> dict:
 
 
 def sample(folder: Path, events: int, nodes: int) -> dict:
-    """Return millions of roots per second of ten neighbours each, of a thread, from pages that are in memory."""
+    """Return millions of roots per second of ten neighbours each, of one and of two threads, from pages in memory."""
     store = EventStore.open(folder)
     adjacency = adjacency_of(store)
-    taken = torch.arange(len(store) - 50 * ROOTS // 2, len(store)).view(50, -1)
+    draws = {
+        "most recent": lambda roots, before: adjacency.most_recent(roots, before, 10),
+        "uniform": lambda roots, before: adjacency.uniform(roots, before, 10, 0, 0),
+    }
+    torch.set_num_threads(1)  # of a draw: its loops run side by side with those of other draws
+    taken = torch.arange(len(store) - 100 * ROOTS // 2, len(store)).view(100, -1)
+    batches = [(torch.cat([store.src[one], store.dst[one]]), one.repeat(2)) for one in taken]
     found = {}
-    for name in ("warm-up", "most recent", "uniform"):
-        seconds = 0.0
-        for batch in taken:
-            roots, before = torch.cat([store.src[batch], store.dst[batch]]), batch.repeat(2)
-            begin = time.perf_counter()
-            if name == "uniform":
-                adjacency.uniform(roots, before, 10, 0, 0)
-            else:
-                adjacency.most_recent(roots, before, 10)
-            seconds += time.perf_counter() - begin
-        found[name] = taken.numel() * 2 / seconds / 1e6
-    del found["warm-up"]
+    for name, draw in draws.items():
+        for threads in (1, 1, 2):  # the first one warms up
+            with ThreadPoolExecutor(threads) as pool:
+                begin = time.perf_counter()
+                list(pool.map(lambda batch, draw=draw: draw(*batch), batches))
+                found[f"{name}, threads: {threads}"] = 2 * taken.numel() / (time.perf_counter() - begin) / 1e6
     return found
 
 
