@@ -31,7 +31,7 @@ def pairwise_sum(
         piece: At least 128.
 
     >>> column = np.linspace(0, 1, 1001)
-    >>> pairwise_sum(column, np.square, piece=128) == np.square(column).sum()
+    >>> bool(pairwise_sum(column, np.square, piece=128) == np.square(column).sum())
     True
     """
     if len(values) <= max(piece, _PAIRWISE):

@@ -22,7 +22,7 @@ def node_ranges(indptr: np.ndarray, at_once: int) -> Iterator[tuple[int, int]]:
         at_once: At least 1.
 
     >>> list(node_ranges(np.array([0, 2, 3, 9, 9]), 4))
-    [(0, 2), (2, 4)]
+    [(0, 2), (2, 3), (3, 4)]
     """
     first, nodes = 0, len(indptr) - 1
     while first < nodes:
