@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.streams.dedup import organize
-from lightning_tgnn.data.batches.organizer import deliver
+from lightning_tgnn.algorithms.streams.dedup import last_mails, organize
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.fresh_memory import FreshMemory
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
@@ -244,7 +243,9 @@ class LiveState:
         count, position = len(events.src), self.task.state_store.position
         ends = torch.stack([events.src, events.dst], dim=1)
         mails_neighbors = self.task.sampled_roots == "events"
-        mail_nodes, mail_source = deliver(ends, self.recent.before_each(ends, events.time) if mails_neighbors else None)
+        mail_nodes, mail_source = last_mails(
+            ends, self.recent.before_each(ends, events.time) if mails_neighbors else None
+        )
         own = organize(torch.cat([events.src, events.dst]))
         return EventBatch.writing(
             torch.arange(position, position + count),

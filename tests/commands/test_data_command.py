@@ -1,20 +1,28 @@
 """``lightning-tgnn data``: figures and files of each action, and what it says where it cannot."""
 
+import errno
 import gzip
 import json
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lightning_tgnn import EventStore
 from lightning_tgnn.__main__ import main
-from lightning_tgnn.algorithms.streams.stream_statistics import count_statistics
 from lightning_tgnn.commands.data import download as data_download
+from lightning_tgnn.commands.data.inspect import _BATCH_SIZES as SIZES
+from lightning_tgnn.commands.data.inspect import describe
 from lightning_tgnn.commands.data.inspect_snapshots import describe_snapshots
 from lightning_tgnn.data import generate_stream, read_events
 from lightning_tgnn.data.snapshots.pipeline import SnapshotPipeline
+from lightning_tgnn.files.npy_file import NpyWriter
+from tests.algorithms.streams import whole_stream
 from tests.data.example_streams import random_store
 
 
@@ -31,7 +39,7 @@ def test_inspect_writes_figures_and_a_picture(text, tmp_path, capsys):
     figures = json.loads((output / "stream.json").read_text(encoding="utf-8"))
     store = read_events(text)
     assert figures["source"] == str(text)
-    assert figures["counts"] == count_statistics(store.src.numpy(), store.dst.numpy(), store.time.numpy())
+    assert figures == json.loads(json.dumps({"source": str(text), **whole_stream.describe(store, 0.5, SIZES)}))
     assert figures["counts"]["tie_rate"] == 1
     assert (figures["repetition"]["pairs"], figures["repetition"]["repeat_rate"]) == (35, 0.65)
     assert figures["degrees"]["node"]["number"] == 7
@@ -39,9 +47,31 @@ def test_inspect_writes_figures_and_a_picture(text, tmp_path, capsys):
     assert figures["batches"]["largest"] < 20
     assert figures["batches"]["loss"]["200"] > 0.9
     assert (output / "stream.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in output.iterdir()) == ["stream.json", "stream.png"]
     printed = capsys.readouterr().out
     assert "largest batch that loses at most 50%" in printed
     assert str(output) in printed
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(1, 400), st.integers(1, 40), st.integers(2, 900), st.floats(0, 0.99), st.integers(0, 1 << 30))
+def test_a_stream_has_the_same_figures_in_pieces(num_events, num_nodes, at_once, max_loss, seed):
+    drawn = np.random.default_rng(seed)
+    ends = (num_nodes * drawn.random((2, num_events)) ** 3).astype(int)
+    store = EventStore.from_arrays(*ends, np.sort(drawn.exponential(size=num_events).round(3)), num_nodes=num_nodes)
+    with TemporaryDirectory() as folder:
+        found = describe(store, max_loss, Path(folder), at_once)[0]
+    assert found == whole_stream.describe(store, max_loss, SIZES)
+
+
+def test_an_inspection_that_does_not_fit_on_the_disk_leaves_nothing(text, tmp_path, monkeypatch):
+    def full(file, rows):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(NpyWriter, "append", full)
+    with pytest.raises(SystemExit, match=r"must be where it fits, got .*No space left"):
+        main(["data", "inspect", f"--source={text}", f"--output={tmp_path / 'out'}"])
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_inspect_looks_at_snapshots(text, tmp_path, capsys):

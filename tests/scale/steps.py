@@ -4,12 +4,15 @@ import json
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import lightning.pytorch as pl
 import torch
 
 from lightning_tgnn import CDFGNNStrategy, EventStore, FullGraphDataModule, TemporalDataModule
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.data import generate_stream
 from lightning_tgnn.data.sources.convert import ColumnFiles
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of, write_adjacency
@@ -36,6 +39,13 @@ def write(folder: Path, events: int, nodes: int) -> dict:
     return {}
 
 
+def inspect(folder: Path, events: int, nodes: int) -> dict:
+    """Look at the stream."""
+    with TemporaryDirectory(dir=folder.parent) as output:
+        main(["data", "inspect", f"--source={folder}", f"--output={output}"])
+        return json.loads((Path(output) / "stream.json").read_text())["counts"]
+
+
 def sort(folder: Path, events: int, nodes: int) -> dict:
     """Write the adjacency."""
     write_adjacency(folder)
@@ -43,23 +53,27 @@ def sort(folder: Path, events: int, nodes: int) -> dict:
 
 
 def sample(folder: Path, events: int, nodes: int) -> dict:
-    """Return millions of roots per second of ten neighbours each, of a thread, from pages that are in memory."""
+    """Return millions of roots per second of ten neighbours each, of one and of two threads, from pages in memory.
+
+    Behind them stands the same by processor time, times the threads: what it is where nothing else runs.
+    """
     store = EventStore.open(folder)
     adjacency = adjacency_of(store)
-    taken = torch.arange(len(store) - 50 * ROOTS // 2, len(store)).view(50, -1)
+    draws = {
+        "most recent": lambda roots, before: adjacency.most_recent(roots, before, 10),
+        "uniform": lambda roots, before: adjacency.uniform(roots, before, 10, 0, 0),
+    }
+    torch.set_num_threads(1)  # of a draw: its loops run side by side with those of other draws
+    taken = torch.arange(len(store) - 100 * ROOTS // 2, len(store)).view(100, -1)
+    batches = [(torch.cat([store.src[one], store.dst[one]]), one.repeat(2)) for one in taken]
     found = {}
-    for name in ("warm-up", "most recent", "uniform"):
-        seconds = 0.0
-        for batch in taken:
-            roots, before = torch.cat([store.src[batch], store.dst[batch]]), batch.repeat(2)
-            begin = time.perf_counter()
-            if name == "uniform":
-                adjacency.uniform(roots, before, 10, 0, 0)
-            else:
-                adjacency.most_recent(roots, before, 10)
-            seconds += time.perf_counter() - begin
-        found[name] = taken.numel() * 2 / seconds / 1e6
-    del found["warm-up"]
+    for name, draw in draws.items():
+        for threads in (1, 1, 2):  # the first one warms up
+            with ThreadPoolExecutor(threads) as pool:
+                begin, busy = time.perf_counter(), time.process_time()
+                list(pool.map(lambda batch, draw=draw: draw(*batch), batches))
+                seconds = time.perf_counter() - begin, (time.process_time() - busy) / threads
+                found[f"{name}, threads: {threads}"] = [2 * taken.numel() / one / 1e6 for one in seconds]
     return found
 
 
@@ -88,7 +102,7 @@ def cut(folder: Path, edges: int, nodes: int) -> dict:
 
 if __name__ == "__main__":
     step, place, *sizes = sys.argv[1:]
-    steps = {"write": write, "sort": sort, "sample": sample, "train": train, "cut": cut}
+    steps = {"write": write, "inspect": inspect, "sort": sort, "sample": sample, "train": train, "cut": cut}
     figures = steps[step](Path(place), *map(int, sizes))
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(json.dumps(figures), flush=True)

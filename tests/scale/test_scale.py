@@ -62,8 +62,8 @@ def run(step, folder, *sizes):
     return figures
 
 
-def test_a_stream_of_the_size_of_gdelt_is_written_sorted_sampled_and_trained(tmp_path):
-    for step in ("write", "sort", "sample", "train"):
+def test_a_stream_of_the_size_of_gdelt_is_written_inspected_sorted_sampled_and_trained(tmp_path):
+    for step in ("write", "inspect", "sort", "sample", "train"):
         run(step, tmp_path / "stream", EVENTS, NODES)
 
 

@@ -5,12 +5,15 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.comm import Exchange
-from lightning_tgnn.strategies.parts import gradient_sync
+from lightning_tgnn.strategies.parts import gradient_mean, gradient_sync
+from lightning_tgnn.strategies.parts.gradient_mean import GradientMean, Table
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
+from tests.multiprocess.ranks import run_ranks
 
 SHAPES = {"a": (2,), "b": (3, 2), "c": (), "d": (4,)}
 RANKS = 4
@@ -198,3 +201,34 @@ def test_gradients_that_are_not_late_leave_nothing(others):
     assert not sync.has_gradients
     backward(sync, trained, gradients(1), [list(SHAPES)])
     assert len(others.given[0]) == sum(torch.Size(shape).numel() for shape in SHAPES.values())
+
+
+def means_of_tables(rank, ranks):
+    """Return what a mean of tables of some sizes sends, whether it is that of whole tables, and what was summed up."""
+    exchange, outcomes = Exchange(ranks, rank), []
+    for rows in (1_000, 50_000):
+        begin, end = 2, 2 + 3 * rows
+        values = torch.zeros(end + 4)
+        values[:begin], values[end:] = rank + 0.1, rank + 0.2
+        table = Table(begin, rows, 3)
+        touched = torch.tensor([5, 40 + rank, 900])
+        table.of(values)[touched] = torch.tensor([0.1, 0.7, 1e-9]) * (rank + 1) / 3
+        whole = values.clone()
+        dist.all_reduce(whole)
+        before = exchange.traffic.snapshot()
+        with mock.patch.object(gradient_mean.dist, "all_reduce", wraps=dist.all_reduce) as reduce:
+            mean = GradientMean(values, exchange, None, [table]).wait()
+        flows = exchange.traffic.since(before)
+        sent = {name: flow.sent for name, flow in flows.items()}
+        outcomes.append((sent, torch.equal(mean, whole), len(reduce.call_args.args[0])))
+    return outcomes
+
+
+@pytest.mark.timeout(150)
+def test_what_travels_of_a_table_does_not_grow_with_it():
+    for (few, few_equal, few_summed), (many, many_equal, many_summed) in run_ranks(means_of_tables, 2):
+        assert few == many
+        assert few["gradient_rows"] == 3 * (8 + 3 * 4)
+        assert few_equal
+        assert many_equal
+        assert few_summed == many_summed == 6  # what is not of the table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,6 +49,34 @@ def organize(entries: Tensor, interaction: Tensor | None = None) -> Organization
     """
     distinct, last, position = (by_loop if entries.device.type == "cpu" else by_tensors)(entries)
     return Organization(distinct, last, position, None if interaction is None else interaction[last])
+
+
+def last_mails(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the distinct receivers of mails, in first-seen order, and the side of the latest event that mails each.
+
+    Within an event a node's own mail comes after what its partner's neighbours are sent.
+
+    Args:
+        ends: int64 [B, 2], source and destination of every event, on the CPU.
+        neighbors: int64 [B, 2, K], who else is mailed by either side, the side itself in empty places; None for nobody.
+
+    Returns:
+        Nodes, and ``event + side * B`` of each; both int64 [P].
+
+    >>> nodes, source = last_mails(torch.tensor([[1, 2], [3, 1]]), torch.tensor([[[1], [4]], [[4], [2]]]))
+    >>> nodes.tolist(), source.tolist()
+    ([1, 4, 2, 3], [3, 1, 3, 1])
+    """
+    from lightning_tgnn.algorithms.streams import dedup_loops
+
+    if ends.numel() == 0:
+        return ends.flatten(), ends.flatten()
+    mailed = ends if neighbors is None else torch.cat([neighbors.flatten(1), ends], dim=1)
+    sides = np.append(np.repeat([0, 1], (mailed.shape[1] - 2) // 2), [0, 1])
+    slots, num_slots = _slots(mailed.flatten())
+    arrays = dedup_loops.last_mails(mailed.numpy(), sides, slots.view(mailed.shape).numpy(), num_slots)
+    nodes, source = map(torch.from_numpy, arrays)
+    return nodes, source
 
 
 def by_loop(entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,7 +9,7 @@ stream fall in one batch of ``b`` with probability ``max(0, 1 - d / b)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,42 +35,78 @@ class EventDistances:
     def loss(self, batch_size: int) -> float:
         """Return the share of the mails that batches of ``batch_size`` events lose, in [0, 1]."""
         near = slice(0, np.searchsorted(self.distance, batch_size))
-        return float(self.count[near] @ (1 - self.distance[near] / batch_size)) / max(self.mails, 1)
+        lost = int(self.count[near] @ (batch_size - self.distance[near]))
+        return share_lost(lost, batch_size, self.mails)
 
     def largest_batch(self, max_loss: float, num_events: int) -> int:
         """Return the largest batch, up to all events, whose loss is at most ``max_loss``; at least 1."""
-        low, high = 1, num_events
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.loss(middle) <= max_loss else (low, middle - 1)
-        return low
+        return largest_batch(self.loss, max_loss, num_events)
 
 
-def loss_by_degree(nodes: np.ndarray, events: np.ndarray, sizes: Sequence[int]) -> dict[str, dict[int, float]]:
-    """Return the share of the updates that batches lose, by decades of the degree of the nodes.
+def share_lost(lost: int, batch_size: int, mails: int) -> float:
+    """Return the share of the mails that batches lose, correctly rounded.
+
+    Args:
+        lost: Sum of ``batch_size - distance`` over pairs of consecutive events of a node that are nearer than that.
+        batch_size: In events.
+        mails: All ends of events.
+    """
+    return lost / (batch_size * max(mails, 1))
+
+
+def largest_batch(loss: Callable[[int], float], max_loss: float, num_events: int) -> int:
+    """Return the largest batch, up to all events, whose ascending ``loss`` is at most ``max_loss``; at least 1."""
+    low, high = 1, num_events
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if loss(middle) <= max_loss else (low, middle - 1)
+    return low
+
+
+class LossByKind:
+    """What batches lose of all nodes, of the busiest and of those of each decade of degrees, from pieces of a stream.
 
     Nodes of many events lose most (DistTGL, figure 8).
 
     Args:
-        nodes: As of `event_distances`.
-        events: As of `event_distances`.
+        degree: int64 [N], the ends of events of every node, at least one of them above 0.
         sizes: Of batches, in events.
-
-    Returns:
-        Of nodes with 1 to 9 events, 10 to 99 and so on, as far as there are any: the loss of each size.
-
-    >>> loss_by_degree(np.array([0, 0, 1]), np.array([0, 1, 0]), [1, 4])
-    {'1-9': {1: 0.0, 4: 0.25}}
+        busiest: Share of the nodes that have events.
     """
-    degree = np.bincount(nodes)
-    found, low = {}, 1
-    while low <= degree.max(initial=0):
-        chosen = (degree >= low) & (degree < 10 * low)
-        if chosen.any():
-            distances = event_distances(nodes, events, chosen)
-            found[f"{low:,}-{10 * low - 1:,}"] = {size: distances.loss(size) for size in sizes}
-        low *= 10
-    return found
+
+    def __init__(self, degree: np.ndarray, sizes: Sequence[int], busiest: float) -> None:
+        self._decade = np.searchsorted(10 ** np.arange(19), degree, side="right")  # 1 for nodes of 1 to 9 events
+        self._busy = degree >= max(np.quantile(degree[degree > 0], 1 - busiest), 1)
+        self._sizes = np.array(sizes, np.int64)
+        kinds = 2 * self._decade + self._busy
+        self._mails = np.bincount(kinds, degree, 40).astype(np.int64)  # exact: below 2^53
+        self._lost = np.zeros((40, len(sizes)), np.int64)
+
+    def add(self, nodes: np.ndarray, distances: np.ndarray) -> None:
+        """Add pairs of consecutive events, int64 [D] each: their node and how far apart in the stream they are."""
+        from lightning_tgnn.algorithms.streams.statistics_loops import add_lost  # imports the compiler
+
+        add_lost(distances, 2 * self._decade[nodes] + self._busy[nodes], self._sizes, self._lost)
+
+    def of_all(self) -> dict[int, float]:
+        """Return the loss of each size."""
+        return self._losses(slice(None))
+
+    def of_busiest(self) -> dict[int, float]:
+        """Return the same of the busiest nodes alone."""
+        return self._losses(slice(1, None, 2))
+
+    def by_degree(self) -> dict[str, dict[int, float]]:
+        """Return the same of nodes with 1 to 9 events, 10 to 99 and so on, as far as there are any."""
+        there = [decade for decade in range(1, 20) if self._mails[2 * decade : 2 * decade + 2].any()]
+        return {
+            f"{10 ** (decade - 1):,}-{10**decade - 1:,}": self._losses(slice(2 * decade, 2 * decade + 2))
+            for decade in there
+        }
+
+    def _losses(self, kinds: slice) -> dict[int, float]:
+        mails, lost = int(self._mails[kinds].sum()), self._lost[kinds].sum(0).tolist()
+        return {size: share_lost(one, size, mails) for size, one in zip(self._sizes.tolist(), lost, strict=True)}
 
 
 def event_distances(nodes: np.ndarray, events: np.ndarray, chosen: np.ndarray | None = None) -> EventDistances:

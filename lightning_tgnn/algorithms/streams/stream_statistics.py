@@ -1,52 +1,149 @@
-"""What an event stream is like: counts, ties, repetition and novelty, degrees and times between events."""
+"""What an event stream is like: counts, ties, repetition and novelty.
+
+Nothing here holds more than some numbers per node and a piece of the stream in memory: columns may be mapped.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
 import numpy as np
-import torch
 
-from lightning_tgnn.algorithms.streams.past import tied_share
-
-QUANTILES = (0.5, 0.9, 0.99)
-Table = dict[str, dict[str, float]]
+from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
 
 
-def count_statistics(src: np.ndarray, dst: np.ndarray, time: np.ndarray) -> dict[str, float]:
+@dataclass(frozen=True)
+class NodeCounts:
+    """How many events the nodes of a stream have.
+
+    Attributes:
+        source: int64 [N], events of every node as a source.
+        destination: int64 [N], as a destination.
+        returns: Events that go where their source's last event went.
+        news: Events with a node that has not occurred before.
+        self_loops: Events of a node with itself.
+    """
+
+    source: np.ndarray
+    destination: np.ndarray
+    returns: int
+    news: int
+    self_loops: int
+
+    @classmethod
+    def of(cls, src: np.ndarray, dst: np.ndarray, num_nodes: int) -> NodeCounts:
+        """Count them.
+
+        Args:
+            src: int64 [E], in 0 .. N - 1.
+            dst: int64 [E], likewise.
+            num_nodes: N.
+        """
+        from lightning_tgnn.algorithms.streams.statistics_loops import count_events  # imports the compiler
+
+        source, destination = np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64)
+        return cls(source, destination, *count_events(src, dst, source, destination))
+
+    @property
+    def node(self) -> np.ndarray:
+        """int64 [N], the ends of events of every node; a self loop has two."""
+        return self.source + self.destination
+
+    def degrees(self) -> dict[str, np.ndarray]:
+        """Return the events per node as a source, as a destination and as either, of the nodes that have one."""
+        counted = {"source": self.source, "destination": self.destination, "node": self.node}
+        return {name: counts[counts > 0] for name, counts in counted.items()}
+
+
+def count_statistics(time: np.ndarray, nodes: NodeCounts) -> dict[str, float]:
     """Return counts, span and ties of a stream.
 
     Args:
-        src: int64 [E], E at least 1.
-        dst: int64 [E].
-        time: float64 [E], non-decreasing, in the stream's unit.
+        time: float64 [E], non-decreasing, in the stream's unit, E at least 1.
+        nodes: Its counts by node.
 
     Returns:
         ``tie_rate`` is the share of events at the time of another, ``largest_tie`` the most at one time.
     """
-    ties = np.diff(np.flatnonzero(np.concatenate([[True], time[1:] != time[:-1], [True]])))
-    sources, destinations = np.unique(src), np.unique(dst)
+    from lightning_tgnn.algorithms.streams.statistics_loops import count_ties
+
+    distinct, tied, largest = count_ties(time)
+    sources, destinations = nodes.source > 0, nodes.destination > 0
     return {
-        "events": len(src),
-        "sources": len(sources),
-        "destinations": len(destinations),
-        "active_nodes": len(np.union1d(sources, destinations)),
-        "sources_that_are_destinations": len(np.intersect1d(sources, destinations)),
-        "self_loops": int((src == dst).sum()),
+        "events": len(time),
+        "sources": int(sources.sum()),
+        "destinations": int(destinations.sum()),
+        "active_nodes": int((sources | destinations).sum()),
+        "sources_that_are_destinations": int((sources & destinations).sum()),
+        "self_loops": nodes.self_loops,
         "first_time": float(time[0]),
         "last_time": float(time[-1]),
         "span": float(time[-1] - time[0]),
-        "distinct_times": len(ties),
-        "tie_rate": tied_share(torch.from_numpy(time)),
-        "largest_tie": int(ties.max()),
+        "distinct_times": distinct,
+        "tie_rate": tied / len(time),
+        "largest_tie": largest,
     }
 
 
-def repetition_statistics(src: np.ndarray, dst: np.ndarray, test_start: int) -> dict[str, float]:
+@dataclass(frozen=True)
+class _PairKeys:
+    """The pair of every event as a number, ascending by source and then destination; made when it is asked for."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        return self.src[index] * self.width + self.dst[index]
+
+
+def repeated_pairs(src: np.ndarray, dst: np.ndarray, num_nodes: int, at_once: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the events by pair and then by time, and which of them are a pair's first, piece by piece.
+
+    Args:
+        src: int64 [E], in 0 .. N - 1.
+        dst: int64 [E], likewise.
+        num_nodes: N, of which the square is below 2^63.
+        at_once: Events of a piece, about; more only where a pair has more. No pair is cut.
+
+    Yields:
+        Events, int64 [P], and bool [P].
+    """
+    keys = _PairKeys(src, dst, num_nodes)
+    for events in ordered_pieces(keys, at_once):
+        own = keys[events]
+        yield events, np.concatenate([[True], own[1:] != own[:-1]])
+
+
+@dataclass
+class PairCounts:
+    """How many pairs there are, in all and before and from the event on that test starts with."""
+
+    pairs: int = 0
+    past: int = 0
+    later: int = 0
+    both: int = 0
+
+    def add(self, events: np.ndarray, is_first: np.ndarray, test_start: int) -> None:
+        """Count a piece of `repeated_pairs`."""
+        past = events[is_first] < test_start
+        later = events[np.append(is_first[1:], True)] >= test_start
+        for field, of_piece in zip(fields(self), (is_first, past, later, past & later), strict=True):
+            setattr(self, field.name, getattr(self, field.name) + int(of_piece.sum()))
+
+
+def repetition_statistics(num_events: int, nodes: NodeCounts, pairs: PairCounts) -> dict[str, float]:
     """Return how often pairs come back and how often something new comes.
 
     Args:
-        src: int64 [E].
-        dst: int64 [E].
-        test_start: Events before this one are the past for ``reoccurrence`` and ``surprise``; in 1 .. E - 1.
+        num_events: E.
+        nodes: The counts by node.
+        pairs: The counts by pair; events before ``test_start``, in 1 .. E - 1, are the past for ``reoccurrence`` and
+            ``surprise``.
 
     Returns:
         ``pairs``, the distinct ones; ``repeat_rate``, share of events whose pair has occurred before, and
@@ -57,73 +154,12 @@ def repetition_statistics(src: np.ndarray, dst: np.ndarray, test_start: int) -> 
         reoccurrence and surprise are indices of Poursafaei et al. 2022, "Towards Better Evaluation for Dynamic Link
         Prediction".
     """
-    pairs = src * (int(dst.max()) + 1) + dst
-    distinct, first = np.unique(pairs, return_index=True)
-    past, later = distinct[first < test_start], np.unique(pairs[test_start:])
-    both = len(np.intersect1d(past, later, assume_unique=True))
-    order = np.argsort(src, kind="stable")
-    returns = (src[order][1:] == src[order][:-1]) & (dst[order][1:] == dst[order][:-1])
-    ends = np.stack([src, dst], axis=1).ravel()
-    first_of_node = np.unique(ends, return_index=True)[1] // 2
     return {
-        "pairs": len(distinct),
-        "repeat_rate": 1 - len(distinct) / len(src),
-        "novelty_rate": len(distinct) / len(src),
-        "return_rate": float(returns.sum() / len(src)),
-        "new_node_rate": len(np.unique(first_of_node)) / len(src),
-        "reoccurrence": both / len(past),
-        "surprise": 1 - both / len(later),
+        "pairs": pairs.pairs,
+        "repeat_rate": 1 - pairs.pairs / num_events,
+        "novelty_rate": pairs.pairs / num_events,
+        "return_rate": nodes.returns / num_events,
+        "new_node_rate": nodes.news / num_events,
+        "reoccurrence": pairs.both / pairs.past,
+        "surprise": 1 - pairs.both / pairs.later,
     }
-
-
-def degrees(src: np.ndarray, dst: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the events per node as a source, as a destination and as either, of the nodes that have one."""
-    counted = {"source": np.bincount(src), "destination": np.bincount(dst)}
-    counted["node"] = np.bincount(np.concatenate([src, dst]))
-    return {name: counts[counts > 0] for name, counts in counted.items()}
-
-
-def gaps(src: np.ndarray, dst: np.ndarray, time: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the times between consecutive events of the stream, of a node (either end) and of a pair.
-
-    Args:
-        src: int64 [E].
-        dst: int64 [E].
-        time: float64 [E], non-decreasing.
-    """
-    nodes, events = ends_by_node(src, dst)
-    pairs = src * (int(dst.max()) + 1) + dst
-    order = np.argsort(pairs, kind="stable")
-    found = {"stream": np.diff(time)}
-    for name, keys, times in (("node", nodes, time[events]), ("pair", pairs[order], time[order])):
-        found[name] = np.diff(times)[keys[1:] == keys[:-1]]
-    return found
-
-
-def ends_by_node(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return node and event of both ends of all events, int64 [2E] each, by node and then by event."""
-    nodes = np.stack([src, dst], axis=1).ravel()
-    order = np.argsort(nodes, kind="stable")
-    return nodes[order], order // 2
-
-
-def summary(columns: dict[str, np.ndarray]) -> Table:
-    """Return number, mean, quantiles and maximum of the values of each column that has any."""
-    return {name: _row(values) for name, values in columns.items() if len(values)}
-
-
-def burstiness(values: np.ndarray) -> float:
-    """Return (deviation - mean) / (deviation + mean): -1 for regular times between events, 0 for random ones.
-
-    Goh and Barabasi, "Burstiness and memory in complex systems" (EPL 2008), equation 1.
-
-    >>> burstiness(np.array([2.0, 2.0]))
-    -1.0
-    """
-    mean, deviation = float(values.mean()), float(values.std())
-    return (deviation - mean) / (deviation + mean) if deviation + mean else 0.0
-
-
-def _row(values: np.ndarray) -> dict[str, float]:
-    quantiles = dict(zip((f"{share:.0%}" for share in QUANTILES), np.quantile(values, QUANTILES).tolist(), strict=True))
-    return {"number": len(values), "mean": float(values.mean()), **quantiles, "max": float(values.max())}

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
 _SAMPLE = 1 << 16
 
 
-def ordered_pieces(values: np.ndarray, piece: int) -> Iterator[np.ndarray]:
+class Column(Protocol):
+    """Numbers [E] that may be made when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice | np.ndarray, /) -> np.ndarray:
+        """Return the values of a slice or of positions."""
+
+
+def ordered_pieces(values: Column, piece: int) -> Iterator[np.ndarray]:
     """Yield the positions of ``values`` in ascending order, equal values in order of position, piece by piece.
 
     A sample cuts the range of the values into buckets of about ``piece`` positions; each pass over the column collects
@@ -32,14 +42,14 @@ def ordered_pieces(values: np.ndarray, piece: int) -> Iterator[np.ndarray]:
             yield found[np.argsort(values[found], kind="stable")]
 
 
-def _bounds(values: np.ndarray, piece: int) -> np.ndarray:
+def _bounds(values: Column, piece: int) -> np.ndarray:
     """Return ascending values that cut the column into buckets."""
     buckets = -(-len(values) // piece)
     sample = np.sort(values[:: max(len(values) // max(_SAMPLE, 4 * buckets), 1)])
     return np.unique(sample[np.arange(1, buckets) * len(sample) // buckets])
 
 
-def _inside(values: np.ndarray, start: int, length: int, low: float, high: float) -> np.ndarray:
+def _inside(values: Column, start: int, length: int, low: float, high: float) -> np.ndarray:
     """Return the positions from ``start`` on whose value v is ``low <= v < high``; the last bucket is closed."""
     part = values[start : start + length]
     below = part <= high if high == np.inf else part < high

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.information_loss import event_distances
-from lightning_tgnn.algorithms.streams.stream_statistics import ends_by_node
+from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import BatchedData, SplitStreamData, datamodule_of
 from lightning_tgnn.types.layout import STATE

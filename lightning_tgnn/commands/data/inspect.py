@@ -12,26 +12,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as PrintedTable
 
-from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, event_distances, loss_by_degree
-from lightning_tgnn.algorithms.streams.stream_statistics import (
-    Table,
-    burstiness,
-    count_statistics,
-    degrees,
-    ends_by_node,
-    gaps,
-    repetition_statistics,
-    summary,
-)
+from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, largest_batch, share_lost
+from lightning_tgnn.algorithms.streams.large_columns import Table, burstiness, in_pieces, summary
+from lightning_tgnn.algorithms.streams.stream_statistics import NodeCounts, count_statistics, repetition_statistics
 from lightning_tgnn.checks import check_fraction
 from lightning_tgnn.commands.data.inspect_snapshots import CutOptions, inspect_snapshots
+from lightning_tgnn.commands.data.sorted_columns import AT_ONCE, SortedColumns, sort_columns
 from lightning_tgnn.commands.data.stream_figure import save_stream_figure
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.data import EventStore
+from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.sources.open_events import read_source
 from lightning_tgnn.data.streams.split_stream import tie_notice
-from lightning_tgnn.files.whole import write_text
+from lightning_tgnn.files.scratch_folder import ScratchFolder
+from lightning_tgnn.files.whole import write_text, writing_to
 
 _DESCRIPTION = """Look at a stream: counts, ties, repetition, degrees, times between events, useful batches.
 
@@ -42,10 +37,10 @@ DIR gets stream.json with all figures, and stream.png with events over time and 
   lightning-tgnn data inspect --source wikipedia.txt.gz --snapshots 100
 
 looks at the stream in snapshots: their sizes, and what changes between them. DIR gets snapshots.json.
+
+A stream may be larger than memory: it is sorted in pieces, into files in DIR of some 50 bytes an event, which go again.
 """
 
-_BEFORE_TEST = 0.85
-_BUSIEST = 0.1
 _BATCH_SIZES = (50, 100, 200, 400, 600, 1000, 2000, 4000, 8000)
 
 
@@ -80,50 +75,67 @@ def inspect(arguments: Sequence[str]) -> None:
         inspect_snapshots(cut, of_data, folder)
         return
     store = read_source(**of_data)
-    figures = {"source": str(of_data["source"]), **describe(store, options.max_loss)}
+    check_ends("src", store.src, store.num_nodes)
+    check_ends("dst", store.dst, store.num_nodes)
+    with writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = ScratchFolder(folder, "lightning_tgnn-inspect")
+        try:
+            described, columns, nodes = describe(store, options.max_loss, scratch.path)
+            figures = {"source": str(of_data["source"]), **described}
+            save_stream_figure(folder / "stream.png", store.time.numpy(), nodes.degrees(), columns.gaps)
+        finally:
+            scratch.remove()
     write_text(folder / "stream.json", json.dumps(figures, indent=1, ensure_ascii=False))
-    save_stream_figure(folder / "stream.png", store)
     _print_stream(Console(), figures, folder)
 
 
-def describe(store: EventStore, max_loss: float) -> dict[str, Any]:
-    """Return the figures of a stream as plain values.
+def describe(
+    store: EventStore, max_loss: float, scratch: Path, at_once: int = AT_ONCE
+) -> tuple[dict[str, Any], SortedColumns, NodeCounts]:
+    """Return the figures of a stream as plain values, and what they rest on.
 
     Args:
         store: The stream.
         max_loss: Share of the updates of node memory that the largest useful batch may lose.
+        scratch: Folder for files of some 50 bytes an event; has to exist.
+        at_once: Entries that are held in memory together.
     """
-    src, dst, time = store.src.numpy(), store.dst.numpy(), store.time.numpy()
-    repetition = repetition_statistics(src, dst, int(_BEFORE_TEST * len(store))) if len(store) > 1 else {}
-    return {
+    nodes = NodeCounts.of(store.src.numpy(), store.dst.numpy(), store.num_nodes)
+    columns = sort_columns(store, nodes, _BATCH_SIZES, scratch, at_once)
+    figures = {
         "nodes": store.num_nodes,
         "edge_feature_dim": store.edge_feature_dim,
         "node_feature_dim": store.node_feature_dim,
         "has_labels": store.labels is not None,
         "fingerprint": store.fingerprint,
-        "counts": count_statistics(src, dst, time),
-        "repetition": repetition,
-        "degrees": summary(degrees(src, dst)),
-        "gaps": _gap_table(gaps(src, dst, time)),
-        "batches": _batches(src, dst, max_loss),
+        "counts": count_statistics(store.time.numpy(), nodes),
+        "repetition": repetition_statistics(len(store), nodes, columns.pairs) if len(store) > 1 else {},
+        "degrees": summary(nodes.degrees(), piece=at_once),
+        "gaps": _gap_table(columns.gaps, at_once),
+        "batches": _batches(columns, len(store), max_loss, at_once),
     }
+    return figures, columns, nodes
 
 
-def _gap_table(found: dict[str, np.ndarray]) -> Table:
-    return {name: {**row, "burstiness": burstiness(found[name])} for name, row in summary(found).items()}
+def _gap_table(found: dict[str, np.ndarray], at_once: int) -> Table:
+    rows = summary(found, piece=at_once)
+    return {name: {**row, "burstiness": burstiness(found[name], at_once)} for name, row in rows.items()}
 
 
-def _batches(src: np.ndarray, dst: np.ndarray, max_loss: float) -> dict[str, Any]:
-    nodes, events = ends_by_node(src, dst)
-    degree = np.bincount(nodes)
-    busy = degree >= max(np.quantile(degree[degree > 0], 1 - _BUSIEST), 1)
-    of_all, of_busy = event_distances(nodes, events), event_distances(nodes, events, busy)
+def _batches(columns: SortedColumns, num_events: int, max_loss: float, at_once: int) -> dict[str, Any]:
+    from lightning_tgnn.algorithms.streams.statistics_loops import lost_to  # imports the compiler
+
+    def loss(size: int) -> float:
+        lost = sum(lost_to(part, size) for part in in_pieces(columns.distances, at_once))
+        return share_lost(lost, size, 2 * num_events)
+
     return {
         "max_loss": max_loss,
-        "largest": of_all.largest_batch(max_loss, len(src)),
-        "loss": {size: of_all.loss(size) for size in _BATCH_SIZES},
-        "loss_of_busiest_tenth": {size: of_busy.loss(size) for size in _BATCH_SIZES},
-        "loss_by_degree": loss_by_degree(nodes, events, _BATCH_SIZES),
+        "largest": largest_batch(loss, max_loss, num_events),
+        "loss": columns.losses.of_all(),
+        "loss_of_busiest_tenth": columns.losses.of_busiest(),
+        "loss_by_degree": columns.losses.by_degree(),
     }
 
 

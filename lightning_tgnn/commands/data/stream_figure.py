@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_tgnn.algorithms.streams.stream_statistics import degrees, gaps
-from lightning_tgnn.data import EventStore
+from lightning_tgnn.algorithms.streams.large_columns import in_pieces
 from lightning_tgnn.files.whole import new_file
 
 if TYPE_CHECKING:
@@ -19,24 +18,36 @@ _GAP_BINS = 60
 _GAP_LABELS = {"stream": "of the stream", "node": "of a node", "pair": "of a pair"}
 
 
-def save_stream_figure(path: Path, store: EventStore) -> None:
-    """Write the picture of a stream as a PNG.
+def save_stream_figure(
+    path: Path, time: np.ndarray, degrees: dict[str, np.ndarray], gaps: dict[str, np.ndarray]
+) -> None:
+    """Write the picture of a stream as a PNG. Columns of events are read piece by piece.
 
     Args:
         path: The file.
-        store: The stream.
+        time: float64 [E], non-decreasing.
+        degrees: The events per node as a source, as a destination and as either.
+        gaps: The times between consecutive events of the stream, of a node and of a pair.
     """
     from matplotlib.figure import Figure  # takes a moment and is needed nowhere else
 
-    src, dst, time = store.src.numpy(), store.dst.numpy(), store.time.numpy()
     figure = Figure(figsize=(13, 3.6), layout="constrained")
     over_time, of_nodes, between = figure.subplots(1, 3)
-    over_time.hist(time - time[0], bins=_BINS, color="tab:blue")
+    edges = np.histogram_bin_edges(np.array([0.0, time[-1] - time[0]]), _BINS)
+    over_time.stairs(_counted(time, edges + time[0]), edges, fill=True, color="tab:blue")
     over_time.set(title="Events over time", xlabel="time since the first event", ylabel="events")
-    _draw_degrees(of_nodes, degrees(src, dst))
-    _draw_gaps(between, gaps(src, dst, time))
+    _draw_degrees(of_nodes, degrees)
+    _draw_gaps(between, gaps)
     with new_file(path) as partial:
         figure.savefig(partial, dpi=110, format="png")
+
+
+def _counted(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return how many of the values are in each bin."""
+    counts = np.zeros(len(edges) - 1, np.int64)
+    for part in in_pieces(values):
+        counts += np.histogram(part, edges)[0]
+    return counts
 
 
 def _draw_degrees(axes: Axes, counts: dict[str, np.ndarray]) -> None:
@@ -50,13 +61,13 @@ def _draw_degrees(axes: Axes, counts: dict[str, np.ndarray]) -> None:
 
 
 def _draw_gaps(axes: Axes, found: dict[str, np.ndarray]) -> None:
-    positive = {name: values[values > 0] for name, values in found.items() if (values > 0).any()}
-    if positive:
-        low, high = min(map(np.min, positive.values())), max(map(np.max, positive.values()))
+    there = {name: values for name, values in found.items() if len(values) and values.max() > 0}
+    if there:
+        low = min(float(part[part > 0].min(initial=np.inf)) for values in there.values() for part in in_pieces(values))
+        high = max(float(values.max()) for values in there.values())
         edges = np.geomspace(low, max(high, low * 10), _GAP_BINS)
-        for name, values in positive.items():
-            weights = np.full(len(values), 1 / len(found[name]))
-            axes.hist(values, bins=edges.tolist(), weights=weights, histtype="step", label=_GAP_LABELS[name])
+        for name, values in there.items():
+            axes.stairs(_counted(values, edges) / len(values), edges, label=_GAP_LABELS[name])
         axes.legend()
         axes.set_xscale("log")
     axes.set(title="Time between consecutive events", xlabel="time, where above 0", ylabel="share")

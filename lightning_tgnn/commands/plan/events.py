@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, rank
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, EventDistances, event_distances
-from lightning_tgnn.algorithms.streams.stream_statistics import ends_by_node
+from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
 from lightning_tgnn.checks import check_choice, check_fraction, check_int, check_positive
 from lightning_tgnn.commands.plan.candidates import Candidates

@@ -16,10 +16,11 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_global_batch_size, refusal
 from lightning_tgnn.data.batches.consecutive import in_passes, with_upcoming
+from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
-from lightning_tgnn.data.batches.sampling import EventSampler, Sample, written_roots
+from lightning_tgnn.data.batches.sampling import EventSampler
 from lightning_tgnn.types import EventBatch, Pass, RankLayout, Schedule, Turn, WriteRouter
 
 _In = TypeVar("_In")
@@ -108,6 +109,7 @@ class EventLoader:
         own = copy(self)
         own.schedule, own.layout, own.rank = schedule, layout, rank
         own._organizer = replace(self._organizer, router=router)
+        own._presampled = None if self._presampled is None else self._presampled.follower()
         own.history = tuple(earlier.follow(schedule, layout, rank, router) for earlier in self.history)
         return own
 
@@ -128,12 +130,12 @@ class EventLoader:
             check_global_batch_size(resume["batch_size"], self.batch_size, sharing)
             self._position, self._first = self._place(resume)
         epoch = self._epoch if self._training else None
+        turns = self._turns(self.events, epoch, self._first * self.global_batch_size)
         if self._presampled is not None:
             begin = perf_counter()
             draws = (None,) if epoch is None else self.schedule.draws(self.layout, self.rank, epoch)
-            self._presampled.draw(draws, self.global_batch_size)
+            self._presampled.draw(draws, self.global_batch_size, self._organizer.events_of(self.events, turns))
             self.waited += perf_counter() - begin
-        turns = self._turns(self.events, epoch, self._first * self.global_batch_size)
         passes = in_passes(turns, self._position)
         made = self._ahead(lambda together: self._passes(turns, together), passes)
         batches: Iterator[EventBatch] = chain.from_iterable(made)
@@ -229,12 +231,14 @@ class EventLoader:
     def replay(self, position: int) -> Iterator[EventBatch]:
         """Yield this loader's events from ``position`` on in batches that only change node state."""
         remaining = self.events[int((self.events < position).sum()) :]
-        organizer = replace(self._organizer, sampled_roots=written_roots(self._organizer.sampled_roots))
+        sampler = drawn_for_mails(self._sampler)
+        organizer = replace(self._organizer, sampled_roots=sampler.sampled_roots)
 
         def make(turn: Turn) -> EventBatch:
             turn = replace(turn, before=None, after=None, written=None, beside=())
             own, together = organizer.own_events(remaining, turn), _at(remaining, turn.of)
-            return organizer.organize(own, self._written_of(own, turn.draw, together), self._whole(turn, together))
+            sample = sampler.sample(own, turn.draw, int(together[0]))
+            return organizer.organize(own, sample, self._whole(turn, together))
 
         return self._ahead(make, self._turns(remaining, None) if len(remaining) else ())
 
@@ -282,17 +286,11 @@ class EventLoader:
             turn,
             events,
             written,
-            None if turn.ranks == 1 and not turn.written else self._written_of(written, draw, written),
-            before=None if before is None else (before, self._written_of(before, turn.draw, before)),
+            None if turn.ranks == 1 and not turn.written else mails_of_batch(self._sampler, written, draw),
+            before=None if before is None else (before, mails_of_batch(self._sampler, before, turn.draw)),
             after=None if turn.after is None else _at(self.events, turn.after),
             beside=torch.cat([_at(self.events, other) for other in turn.beside]) if turn.beside else None,
         )
-
-    def _written_of(self, events: Tensor, draw: int | None, together: Tensor) -> Sample:
-        """Draw only what decides who is written."""
-        roots = written_roots(self._sampler.sampled_roots)
-        sampler = replace(self._sampler, negatives=None, num_negatives=0, sampled_roots=roots)
-        return sampler.sample(events, draw, int(together[0]))
 
 
 def _at(events: Tensor, places: range) -> Tensor:

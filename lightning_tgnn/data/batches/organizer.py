@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order
 from lightning_tgnn.algorithms.streams.dedup import organize
+from lightning_tgnn.data.batches.mails import Mails, mails_of_sample, other_end
 from lightning_tgnn.data.batches.sampling import Sample, candidates
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, SharedWrites, Surroundings, Turn, WriteRouter
@@ -23,8 +25,8 @@ class Whole:
         turn: What the schedule says.
         events: int64 [G], its events.
         written: int64 [G'], the events that are written in the turn.
-        sample: What was drawn for these: who is mailed; None where this rank has all of them.
-        before: The events of the global batch before, where another rank plays it, and what was drawn for them.
+        mails: Whom these mail; None where this rank has all of them.
+        before: The events of the global batch before, where another rank plays it, and whom they mail.
         after: The events of the global batch after, where another rank plays it.
         beside: Events of other copies of node state that have part in the same update; None for none.
     """
@@ -32,8 +34,8 @@ class Whole:
     turn: Turn
     events: Tensor
     written: Tensor
-    sample: Sample | None = None
-    before: tuple[Tensor, Sample] | None = None
+    mails: Mails | None = None
+    before: tuple[Tensor, Mails] | None = None
     after: Tensor | None = None
     beside: Tensor | None = None
 
@@ -64,6 +66,11 @@ class BatchOrganizer:
         first = turn.of.start
         return together[order[turn.events.start - first : turn.events.stop - first].sort().values]
 
+    def events_of(self, events: Tensor, turns: Sequence[Turn]) -> Tensor:
+        """Return the events of all of a rank's turns, ascending and each once, of those of the pass (int64 [E])."""
+        own = torch.cat([events[:0], *(self.own_events(events, turn) for turn in turns)])
+        return own if bool((own[1:] > own[:-1]).all()) else own.unique()
+
     def organize(self, events: Tensor, sample: Sample, whole: Whole) -> EventBatch:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
         store, count = self.store, len(events)
@@ -74,7 +81,7 @@ class BatchOrganizer:
         neighbor_events = _by_root(sample.neighbor_events, count) if reads_neighbors else events.new_empty(0, 0)
         mask = neighbor_events >= 0
         rooted = roots[: len(neighbor_events)].unsqueeze(1)
-        neighbors = _other_end(store, rooted, neighbor_events, mask)
+        neighbors = other_end(store, rooted, neighbor_events, mask)
 
         nodes = organize(torch.cat([roots, neighbors.flatten()]))
         root_index = nodes.position[: len(roots)]
@@ -110,14 +117,13 @@ class BatchOrganizer:
         Of ranks with consecutive events each mails all of its receivers: of several mails that of the last rank counts.
         Split by destination, only the rank of the latest event that mails a node does.
         """
-        if whole.turn.split == TIME or whole.sample is None:
-            return self._deliver(self.store.src[own], self.store.dst[own], sample.neighbor_events)
-        together = whole.events
-        src, dst = self.store.src[together], self.store.dst[together]
-        receivers, source = self._deliver(src, dst, whole.sample.neighbor_events)
-        event, side = together[source % len(together)], source // len(together)
+        if whole.turn.split == TIME or whole.mails is None:
+            mails = mails_of_sample(self.store, own, sample, self.sampled_roots)
+            return mails.nodes, mails.source
+        event = whole.events[whole.mails.event]
         is_own = torch.isin(event, own)
-        return receivers[is_own], torch.searchsorted(own, event[is_own]) + side[is_own] * len(own)
+        places = torch.searchsorted(own, event[is_own])
+        return whole.mails.nodes[is_own], places + whole.mails.side[is_own] * len(own)
 
     def _shared(self, own: Tensor, nodes: Tensor, whole: Whole) -> SharedBatch:
         turn, events = whole.turn, whole.events
@@ -132,7 +138,7 @@ class BatchOrganizer:
             labelled=max(int((self._labels(together) >= 0).sum()), 1) / ranks,
             reads=turn.reads,
             writes=turn.writes,
-            changed=self._mailed(whole.written, whole.sample) if written is None else written.mail_nodes,
+            changed=events.new_empty(0) if whole.mails is None else whole.mails.nodes,
             together=written,
             around=self._around(own, whole),
         )
@@ -140,14 +146,10 @@ class BatchOrganizer:
     def _labels(self, events: Tensor) -> Tensor:
         return events.new_empty(0) if self.store.labels is None else self.store.labels[events]
 
-    def _mailed(self, events: Tensor, sample: Sample | None) -> Tensor:
-        if sample is None:
-            return torch.empty(0, dtype=torch.int64)
-        return self._deliver(self.store.src[events], self.store.dst[events], sample.neighbor_events)[0]
-
     def _together(self, own_nodes: Tensor, whole: Whole) -> SharedWrites | None:
         """Return what the ranks of a global batch write; None for one rank, and where nobody knows their parts."""
-        if whole.sample is None or len(whole.turn.cut) < 2:
+        mails = whole.mails
+        if mails is None or len(whole.turn.cut) < 2:
             return None
         events, store = whole.written, self.store
         ends = torch.stack([store.src[events], store.dst[events]], dim=1)
@@ -155,15 +157,13 @@ class BatchOrganizer:
         order = in_split_order(whole.turn.split, torch.zeros_like(events), store.dst[events])
         rank[order] = torch.arange(len(whole.turn.cut)).repeat_interleave(torch.tensor(whole.turn.cut))
         written = organize(ends.flatten())
-        mail_nodes, source = self._deliver(ends[:, 0], ends[:, 1], whole.sample.neighbor_events)
-        event, side = source % len(events), source // len(events)
-        sides = ends[event]
+        event, sides = mails.event, ends[mails.event]
         together = SharedWrites(
             nodes=written.distinct,
             node_rank=rank[written.last // 2],
-            mail_nodes=mail_nodes,
+            mail_nodes=mails.nodes,
             mail_rank=rank[event],
-            mail_ends=torch.where(side.unsqueeze(1) == 0, sides, sides.flip(1)),
+            mail_ends=torch.where(mails.side.unsqueeze(1) == 0, sides, sides.flip(1)),
             mail_event=events[event],
             mail_time=store.time[events[event]] - store.time[0],
         )
@@ -175,7 +175,7 @@ class BatchOrganizer:
         written = self._ends(own)
         before, after = self._ends(whole.before[0]), self._ends(own[:0] if whole.after is None else whole.after)
         return Surroundings(
-            changed=self._mailed(*whole.before),
+            changed=whole.before[1].nodes,
             received=written[torch.isin(written, before)],
             passed_on=written[torch.isin(written, after)],
         )
@@ -200,33 +200,6 @@ class BatchOrganizer:
             "edge_features": _rows(self.store.edge_features, edges.distinct),
         }
 
-    def _deliver(self, src: Tensor, dst: Tensor, neighbor_events: Tensor) -> tuple[Tensor, Tensor]:
-        ends = torch.stack([src, dst], dim=1)
-        if self.sampled_roots != "events":
-            return deliver(ends)
-        return deliver(ends, _other_end(self.store, ends.unsqueeze(2), neighbor_events, neighbor_events >= 0))
-
-
-def deliver(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the distinct receivers of mails and the side of the latest event that mails each.
-
-    Within an event a node's own mail comes after what its partner's neighbours are sent.
-
-    Args:
-        ends: int64 [B, 2], source and destination of every event.
-        neighbors: int64 [B, 2, K], who else is mailed by either side, the side itself in empty places; None for nobody.
-
-    Returns:
-        ``mail_nodes`` and ``mail_source`` of `EventBatch`, both int64 [P].
-    """
-    entries = ends if neighbors is None else torch.cat([neighbors.flatten(1), ends], dim=1)
-    width = entries.shape[1]
-    receivers = organize(entries.flatten())
-    event, column = receivers.last // width, receivers.last % width
-    per_side = (width - 2) // 2
-    side = torch.where(column < 2 * per_side, column // max(per_side, 1), column - 2 * per_side)
-    return receivers.distinct, event + side * len(ends)
-
 
 def read_by(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:
     """Return the nodes that a model reads for each event, int64 [B, L]: roots, and their neighbours where it does."""
@@ -235,16 +208,7 @@ def read_by(store: EventStore, events: Tensor, sample: Sample, sampled_roots: Sa
     if sampled_roots != "all":
         return roots
     found = sample.neighbor_events
-    return torch.cat([roots, _other_end(store, roots.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
-
-
-def mailed(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:
-    """Return the nodes that each event mails, int64 [B, L], repeated at will."""
-    ends = torch.stack([store.src[events], store.dst[events]], dim=1)
-    if sampled_roots != "events":
-        return ends
-    found = sample.neighbor_events
-    return torch.cat([ends, _other_end(store, ends.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
+    return torch.cat([roots, other_end(store, roots.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
 
 
 def _by_root(neighbor_events: Tensor, count: int) -> Tensor:
@@ -252,12 +216,6 @@ def _by_root(neighbor_events: Tensor, count: int) -> Tensor:
     groups, width = neighbor_events.shape[1:]
     negatives = neighbor_events[:, 2:].reshape(count * max(groups - 2, 0), width)
     return torch.cat([neighbor_events[:, 0], neighbor_events[:, 1], negatives]) if groups else negatives
-
-
-def _other_end(store: EventStore, roots: Tensor, events: Tensor, mask: Tensor) -> Tensor:
-    """Return the neighbour that each event gives its root; the root itself in empty places."""
-    known = events.clamp(min=0)
-    return torch.where(mask, store.src[known] + store.dst[known] - roots, roots)
 
 
 def _rows(table: Tensor | None, index: Tensor) -> Tensor:

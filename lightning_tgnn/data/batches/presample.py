@@ -1,9 +1,11 @@
-"""The sets of negatives and neighbours of an epoch, drawn ahead into memory-mapped files."""
+"""The sets of negatives and neighbours that a rank needs in an epoch, drawn ahead into memory-mapped files."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from copy import copy
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -21,7 +23,7 @@ _PLACES_PER_CHUNK = 1 << 24
 
 
 class PresampledEpochs:
-    """Draws all of an epoch in large pieces when its first batch is asked for; batches are then slices of the files.
+    """Draws what a rank plays of an epoch in large pieces when it begins; batches are then rows of the files.
 
     A set that a later epoch takes again, as one of several at random, is drawn once. The most recent neighbours of an
     event's ends are the same in all sets, and are there once.
@@ -44,24 +46,42 @@ class PresampledEpochs:
         with writing_to(place):
             place.mkdir(parents=True, exist_ok=True)
             self._folder = ScratchFolder(place, "lightning_tgnn-presample")
+        self._numbers = count()  # no file takes the name of an earlier one, which a batch under way may still read
+        self._begin()
+        self._common = min(sampler.roots_per_event, 2) if sampler.neighbor_sampler == "most_recent" else 0
+
+    def follower(self) -> PresampledEpochs:
+        """Return another with files of its own in the same folder, for another rank."""
+        other = copy(self)
+        other._begin()
+        return other
+
+    def _begin(self) -> None:
         self._batch_size = 0
+        self._own = self._events[:0]  # what the files have rows for
+        self._paths: list[Path] = []
         self._files: list[Sample] = []  # a place for a set; with as many neighbours as differ between sets
         self._drawn: dict[int | None, int] = {}  # the place of each set that is there
         self._ends: Tensor | None = None
-        self._common = min(sampler.roots_per_event, 2) if sampler.neighbor_sampler == "most_recent" else 0
 
-    def draw(self, draws: Sequence[int | None], batch_size: int) -> None:
+    def draw(self, draws: Sequence[int | None], batch_size: int, own: Tensor) -> None:
         """Draw the sets that are not there.
 
         Args:
             draws: Their numbers; None for that of evaluation. Others make room.
             batch_size: Events of a global batch.
+            own: int64 [L], ascending, the events of the rank's turns.
 
         Raises:
             InvalidArgumentError: The files do not fit.
         """
         if batch_size != self._batch_size:  # which may decide what is past
             self._drawn, self._batch_size = {}, batch_size
+        if not torch.equal(own, self._own):
+            for path in self._paths:
+                path.unlink(missing_ok=True)
+            self._begin()
+            self._own, self._batch_size = own, batch_size
         wanted = [draw for draw in draws if draw not in self._drawn]
         kept = {draw: place for draw, place in self._drawn.items() if draw in draws}
         free = [place for place in range(len(self._files)) if place not in kept.values()]
@@ -72,24 +92,24 @@ class PresampledEpochs:
             self._drawn[draw] = place
 
     def _allocate(self) -> int:
-        sampler, count, number = self._sampler, len(self._events), len(self._files)
-        negatives = self._file(f"negatives-{number}", (count, sampler.num_negatives if sampler.negatives else 0))
-        others = (count, sampler.roots_per_event - self._common, sampler.num_neighbors)
-        self._files.append(Sample(negatives, self._file(f"neighbors-{number}", others)))
+        sampler, rows, number = self._sampler, len(self._own), len(self._files)
+        negatives = self._file("negatives", (rows, sampler.num_negatives if sampler.negatives else 0))
+        others = (rows, sampler.roots_per_event - self._common, sampler.num_neighbors)
+        self._files.append(Sample(negatives, self._file("neighbors", others)))
         if self._ends is None:
-            self._ends = self._file("ends", (count, self._common, sampler.num_neighbors))
+            self._ends = self._file("ends", (rows, self._common, sampler.num_neighbors))
         return number
 
     def _draw(self, draw: int | None, files: Sample, *, with_ends: bool) -> None:
-        sampler, count = self._sampler, len(self._events)
+        sampler, rows, size = self._sampler, len(self._own), self._batch_size
         assert self._ends is not None
         places = sampler.roots_per_event * sampler.num_neighbors
         at_once = min(_EVENTS_PER_CHUNK, max(_PLACES_PER_CHUNK // max(places, 1), 1))
-        for start in range(0, count, at_once):
+        for start in range(0, rows, at_once):
             piece = slice(start, start + at_once)
-            events = self._events[piece]
-            batch = torch.arange(start, start + len(events)) // self._batch_size
-            sample = sampler.sample(events, draw, self._events[batch * self._batch_size])
+            events = self._own[piece]
+            first = torch.searchsorted(self._events, events) // size * size
+            sample = sampler.sample(events, draw, self._events[first])
             files.negatives[piece] = sample.negatives
             files.neighbor_events[piece] = sample.neighbor_events[:, self._common :]
             if with_ends:
@@ -110,13 +130,14 @@ class PresampledEpochs:
             requirement = "turns of the sets that it says, on global batches of one size, where an epoch is drawn ahead"
             raise InvalidArgumentError(refusal("schedule", requirement, turn, "set presample='off'"))
         assert self._ends is not None
-        places, files = torch.searchsorted(self._events, events), self._files[self._drawn[turn.draw]]
+        places, files = torch.searchsorted(self._own, events), self._files[self._drawn[turn.draw]]
         neighbors = torch.cat([self._ends[places], files.neighbor_events[places]], dim=1)
         return Sample(files.negatives[places], neighbors)
 
     def _file(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if 0 in shape:
             return torch.empty(shape, dtype=torch.int64)
-        path = self._folder.path / f"{name}.npy"
+        path = self._folder.path / f"{name}-{next(self._numbers)}.npy"
+        self._paths.append(path)
         with writing_to(path):
             return torch.from_numpy(allocate_npy(path, shape))

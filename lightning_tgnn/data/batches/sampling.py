@@ -28,10 +28,13 @@ class Sample:
         negatives: int64 [B, Q], -1 where an event has fewer than others.
         neighbor_events: int64 [B, G, K], G roots per event (source, destination, negatives; or fewer, see
             `EventSampler`), -1 where there is no neighbour.
+        neighbors: int64 [B, 2, K], the neighbours themselves of sources and destinations, and these in empty places;
+            only where they are mailed, and not of what was drawn ahead.
     """
 
     negatives: Tensor
     neighbor_events: Tensor
+    neighbors: Tensor | None = None
 
 
 def written_roots(sampled_roots: SampledRoots) -> SampledRoots:
@@ -88,12 +91,9 @@ class EventSampler:
             negatives = torch.empty(len(events), 0, dtype=torch.int64)
         else:
             negatives = self.negatives.sample(events, self.num_negatives, epoch=draw)
-        return Sample(negatives, self._sample_neighbors(events, negatives, draw, first))
-
-    def _sample_neighbors(self, events: Tensor, negatives: Tensor, draw: int | None, first: Tensor | int) -> Tensor:
-        groups = self.roots_per_event
-        if groups * self.num_neighbors == 0:
-            return torch.empty(len(events), groups, self.num_neighbors, dtype=torch.int64)
+        groups, width = self.roots_per_event, self.num_neighbors
+        if groups * width == 0:
+            return Sample(negatives, torch.empty(len(events), groups, width, dtype=torch.int64))
         ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
         roots = torch.cat([ends, candidates(ends[:, 0], negatives)], dim=1)[:, :groups].flatten()
         before = past_end(self.store.time, events, first, self.past).repeat_interleave(groups)
@@ -102,7 +102,10 @@ class EventSampler:
             found = self.adjacency.uniform(roots, before, self.num_neighbors, self.seed, counter)
         else:
             found = self.adjacency.most_recent(roots, before, self.num_neighbors)
-        return found.events.masked_fill_(~found.mask, -1).view(len(events), groups, self.num_neighbors)
+        shape, known = (len(events), groups, width), None
+        if self.sampled_roots == "events":
+            known = torch.where(found.mask, found.nodes, roots.unsqueeze(1)).view(shape)
+        return Sample(negatives, found.events.masked_fill_(~found.mask, -1).view(shape), known)
 
 
 def check_batch_fits(sampler: EventSampler, batch_size: int) -> None:

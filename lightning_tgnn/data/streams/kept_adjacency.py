@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from lightning_tgnn.algorithms.streams.node_ends import node_ranges
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.streams.event_store import EventStore
@@ -127,7 +128,7 @@ def _sorted_entries(store: EventStore, indptr: np.ndarray) -> Iterator[tuple[np.
 
     src, dst, entries = store.src.numpy(), store.dst.numpy(), int(indptr[-1])
     keys, neighbors = (np.empty(min(_ENTRIES_AT_ONCE, entries), np.int64) for _ in range(2))
-    for first, end in _shown(list(_node_ranges(indptr)), entries):
+    for first, end in _shown(list(node_ranges(indptr, _ENTRIES_AT_ONCE)), entries):
         count = int(indptr[end] - indptr[first])
         # Entries of a node follow each other: one that has too many is sorted in pieces of the stream.
         step = max(len(src), 1) if count <= _ENTRIES_AT_ONCE else _ENTRIES_AT_ONCE
@@ -136,16 +137,6 @@ def _sorted_entries(store: EventStore, indptr: np.ndarray) -> Iterator[tuple[np.
             events = slice(begin, begin + step)
             place_entries(src[events], dst[events], begin, len(src), first, cursor, keys, neighbors)
             yield keys[: cursor[-1]], neighbors[: cursor[-1]]
-
-
-def _node_ranges(indptr: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield ranges of nodes that have at most `_ENTRIES_AT_ONCE` entries together, or of one node that has more."""
-    first, nodes = 0, len(indptr) - 1
-    while first < nodes:
-        end = int(np.searchsorted(indptr, indptr[first] + _ENTRIES_AT_ONCE, side="right")) - 1
-        end = min(max(end, first + 1), nodes)
-        yield first, end
-        first = end
 
 
 def _shown(ranges: list[tuple[int, int]], entries: int) -> Iterable[tuple[int, int]]:

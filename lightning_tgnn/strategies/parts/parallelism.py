@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, parallelisms, sharing_ranks
 from lightning_tgnn.algorithms.streams.information_loss import event_distances
-from lightning_tgnn.algorithms.streams.stream_statistics import ends_by_node
+from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.memory import gigabytes
 from lightning_tgnn.state import state_bytes

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.streams.dedup import by_loop, by_tensors, first_positions, organize
+from lightning_tgnn.algorithms.streams.dedup import by_loop, by_tensors, first_positions, last_mails, organize
 
 _DEVICES = [
     "cpu",
@@ -92,3 +92,27 @@ def test_neighbourhoods_of_a_large_batch_equal_torch_unique():
 def test_first_positions_are_where_a_value_is_new(vertices):
     expected = [place for place, vertex in enumerate(vertices) if vertex not in vertices[:place]]
     assert first_positions(torch.tensor(vertices, dtype=torch.int64)).tolist() == expected
+
+
+@settings(deadline=None)
+@given(st.integers(0, 6), st.integers(0, 4), st.sampled_from([1, 9, 10**6, 10**12]), st.data())
+def test_of_several_mails_the_last_side_counts(events, width, highest, data):
+    nodes = st.integers(0, highest)
+    ends, neighbors = (
+        (
+            torch.tensor(data.draw(st.lists(nodes, min_size=size, max_size=size)), dtype=torch.int64).view(
+                events, 2, -1
+            )
+            for size in (2 * events, 2 * events * width)
+        )
+        if events
+        else (torch.empty(0, 2, 1, dtype=torch.int64), torch.empty(0, 2, width, dtype=torch.int64))
+    )
+    mailed = {}
+    for event in range(events):
+        for receivers in (neighbors[event], ends[event]):
+            for side, own in enumerate(receivers.tolist()):
+                mailed |= dict.fromkeys(own, event + side * events)
+    nodes, source = last_mails(ends.squeeze(2), neighbors)
+    assert dict(zip(nodes.tolist(), source.tolist(), strict=True)) == mailed
+    assert nodes.tolist() == list(mailed)

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.streams.gap_loops import gap_moments
-from lightning_tgnn.algorithms.streams.information_loss import event_distances, loss_by_degree
+from lightning_tgnn.algorithms.streams.information_loss import event_distances
+from lightning_tgnn.algorithms.streams.large_columns import burstiness, pairwise_sum, quantiles, summary
+from lightning_tgnn.algorithms.streams.node_ends import consecutive_ends, ends_by_node, ends_in_pieces
 from lightning_tgnn.algorithms.streams.stream_statistics import (
-    burstiness,
+    NodeCounts,
+    PairCounts,
     count_statistics,
-    degrees,
-    ends_by_node,
-    gaps,
+    repeated_pairs,
     repetition_statistics,
-    summary,
 )
 from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
 
@@ -32,7 +32,7 @@ def test_counts_and_ties(events):
     events, src, dst, time = columns(events)
     at = {t: sum(event[2] == t for event in events) for t in time}
     sources, destinations = {u for u, _, _ in events}, {v for _, v, _ in events}
-    assert count_statistics(src, dst, time) == {
+    assert count_statistics(time, NodeCounts.of(src, dst, 7)) == {
         "events": len(events),
         "sources": len(sources),
         "destinations": len(destinations),
@@ -62,7 +62,10 @@ def test_repetition_and_novelty(events, data):
         nodes |= {u, v}
         last[u] = v
     before, later = ({(u, v) for u, v, _ in part} for part in (events[:start], events[start:]))
-    assert repetition_statistics(src, dst, start) == pytest.approx(
+    counted = PairCounts()
+    for piece in repeated_pairs(src, dst, 7, data.draw(st.integers(1, 20))):
+        counted.add(*piece, start)
+    assert repetition_statistics(len(src), NodeCounts.of(src, dst, 7), counted) == pytest.approx(
         {
             "pairs": len(pairs),
             "repeat_rate": repeats / len(events),
@@ -85,16 +88,25 @@ def slow_gaps(events, keys_of):
     return [gap for _key, gap in sorted(found, key=lambda pair: pair[0])]
 
 
-@given(EVENTS)
-def test_degrees_and_gaps(events):
+@given(EVENTS, st.integers(2, 90))
+def test_degrees_and_the_ends_of_nodes_in_pieces(events, at_once):
     events, src, dst, time = columns(events)
-    found = degrees(src, dst)
+    counted = NodeCounts.of(src, dst, 7)
     for name, ends in (("source", src), ("destination", dst), ("node", np.concatenate([src, dst]))):
-        assert found[name].tolist() == [ends.tolist().count(node) for node in sorted(set(ends.tolist()))]
-    between = gaps(src, dst, time)
-    assert between["stream"].tolist() == slow_gaps(events, lambda u, v: [0])
-    assert between["node"].tolist() == slow_gaps(events, lambda u, v: [u, v])
-    assert between["pair"].tolist() == slow_gaps(events, lambda u, v: [(u, v)])
+        assert counted.degrees()[name].tolist() == [ends.tolist().count(node) for node in sorted(set(ends.tolist()))]
+    pieces = list(ends_in_pieces(src, dst, counted.node, at_once))
+    assert max(len(nodes) for nodes, _ in pieces) <= at_once
+    found = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+    assert [column.tolist() for column in found] == [column.tolist() for column in ends_by_node(src, dst)]
+    between = [time[after] - time[before] for _, before, after in consecutive_ends(src, dst, counted.node, at_once)]
+    assert np.concatenate(between).tolist() == slow_gaps(events, lambda u, v: [u, v])
+
+
+@given(st.lists(st.floats(0, 1e300), min_size=1, max_size=700), st.integers(128, 300), st.integers(0, 3))
+def test_large_columns_have_the_statistics_of_numpy(values, piece, repeats):
+    values = np.array(values * 3**repeats) / len(values)
+    assert pairwise_sum(values, piece=piece) == values.sum()
+    assert quantiles(values, [0, 0.5, 0.9, 0.99, 1], piece) == np.quantile(values, [0, 0.5, 0.9, 0.99, 1]).tolist()
 
 
 @settings(deadline=None)
@@ -127,17 +139,6 @@ def test_information_loss_and_the_largest_batch(events, chosen, max_loss):
     largest = distances.largest_batch(max_loss, len(events))
     assert largest == 1 or losses[largest - 1] <= max_loss + 1e-9
     assert largest == len(events) or losses[largest] >= max_loss - 1e-9
-
-
-@given(EVENTS)
-def test_information_loss_by_degree_is_that_of_the_nodes(events):
-    events, src, dst, _time = columns(events)
-    ends, sizes = ends_by_node(src, dst), [1, 3, 10]
-    degree = np.bincount(np.concatenate([src, dst]))
-    chosen = {"1-9": (degree > 0) & (degree < 10), "10-99": (degree >= 10) & (degree < 100)}
-    expected = {name: event_distances(*ends, nodes) for name, nodes in chosen.items() if nodes.any()}
-    found = loss_by_degree(*ends, sizes)
-    assert found == {name: {size: one.loss(size) for size in sizes} for name, one in expected.items()}
 
 
 def test_summary_leaves_out_what_is_empty():

@@ -124,7 +124,7 @@ def test_memory_is_read_from_the_system(tmp_path):
 
 def test_a_full_disk_while_drawing_an_epoch_ahead(tmp_path):
     loader = loader_of("all", presample="epoch", presample_dir=tmp_path)
-    message = r"neighbors-0.npy must be where it fits, got .*File too large"
+    message = r"neighbors-1.npy must be where it fits, got .*File too large"
     with pytest.raises(InvalidArgumentError, match=message), files_below(20_000):
         next(iter(loader))
     assert len(list(loader)) == len(loader)

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from lightning_tgnn import TemporalDataModule
+from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.data.batches import mails
+from lightning_tgnn.types import RankLayout
 from tests.data.example_streams import random_store
 
 K = 3
@@ -133,3 +136,19 @@ def test_batches_move_to_a_device():
     moved = made[0].to("meta")
     assert moved.nodes.device.type == moved.edge_features.device.type == "meta"
     assert moved.num_roots == made[0].num_roots
+
+
+@pytest.mark.parametrize("past", PASTS)
+@pytest.mark.parametrize("neighbor_sampler", ["most_recent", "uniform"])
+def test_whom_a_global_batch_mails_is_the_same_drawn_in_pieces(past, neighbor_sampler, monkeypatch):
+    data, _ = batches("events", past=past, neighbor_sampler=neighbor_sampler)
+    own = data.train_dataloader().follow(DataParallel(), RankLayout.of(3), 1)
+    found = []
+    for at_once in (48, 5):
+        monkeypatch.setattr(mails, "_DRAWN_AT_ONCE", at_once)
+        found.append([own.batch(turn).shared for turn in own.turns(1)])
+    assert len(found[0]) > 2
+    for whole, pieces in zip(*found, strict=True):
+        for name, column in vars(whole.together).items():
+            assert column is None or torch.equal(column, getattr(pieces.together, name)), name
+        assert torch.equal(whole.changed, pieces.changed)

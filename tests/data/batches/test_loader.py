@@ -10,15 +10,17 @@ from itertools import pairwise
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
 from lightning_tgnn import TemporalDataModule
-from lightning_tgnn.algorithms.schedules import DataParallel
+from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin
 from lightning_tgnn.data.batches import loader as loader_module
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.files.scratch_folder import ScratchFolder
 from lightning_tgnn.types import RankLayout
+from lightning_tgnn.types.layout import STATE
 from tests.data.example_streams import random_store
 
 
@@ -216,6 +218,29 @@ def test_presampled_files_go_with_the_loader(tmp_path):
     iterator.close()
     del iterator, loader
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("schedule", [DataParallel(), DataParallel("destination"), RoundRobin()])
+@pytest.mark.parametrize("neighbor_sampler", ["most_recent", "uniform"])
+def test_a_rank_draws_ahead_what_it_plays_and_no_more(tmp_path, schedule, neighbor_sampler):
+    options = {"batch_size": 7, "num_workers": 0, "neighbor_sampler": neighbor_sampler}
+    layout = RankLayout.of(3, families={STATE: ((0, 1, 2),)})
+    ahead = module(presample="epoch", presample_dir=tmp_path, **options).train_dataloader()
+    plain = module(**options).train_dataloader()
+    rows, drawn = 0, []
+    for rank in range(3):
+        own, other = (loader.follow(schedule, layout, rank) for loader in (ahead, plain))
+        for epoch in range(2):
+            own.set_epoch(epoch)
+            other.set_epoch(epoch)
+            for batch, expected in zip(own, other, strict=True):
+                assert torch.equal(batch.negatives, expected.negatives)
+                assert torch.equal(batch.neighbor_time, expected.neighbor_time)
+        files = set(tmp_path.glob("*/negatives-*.npy")) - set(drawn)
+        assert len(files) == 1  # for both epochs
+        drawn += files
+        rows += len(np.load(drawn[-1]))
+    assert rows == len(plain.events)
 
 
 def test_what_a_killed_process_has_left_goes_at_the_next_start(tmp_path):

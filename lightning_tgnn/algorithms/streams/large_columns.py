@@ -1,0 +1,112 @@
+"""Statistics of columns that need not fit in memory: each reads its column, which may be mapped, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+_PIECE = 1 << 22
+_DIGIT = 16  # bits
+_PAIRWISE = 128  # NumPy adds so many values up without cutting them further
+Table = dict[str, dict[str, float]]
+
+
+def in_pieces(values: np.ndarray, piece: int = _PIECE) -> Iterator[np.ndarray]:
+    """Yield a column piece by piece, none for an empty one."""
+    return (values[start : start + piece] for start in range(0, len(values), piece))
+
+
+def pairwise_sum(
+    values: np.ndarray, term: Callable[[np.ndarray], np.ndarray] | None = None, piece: int = _PIECE
+) -> float:
+    """Return the sum of a term of every value, the same to the last bit as NumPy's of all terms at once.
+
+    NumPy halves a column until what is left is short (pairwise summation), and so does this: no more than ``piece``
+    terms are in memory.
+
+    Args:
+        values: float64 [n].
+        term: What to add up, elementwise; the values themselves if None.
+        piece: At least 128.
+
+    >>> column = np.linspace(0, 1, 1001)
+    >>> bool(pairwise_sum(column, np.square, piece=128) == np.square(column).sum())
+    True
+    """
+    if len(values) <= max(piece, _PAIRWISE):
+        return float(np.add.reduce(values if term is None else term(values)))
+    half = len(values) // 2
+    half -= half % 8  # where NumPy cuts it
+    return pairwise_sum(values[:half], term, piece) + pairwise_sum(values[half:], term, piece)
+
+
+def order_statistics(values: np.ndarray, ranks: Sequence[int], piece: int = _PIECE) -> list[float]:
+    """Return the values that stand at ``ranks`` in ascending order, by counting their digits (radix selection).
+
+    Args:
+        values: float64 [n], at least 0: the bits of such numbers ascend with them.
+        ranks: In 0 .. n - 1.
+        piece: Values that are looked at together.
+    """
+    from lightning_tgnn.algorithms.streams.statistics_loops import count_digits  # imports the compiler
+
+    prefixes, below = np.zeros(len(ranks), np.uint64), np.array(ranks, np.int64)
+    for shift in range(64 - _DIGIT, -1, -_DIGIT):
+        distinct, places = np.unique(prefixes, return_inverse=True)
+        counts = np.zeros((len(distinct), 1 << _DIGIT), np.int64)
+        for part in in_pieces(values, piece):
+            count_digits(part.view(np.uint64), shift, distinct, counts)
+        ends = counts.cumsum(1)
+        for place, row in enumerate(places):
+            digit = int(np.searchsorted(ends[row], below[place], side="right"))
+            below[place] -= ends[row, digit] - counts[row, digit]
+            prefixes[place] = (int(prefixes[place]) << _DIGIT) | digit
+    return prefixes.view(np.float64).tolist()
+
+
+def quantiles(values: np.ndarray, shares: Sequence[float], piece: int = _PIECE) -> list[float]:
+    """Return what ``np.quantile(values, shares)`` does, interpolated between the values of both nearest ranks.
+
+    Args:
+        values: float64 [n], at least 0 each, n at least 1.
+        shares: In [0, 1].
+        piece: Values that are looked at together.
+
+    >>> quantiles(np.array([4.0, 1.0, 3.0, 2.0]), [0.5, 0.9])
+    [2.5, 3.7]
+    """
+    places = [(len(values) - 1) * np.float64(share) for share in shares]
+    ranks = [rank for place in places for rank in (int(place), min(int(place) + 1, len(values) - 1))]
+    found = order_statistics(values, ranks, piece)
+    return [_between(low, high, place) for low, high, place in zip(found[::2], found[1::2], places, strict=True)]
+
+
+def _between(low: float, high: float, place: float) -> float:
+    part = float(place - int(place))
+    return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part  # as NumPy rounds it
+
+
+def burstiness(values: np.ndarray, piece: int = _PIECE) -> float:
+    """Return (deviation - mean) / (deviation + mean): -1 for regular times between events, 0 for random ones.
+
+    Goh and Barabasi, "Burstiness and memory in complex systems" (EPL 2008), equation 1.
+
+    >>> burstiness(np.array([2.0, 2.0]))
+    -1.0
+    """
+    mean = pairwise_sum(values, piece=piece) / len(values)
+    deviation = float(np.sqrt(pairwise_sum(values, lambda part: np.square(part - mean), piece) / len(values)))
+    return (deviation - mean) / (deviation + mean) if deviation + mean else 0.0
+
+
+def summary(columns: dict[str, np.ndarray], shares: Sequence[float] = (0.5, 0.9, 0.99), piece: int = _PIECE) -> Table:
+    """Return number, mean, quantiles and maximum of the values, at least 0, of each column that has any."""
+    return {name: _row(values, shares, piece) for name, values in columns.items() if len(values)}
+
+
+def _row(values: np.ndarray, shares: Sequence[float], piece: int) -> dict[str, float]:
+    values = values if values.dtype == np.float64 else values.astype(np.float64)
+    found = zip((f"{share:.0%}" for share in shares), quantiles(values, shares, piece), strict=True)
+    mean = pairwise_sum(values, piece=piece) / len(values)
+    return {"number": len(values), "mean": mean, **dict(found), "max": float(values.max())}

@@ -1,0 +1,95 @@
+"""Whom events mail: their ends, and for a model that mails neighbours also those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.streams.dedup import last_mails, organize
+from lightning_tgnn.data.batches.sampling import EventSampler, Sample, written_roots
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.types import SampledRoots
+
+_DRAWN_AT_ONCE = 2048  # events
+
+
+@dataclass(frozen=True)
+class Mails:
+    """Who is mailed by B events.
+
+    Attributes:
+        nodes: int64 [P], distinct receivers, in first-seen order.
+        source: int64 [P], the side of the latest event that mails each: ``event`` for the source of the event at that
+            place, ``event + B`` for its destination.
+        count: B.
+    """
+
+    nodes: Tensor
+    source: Tensor
+    count: int
+
+    @property
+    def event(self) -> Tensor:
+        """int64 [P], the place of the event of each mail."""
+        return self.source % max(self.count, 1)
+
+    @property
+    def side(self) -> Tensor:
+        """int64 [P], 0 for its source and 1 for its destination."""
+        return self.source // max(self.count, 1)
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Mails]) -> Mails:
+        """Return those of consecutive events, at least one piece of them."""
+        if len(pieces) == 1:
+            return pieces[0]
+        counts = torch.tensor([piece.count for piece in pieces])
+        count, starts = int(counts.sum()), (counts.cumsum(0) - counts).tolist()
+        sources = [one.event + start + one.side * count for one, start in zip(pieces, starts, strict=True)]
+        nodes = organize(torch.cat([piece.nodes for piece in pieces]))
+        return cls(nodes.distinct, torch.cat(sources)[nodes.last], count)
+
+
+def mails_of_sample(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Mails:
+    """Return whom events, int64 [B], mail, from what was drawn for them."""
+    ends, found = torch.stack([store.src[events], store.dst[events]], dim=1), sample.neighbor_events
+    if sampled_roots != "events":
+        return Mails(*last_mails(ends), len(events))
+    known = sample.neighbors
+    neighbors = other_end(store, ends.unsqueeze(2), found, found >= 0) if known is None else known
+    return Mails(*last_mails(ends, neighbors), len(events))
+
+
+def mails_of_batch(sampler: EventSampler, events: Tensor, draw: int | None) -> Mails:
+    """Return whom a global batch mails, int64 [G], and draw for that only what decides it.
+
+    It is drawn in pieces: fresh memory for all of it at once would cost more than the work.
+    """
+    own = drawn_for_mails(sampler)
+    first, roots = int(events[0]), own.sampled_roots
+    pieces = events.split(_DRAWN_AT_ONCE)
+    return Mails.joined([mails_of_sample(own.store, one, own.sample(one, draw, first), roots) for one in pieces])
+
+
+def drawn_for_mails(sampler: EventSampler) -> EventSampler:
+    """Return a sampler that draws only what decides who is mailed."""
+    roots = written_roots(sampler.sampled_roots)
+    return replace(sampler, negatives=None, num_negatives=0, sampled_roots=roots)
+
+
+def mailed(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:
+    """Return the nodes that each event mails, int64 [B, L], repeated at will."""
+    ends = torch.stack([store.src[events], store.dst[events]], dim=1)
+    if sampled_roots != "events":
+        return ends
+    found = sample.neighbor_events
+    return torch.cat([ends, other_end(store, ends.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
+
+
+def other_end(store: EventStore, roots: Tensor, events: Tensor, mask: Tensor) -> Tensor:
+    """Return the neighbour that each event gives its root; the root itself in empty places."""
+    known = events.clamp(min=0)
+    return torch.where(mask, store.src[known] + store.dst[known] - roots, roots)
