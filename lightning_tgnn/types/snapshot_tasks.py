@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-from lightning_tgnn.types.snapshots import GroupCuts, Snapshot, SnapshotBatch, SnapshotGroup
+from lightning_tgnn.types.snapshots import GroupCuts, KeptShare, Snapshot, SnapshotBatch, SnapshotGroup
 from lightning_tgnn.types.stages import Stages
 
 Carried = tuple[Tensor, ...]
@@ -44,10 +44,12 @@ class SnapshotLoader(Protocol):
     Attributes:
         loads: How long snapshots take, asked at the start of each pass; None where nobody knows.
         cuts: Which groups may be cut over all ranks; None for none.
+        kept: What snapshots leave for the backward pass; None where nobody knows.
     """
 
     loads: PredictedLoads | None
     cuts: GroupCuts | None
+    kept: KeptShare | None
 
     @property
     def is_training(self) -> bool:

@@ -64,7 +64,7 @@ def test_what_is_handed_over_in_memory_is_told_apart_from_what_is_sent(tmp_path,
     def forecasts(hosts):
         kept, sizes = tmp_path / "out.json", "{vertices: [10, 20, 30], edges: [9, 9, 9], group_size: 2}"
         options = ["--ranks=2", f"--hosts={hosts}", f"--snapshots={sizes}", f"--output={kept}"]
-        names = PAIR if hosts == 1 else "snapshot_partition"
+        names = f"{PAIR}:balance=even" if hosts == 1 else "snapshot_partition"
         assert "MB in shared memory" in run(capsys, f"--strategy=snapshot_partition,{names}", *options)
         return json.loads(kept.read_text())["forecasts"]
 

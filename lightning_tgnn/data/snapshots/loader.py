@@ -17,6 +17,7 @@ from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.types import (
     GroupCuts,
     GroupPart,
+    KeptShare,
     PredictedLoads,
     RankLayout,
     Schedule,
@@ -99,6 +100,7 @@ class SnapshotGroupLoader:
     Attributes:
         loads: How long snapshots take, asked at the start of each pass; None where nobody knows.
         cuts: Which groups may be cut over all ranks; None for none.
+        kept: What snapshots leave for the backward pass; None where nobody knows.
         waited: Seconds for which whoever iterates has stood until there was a batch.
     """
 
@@ -118,6 +120,7 @@ class SnapshotGroupLoader:
         self.prefetch_batches, self.num_workers = prefetch_batches, num_workers
         self.loads: PredictedLoads | None = None
         self.cuts: GroupCuts | None = None
+        self.kept: KeptShare | None = None
         self.schedule: Schedule | None = None
         self.layout, self.rank = RankLayout.of(1), 0
         self.waited = 0.0
@@ -180,6 +183,9 @@ class SnapshotGroupLoader:
             over = replace(over, too_large=self.cuts.too_large, exchange=exchange)
         if self.loads is None or not predicted:
             return over
+        if self.kept is not None:
+            shares = self.kept.of(self.sizes[0])
+            over = replace(over, kept=tuple(shares[span] for span in spans))
         return replace(
             over,
             forward=_of_groups(self.loads.forward, self.sizes, spans),

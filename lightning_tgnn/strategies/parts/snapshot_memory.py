@@ -11,13 +11,19 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, LAST_BACKWARD, LoadModel, Measured
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.strategies.parts.group_memory import check_groups_fit, groups_too_large, kept_bytes
+from lightning_tgnn.strategies.parts.group_memory import (
+    check_groups_fit,
+    groups_too_large,
+    kept_bytes,
+    kept_share,
+)
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups
 from lightning_tgnn.strategies.parts.load_meter import FORWARD, LoadMeter, OperatorCall
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.types import (
     GroupCuts,
+    KeptShare,
     ReplicaTask,
     Run,
     ScheduledLoader,
@@ -28,7 +34,7 @@ from lightning_tgnn.types import (
 )
 from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
 
-LOADS, ORDERS, CUTS = "loads", "orders", "cuts"
+LOADS, ORDERS, CUTS, KEPT = "loads", "orders", "cuts", "kept"
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,7 @@ class SnapshotState:
         self._has_begun = False
         self._known_of: tuple[object, object] | None = None
         self._cuts: GroupCuts | None = None
+        self._kept: KeptShare | None = None
         self._has_looked = False
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -142,6 +149,8 @@ class SnapshotState:
         self._take_orders(self._orders)
         if CUTS in saved:
             self._cuts = GroupCuts(frozenset(saved[CUTS][0]), saved[CUTS][1])
+        if KEPT in saved:
+            self._kept = KeptShare(*saved[KEPT])
 
     def loader(self, loader: object) -> object:
         """Return a loader of this rank's parts of groups.
@@ -158,7 +167,7 @@ class SnapshotState:
         if own.is_training and not self._has_looked:
             self._has_looked = True
             self._look_at_largest(own)
-        own.loads, own.cuts = self.loads, self._cuts
+        own.loads, own.cuts, own.kept = self.loads, self._cuts, self._kept
         self._loaders.append(own)
         return own
 
@@ -187,7 +196,7 @@ class SnapshotState:
 
     def forget(self) -> None:
         """Know no loads: they come from the checkpoint, or anew."""
-        self.loads = self.error = self._cuts = None
+        self.loads = self.error = self._cuts = self._kept = None
         self._orders, self._has_looked = [], False
 
     def take_back(self) -> None:
@@ -201,8 +210,14 @@ class SnapshotState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the load model."""
-        cuts = {} if self._cuts is None else {CUTS: [sorted(self._cuts.too_large), self._cuts.seconds_per_edge]}
-        return cuts if self.loads is None else {LOADS: self.loads.model.to_dict(), ORDERS: self._orders, **cuts}
+        held: dict[str, Any] = {}
+        if self.loads is not None:
+            held |= {LOADS: self.loads.model.to_dict(), ORDERS: self._orders}
+        if self._cuts is not None:
+            held[CUTS] = [sorted(self._cuts.too_large), self._cuts.seconds_per_edge]
+        if self._kept is not None:  # splits are chosen by it
+            held[KEPT] = astuple(self._kept)
+        return held
 
     def _know(self, model: LoadModel) -> None:
         assert self._task is not None
@@ -263,6 +278,10 @@ class SnapshotState:
             return  # batches of vertices, of which the user says how many they have
         kept, processes = kept_bytes(task, probe), pipeline.hand_over.ranks
         sizes = loader.group_size, processes, pipeline.open_groups
+        if processes > 1 and self._kept is None:
+            shares = run.broadcast(run.messages(GRADIENTS).gather(kept_share(run, kept, processes)))
+            known = [astuple(share) for share in shares if share is not None]
+            self._kept = KeptShare(*map(max, zip(*known, strict=True))) if known else None
         if not isinstance(task.group_order, HybridGroups):
             check_groups_fit(run, vertices, kept, *sizes)
             return
