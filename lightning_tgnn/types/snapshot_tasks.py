@@ -22,17 +22,18 @@ Carried = tuple[Tensor, ...]
 class PredictedLoads(Protocol):
     """Says how long snapshots take."""
 
-    def forward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
+    def forward(self, vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
         """Return seconds [l] of the forward pass of snapshots.
 
         Args:
             vertices: Of each, [l].
             edges: Likewise.
-            last: Of each as the last snapshot of a group, with the head and the loss.
+            targets: What is scored behind each as the last snapshot of a group, with the head and the loss; None for
+                snapshots that are not the last.
         """
         ...
 
-    def backward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
+    def backward(self, vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
         """Return seconds [l] of the backward pass; see `forward`."""
         ...
 

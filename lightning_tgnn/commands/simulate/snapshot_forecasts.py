@@ -44,7 +44,7 @@ class VertexShares:
     """What ranks have of snapshots whose vertices are cut.
 
     Attributes:
-        sizes: float64 [T, ranks, 2], vertices and edges.
+        sizes: float64 [T, ranks, 3], vertices, edges and targets.
         sent: float64 [T, ranks], rows that a rank sends for a product.
     """
 
@@ -53,7 +53,7 @@ class VertexShares:
 
     @classmethod
     def equal(cls, sizes: np.ndarray, ranks: int, remote: float) -> VertexShares:
-        """Return equal shares of snapshots of sizes [T, 2], of which ranks send ``remote`` times their vertices."""
+        """Return equal shares of snapshots of sizes [T, 3], of which ranks send ``remote`` times their vertices."""
         each = np.repeat(sizes[:, None] / ranks, ranks, axis=1)
         return cls(each, remote * each[..., 0])
 
@@ -131,7 +131,7 @@ class SnapshotPlan:
         No message is faster than the processes send and receive it.
 
         Args:
-            sizes: int64 [T, 2], vertices and edges of each snapshot.
+            sizes: int64 [T, 3], vertices and edges of each snapshot, and targets of the group that it ends.
             costs: Of operators.
             layout: Of the ranks.
             links: Between them.

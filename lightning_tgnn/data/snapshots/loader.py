@@ -14,6 +14,7 @@ import torch
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.data.batches.prefetch import prefetched
+from lightning_tgnn.data.snapshots.targets import TargetMaker
 from lightning_tgnn.types import (
     GroupCuts,
     GroupPart,
@@ -34,6 +35,11 @@ _ORDER = 0x6F72646572  # tells this draw from others of the seed
 
 class GroupMaker(Protocol):
     """Makes groups, in one or several batches of vertices each."""
+
+    @property
+    def targets(self) -> TargetMaker:
+        """Of the groups."""
+        ...
 
     def rounds(self, groups: tuple[int, ...], *, training: bool) -> int:
         """Return how many batches of vertices each of some groups has."""
@@ -143,6 +149,11 @@ class SnapshotGroupLoader:
         return self._snapshots.sizes
 
     @property
+    def scored(self) -> np.ndarray:
+        """How many targets a batch of the group has that each snapshot ends, the mean over its batches, float64 [T]."""
+        return self._maker.targets.counts / self._rounds
+
+    @property
     def group_size(self) -> int:
         """Snapshots of a group; fewer at the start of the sequence."""
         return self.split.group_size
@@ -188,8 +199,8 @@ class SnapshotGroupLoader:
             over = replace(over, kept=tuple(shares[span] for span in spans))
         return replace(
             over,
-            forward=_of_groups(self.loads.forward, self.sizes, spans),
-            backward=_of_groups(self.loads.backward, self.sizes, spans),
+            forward=_of_groups(self.loads.forward, self.sizes, self.scored, spans),
+            backward=_of_groups(self.loads.backward, self.sizes, self.scored, spans),
         )
 
     def __iter__(self) -> Iterator[SnapshotBatch]:
@@ -293,8 +304,11 @@ class SnapshotGroupLoader:
 
 
 def _of_groups(
-    seconds: Callable[..., np.ndarray], sizes: tuple[np.ndarray, np.ndarray], spans: Sequence[slice]
+    seconds: Callable[..., np.ndarray],
+    sizes: tuple[np.ndarray, np.ndarray],
+    targets: np.ndarray,
+    spans: Sequence[slice],
 ) -> tuple[np.ndarray, ...]:
     """Return the predicted seconds of the snapshots of each group, of which the last is one of another kind."""
-    inner, last = seconds(*sizes, last=False), seconds(*sizes, last=True)
+    inner, last = seconds(*sizes), seconds(*sizes, targets)
     return tuple(np.append(inner[span.start : span.stop - 1], last[span.stop - 1]) for span in spans)

@@ -150,7 +150,7 @@ class _PipelinedTurn:
                 self._hand_over.send(carried, number)
             return _Open(group, number, given, carried)
         assert embeddings is not None
-        with task.stages("score"), self._meter.head(group.snapshots[-1]):
+        with task.stages("score"), self._meter.head(group):
             loss = task.loss(self._ending(embeddings, group), group) * group.share
         self._losses.append(loss.detach())
         self._back(group, number, given, [loss], None)
@@ -170,7 +170,7 @@ class _PipelinedTurn:
         task, starts = self._task, () if group.is_first else given
         with (
             task.stages("backward"),
-            self._meter.backward(group.snapshots, with_last=group.is_last),
+            self._meter.backward(group),
             torch.autocast(self._weights[0].device.type, enabled=False),
         ):
             wanted = (*starts, *self._weights)

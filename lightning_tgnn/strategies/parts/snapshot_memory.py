@@ -72,25 +72,29 @@ class MeasuredLoads:
     def __init__(self, model: LoadModel, kept: Collection[str] = ()) -> None:
         self.model, self._kept = model, {*kept}
 
-    def forward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
+    def forward(self, vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
         """Return seconds [l] of the forward pass, with the head of a last snapshot."""
-        return self._added(self._operators(last=last) | ({HEAD} if last else set()), vertices, edges)
+        last = targets is not None
+        return self._added(self._operators(last=last) | ({HEAD} if last else set()), vertices, edges, targets)
 
     def step(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool) -> np.ndarray:
         """Return seconds [l] of the forward pass without the head."""
         return self._added(self._operators(last=last), vertices, edges)
 
-    def backward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
+    def backward(self, vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
         """Return seconds [l] of the backward pass."""
-        return self._added({BACKWARD, LAST_BACKWARD} if last else {BACKWARD}, vertices, edges)
+        return self._added({BACKWARD} if targets is None else {BACKWARD, LAST_BACKWARD}, vertices, edges, targets)
 
     def _operators(self, *, last: bool) -> set[str]:
         others = {BACKWARD, LAST_BACKWARD, HEAD, *self._kept, *(() if last else self.model.last_only)}
         return self.model.loads.keys() - others
 
-    def _added(self, operators: Collection[str], vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    def _added(
+        self, operators: Collection[str], vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None
+    ) -> np.ndarray:
         # In the order of the model: sums have to be the same on all ranks.
-        seconds = [self.model.predict(name, vertices, edges) for name in self.model.loads if name in operators]
+        own, scored = [name for name in self.model.loads if name in operators], 0 if targets is None else targets
+        seconds = [self.model.predict(name, vertices, edges, targets=scored) for name in own]
         return np.asarray(sum(seconds, np.zeros(len(vertices))))
 
 

@@ -151,9 +151,9 @@ def test_one_rank_sends_nothing(groups):
 
 
 def test_predicted_groups_have_the_predicted_seconds():
-    loads = {"graph 1": Load(0.1, 0.0, 1e-3), "nn 1": Load(0.1, 1e-2, 0.0), "head": Load(1.0, 0.0, 0.0)}
+    loads = {"graph 1": Load(0.1, 0.0, 1e-3), "nn 1": Load(0.1, 1e-2, 0.0), "head": Load(1.0, 0.0, 0.0, 1e-2)}
     model = LoadModel({**loads, "backward": Load(0.5, 1e-3, 1e-3)})
-    sizes = [np.array([[10, 40], [20, 50]]), np.array([[30, 90]])]
+    sizes = [np.array([[10, 40, 0], [20, 50, 70]]), np.array([[30, 90, 80]])]
     widths = {"graph 1": 16, "nn 1": 8, "head": 4}
     found = predicted_groups(model, sizes, widths, 28, exchanged_widths={"graph 1": 8})
     for group, forward, backward in zip(
