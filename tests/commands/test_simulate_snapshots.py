@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from lightning_tgnn.__main__ import main
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.snapshot_epochs import blad_epoch
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
-from lightning_tgnn.algorithms.schedules.snapshot_splits import groups_by_load
 from lightning_tgnn.commands.simulate.given_costs import read_link
 from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
 from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes

@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
     EVEN,
@@ -21,7 +22,6 @@ from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
 )
 from lightning_tgnn.algorithms.schedules.snapshot_loads import backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
-from lightning_tgnn.algorithms.schedules.snapshot_splits import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
 from lightning_tgnn.commands.shared.options import name_and_options

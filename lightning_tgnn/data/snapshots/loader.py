@@ -14,16 +14,14 @@ import torch
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.data.batches.prefetch import prefetched
-from lightning_tgnn.data.snapshots.targets import TargetMaker
+from lightning_tgnn.data.snapshots.groups import GroupMaker
 from lightning_tgnn.types import (
     GroupCuts,
-    GroupPart,
     KeptShare,
     PredictedLoads,
     RankLayout,
     Schedule,
     SnapshotBatch,
-    SnapshotGroup,
     SnapshotPass,
     SnapshotTurn,
     Turn,
@@ -31,23 +29,6 @@ from lightning_tgnn.types import (
 from lightning_tgnn.types.snapshots import groups_in_turn, whole_groups
 
 _ORDER = 0x6F72646572  # tells this draw from others of the seed
-
-
-class GroupMaker(Protocol):
-    """Makes groups, in one or several batches of vertices each."""
-
-    @property
-    def targets(self) -> TargetMaker:
-        """Of the groups."""
-        ...
-
-    def rounds(self, groups: tuple[int, ...], *, training: bool) -> int:
-        """Return how many batches of vertices each of some groups has."""
-        ...
-
-    def group(self, part: GroupPart, number: int, rounds: int, epoch: int | None, share: float) -> SnapshotGroup:
-        """Return a rank's part of a group, of batch ``number`` of ``rounds``."""
-        ...
 
 
 class _Sized(Protocol):

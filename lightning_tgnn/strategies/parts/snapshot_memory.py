@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, LAST_BACKWARD, LoadModel, Measured
+from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts.group_memory import (
     check_groups_fit,
@@ -19,7 +18,7 @@ from lightning_tgnn.strategies.parts.group_memory import (
 )
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups
-from lightning_tgnn.strategies.parts.load_meter import FORWARD, LoadMeter, OperatorCall
+from lightning_tgnn.strategies.parts.measured_loads import MeasuredCalls, MeasuredLoads
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.types import (
     GroupCuts,
@@ -61,43 +60,6 @@ class SnapshotMemory(StorePart):
         return SnapshotState(self)
 
 
-class MeasuredLoads:
-    """Seconds of snapshots by a model that has been fitted to this run; see `PredictedLoads`.
-
-    Args:
-        model: Of the operators.
-        kept: Operators whose products are kept, which cost nothing any more.
-    """
-
-    def __init__(self, model: LoadModel, kept: Collection[str] = ()) -> None:
-        self.model, self._kept = model, {*kept}
-
-    def forward(self, vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
-        """Return seconds [l] of the forward pass, with the head of a last snapshot."""
-        last = targets is not None
-        return self._added(self._operators(last=last) | ({HEAD} if last else set()), vertices, edges, targets)
-
-    def step(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool) -> np.ndarray:
-        """Return seconds [l] of the forward pass without the head."""
-        return self._added(self._operators(last=last), vertices, edges)
-
-    def backward(self, vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
-        """Return seconds [l] of the backward pass."""
-        return self._added({BACKWARD} if targets is None else {BACKWARD, LAST_BACKWARD}, vertices, edges, targets)
-
-    def _operators(self, *, last: bool) -> set[str]:
-        others = {BACKWARD, LAST_BACKWARD, HEAD, *self._kept, *(() if last else self.model.last_only)}
-        return self.model.loads.keys() - others
-
-    def _added(
-        self, operators: Collection[str], vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None
-    ) -> np.ndarray:
-        # In the order of the model: sums have to be the same on all ranks.
-        own, scored = [name for name in self.model.loads if name in operators], 0 if targets is None else targets
-        seconds = [self.model.predict(name, vertices, edges, targets=scored) for name in own]
-        return np.asarray(sum(seconds, np.zeros(len(vertices))))
-
-
 class SnapshotState:
     """What a rank knows of loads, and its loaders of groups.
 
@@ -117,8 +79,7 @@ class SnapshotState:
         self._task: SnapshotTask | None = None
         self._loaders: list[SnapshotLoader] = []
         self._orders: list[dict[int, bool]] = []
-        self._meter: LoadMeter | None = None
-        self._measured: list[Measured] = []
+        self._calls = MeasuredCalls()
         self._has_begun = False
         self._known_of: tuple[object, object] | None = None
         self._cuts: GroupCuts | None = None
@@ -183,11 +144,9 @@ class SnapshotState:
         if not self._has_begun:
             self._listen()
         assert self._run is not None
-        if self._meter is None or not self._run.trainer.is_last_batch:
+        if not self._calls.is_listening or not self._run.trainer.is_last_batch:
             return
-        gathered = self._run.messages(GRADIENTS).gather([astuple(one) for one in self._measured])
-        measured = [Measured(*one) for of_rank in self._run.broadcast(gathered) for one in of_rank]
-        self._measured.clear()
+        measured = self._calls.of_all_ranks(self._run)
         if self.loads is None and measured:
             self._know(LoadModel.fit(measured))
             self._choose()
@@ -196,7 +155,7 @@ class SnapshotState:
             self.error = self.loads.model.error(known)
             worst = ", ".join(f"{name} {error:.0%}" for name, error in self.error.items())
             rank_zero_info(f"predicted seconds of snapshots, in an epoch that was not fitted, are off by: {worst}")
-            self._stop_listening()
+            self._calls.stop()
 
     def forget(self) -> None:
         """Know no loads: they come from the checkpoint, or anew."""
@@ -205,7 +164,7 @@ class SnapshotState:
 
     def take_back(self) -> None:
         """Leave the task as it was."""
-        self._stop_listening()
+        self._calls.stop()
         if self._task is not None:
             self._task.group_order = self._task.default_group_order
             if isinstance(self._task.operators, ChosenOperators):
@@ -257,12 +216,7 @@ class SnapshotState:
         pipeline = self.pipeline
         if self._planned.measure and self.error is None and pipeline is not None:
             assert self._task is not None
-            self._meter = pipeline.meter
-            self._meter.add(self._note, self._task.stages)
-
-    def _note(self, call: OperatorCall) -> None:
-        if call.measured.operator != FORWARD:
-            self._measured.append(call.measured)
+            self._calls.listen(pipeline.meter, self._task.stages)
 
     @property
     def pipeline(self) -> PipelinedGroups | None:
@@ -295,9 +249,3 @@ class SnapshotState:
         large = frozenset(group for of_rank in run.broadcast(found) for group in of_rank)
         seconds = run.broadcast(task.group_order.seconds_per_edge(task, probe.to(run.device)))
         self._cuts = GroupCuts(large, seconds)
-
-    def _stop_listening(self) -> None:
-        if self._meter is not None and self._task is not None:
-            self._meter.remove(self._note, self._task.stages)
-        self._meter = None
-        self._measured.clear()

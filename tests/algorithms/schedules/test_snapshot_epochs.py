@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator
 from lightning_tgnn.algorithms.schedules.pair_simulation import simulate_pair
@@ -14,7 +15,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
 )
 from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel, backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, predicted_groups, reordered
-from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, groups_by_load, pair_seconds
+from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, pair_seconds
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout
 
