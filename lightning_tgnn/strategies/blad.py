@@ -23,9 +23,10 @@ AUTO = "auto"
 class BLADStrategy(SnapshotRunner):
     """BLAD: whole groups of snapshots go to devices, so that only gradients of weights travel between them.
 
-    Inside a GPU two processes, each a rank, share every group: the first computes its leading snapshots and goes on to
-    the next group, while the second computes the others from the hidden state that it is handed. Both are busy if
-    groups are cut at the right place, which is chosen by predicted seconds from the second epoch on. On CPUs each
+    Inside a GPU two processes, each a rank, share the groups: the first computes the leading snapshots of a group and
+    goes on to the next, while the second computes the others from the hidden state that it is handed. Either may have
+    a group whole. Both are busy if groups are cut at the right place, which is chosen by predicted seconds from the
+    second epoch on. On CPUs each
     process is a device of its own, unless ``processes_per_device=2`` asks for pairs. The result is that of one process
     that trains the same groups.
 
@@ -70,6 +71,7 @@ class BLADStrategy(SnapshotRunner):
             cure = "2 is a pipeline; SnapshotPartitionStrategy hands groups through any number of ranks"
             raise InvalidArgumentError(refusal("processes_per_device", requirement, processes_per_device, cure))
         self._given, self._balance, self._reorder, self._cut = processes_per_device, balance, reorder, cut_groups
+        self._open_groups = open_groups
         self._take_parts(1)  # until the devices are known
         super().__init__(**options)
         self._order: OrderPart = GroupPipeline(open_groups)
@@ -94,7 +96,7 @@ class BLADStrategy(SnapshotRunner):
     def _take_parts(self, processes: int) -> None:
         """Deal out groups to devices of so many ranks."""
         self._processes = processes
-        self._schedule = SnapshotGroups(processes, self._balance, self._cut)
+        self._schedule = SnapshotGroups(processes, self._balance, self._cut, self._open_groups)
         measure, reorder = self._balance == LOAD or self._reorder, self._reorder and processes > 1
         self._snapshots = SnapshotMemory(measure=measure, reorder=reorder)
 

@@ -88,6 +88,7 @@ from lightning_tgnn.types.snapshot_tasks import (
 from lightning_tgnn.types.snapshots import (
     GroupCuts,
     GroupPart,
+    KeptShare,
     Snapshot,
     SnapshotBatch,
     SnapshotGroup,
@@ -134,6 +135,7 @@ __all__ = [
     "Halo",
     "HoldingStore",
     "KeptRows",
+    "KeptShare",
     "KnownData",
     "LayeredTask",
     "MeasuredTask",

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-from lightning_tgnn.types.snapshots import GroupCuts, Snapshot, SnapshotBatch, SnapshotGroup
+from lightning_tgnn.types.snapshots import GroupCuts, KeptShare, Snapshot, SnapshotBatch, SnapshotGroup
 from lightning_tgnn.types.stages import Stages
 
 Carried = tuple[Tensor, ...]
@@ -22,17 +22,18 @@ Carried = tuple[Tensor, ...]
 class PredictedLoads(Protocol):
     """Says how long snapshots take."""
 
-    def forward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
+    def forward(self, vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
         """Return seconds [l] of the forward pass of snapshots.
 
         Args:
             vertices: Of each, [l].
             edges: Likewise.
-            last: Of each as the last snapshot of a group, with the head and the loss.
+            targets: What is scored behind each as the last snapshot of a group, with the head and the loss; None for
+                snapshots that are not the last.
         """
         ...
 
-    def backward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
+    def backward(self, vertices: np.ndarray, edges: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
         """Return seconds [l] of the backward pass; see `forward`."""
         ...
 
@@ -44,10 +45,12 @@ class SnapshotLoader(Protocol):
     Attributes:
         loads: How long snapshots take, asked at the start of each pass; None where nobody knows.
         cuts: Which groups may be cut over all ranks; None for none.
+        kept: What snapshots leave for the backward pass; None where nobody knows.
     """
 
     loads: PredictedLoads | None
     cuts: GroupCuts | None
+    kept: KeptShare | None
 
     @property
     def is_training(self) -> bool:

@@ -122,7 +122,7 @@ class SnapshotGroup(TensorFields):
 
     @property
     def is_last(self) -> bool:
-        """Whether this rank ends the group, with the loss."""
+        """Whether this rank ends the group, with the head and the loss."""
         return bool(self.snapshots) and self.snapshots[-1].number == self.number
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> SnapshotGroup:
@@ -180,6 +180,23 @@ class GroupCuts:
 
 
 @dataclass(frozen=True)
+class KeptShare:
+    """What snapshots leave for the backward pass, as shares of what a process can keep of groups.
+
+    Attributes:
+        any: Of a snapshot, however small.
+        vertex: For each of its vertices.
+    """
+
+    any: float
+    vertex: float
+
+    def of(self, vertices: np.ndarray) -> np.ndarray:
+        """Return the shares of snapshots of so many vertices, float64 of the same shape."""
+        return self.any + self.vertex * vertices.astype(np.float64)
+
+
+@dataclass(frozen=True)
 class SnapshotTurn(Turn):
     """What a rank does for one update: parts of groups. ``events`` and ``of`` are places in the pass.
 
@@ -204,6 +221,8 @@ class SnapshotPass(Pass):
         too_large: Numbers of the groups that do not fit a device.
         exchange: Of each group the seconds that its exchange takes where its vertices are cut over all ranks; None
             where nobody knows.
+        kept: Of each group what its snapshots leave for the backward pass, shares [l_i] of what a process can keep;
+            None where nobody knows.
     """
 
     order: tuple[int, ...] = ()
@@ -212,6 +231,7 @@ class SnapshotPass(Pass):
     backward: tuple[np.ndarray, ...] | None = None
     too_large: frozenset[int] = frozenset()
     exchange: tuple[float, ...] | None = None
+    kept: tuple[np.ndarray, ...] | None = None
 
     def snapshots_of(self, group: int) -> range:
         """Return the numbers of a group's snapshots."""

@@ -16,7 +16,7 @@ from lightning_tgnn.callbacks.figures.snapshot_figures import RankCounts, snapsh
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.strategies.parts.load_meter import OperatorCall
-from lightning_tgnn.strategies.parts.snapshot_memory import MeasuredLoads
+from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
 from tests.multiprocess.snapshots import build
 from tests.multiprocess.training import build as build_stream
 from tests.multiprocess.training import fit

@@ -149,7 +149,7 @@ def test_shares_of_ranks_are_those_of_their_vertices(monkeypatch):
     source = data()
     found = vertex_shares(source, ranks)
     last = max(source.split.train)
-    assert found.sizes.shape == (last + 1, ranks, 2)
+    assert found.sizes.shape == (last + 1, ranks, 3)
     for number in range(last + 1):
         edges = source.sequence.edges(number)
         both = {(place, place) for place in range(len(owner))}  # loops
@@ -158,7 +158,8 @@ def test_shares_of_ranks_are_those_of_their_vertices(monkeypatch):
         for rank in range(ranks):
             own = [(src, dst) for src, dst in both if owner[dst] == rank]
             travels = {(src, int(owner[dst])) for src, dst in both if owner[src] == rank != owner[dst]}
-            assert found.sizes[number, rank].tolist() == [int((owner == rank).sum()), len(own)]
+            scored = source.targets.counts[number] / ranks
+            assert found.sizes[number, rank].tolist() == [int((owner == rank).sum()), len(own), scored]
             assert found.sent[number, rank] == len(travels)
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from lightning_tgnn.__main__ import main
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.snapshot_epochs import blad_epoch
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
-from lightning_tgnn.algorithms.schedules.snapshot_splits import groups_by_load
 from lightning_tgnn.commands.simulate.given_costs import read_link
 from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
 from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes
@@ -64,7 +64,7 @@ def test_what_is_handed_over_in_memory_is_told_apart_from_what_is_sent(tmp_path,
     def forecasts(hosts):
         kept, sizes = tmp_path / "out.json", "{vertices: [10, 20, 30], edges: [9, 9, 9], group_size: 2}"
         options = ["--ranks=2", f"--hosts={hosts}", f"--snapshots={sizes}", f"--output={kept}"]
-        names = PAIR if hosts == 1 else "snapshot_partition"
+        names = f"{PAIR}:balance=even" if hosts == 1 else "snapshot_partition"
         assert "MB in shared memory" in run(capsys, f"--strategy=snapshot_partition,{names}", *options)
         return json.loads(kept.read_text())["forecasts"]
 
@@ -143,9 +143,14 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
 
 def test_sizes_are_read_from_files_or_made_up(tmp_path):
     (tmp_path / "sizes.csv").write_text("snapshot,vertices,edges\n0,10,20\n1,30,40\n")
-    assert read_sizes(str(tmp_path / "sizes.csv")).sizes.tolist() == [[10, 20], [30, 40]]
+    assert read_sizes(str(tmp_path / "sizes.csv")).sizes.tolist() == [[10, 20, 40], [30, 40, 40]]
+    (tmp_path / "more.csv").write_text("vertices,edges,targets\n10,20,5\n30,40,0\n")
+    assert read_sizes(str(tmp_path / "more.csv")).sizes.tolist() == [[10, 20, 5], [30, 40, 0]]
     (tmp_path / "sizes.yaml").write_text("vertices: [10, 0]\nedges: [20, 0]\n")
-    assert read_sizes(str(tmp_path / "sizes.yaml")).sizes.tolist() == [[10, 20], [0, 0]]
+    assert read_sizes(str(tmp_path / "sizes.yaml")).sizes.tolist() == [[10, 20, 0], [0, 0, 0]]
+    given = "{vertices: [10, 0], edges: [20, 0], targets: [3, 4]}"
+    assert read_sizes(given).sizes.tolist() == [[10, 20, 3], [0, 0, 4]]
+    assert read_sizes(given).written() == {"vertices": [10, 0], "edges": [20, 0], "targets": [3, 4]}
     edges = read_sizes("{count: 50, vertices: 1000, edges: 1000000, varies: 7}").sizes[:, 1]
     assert edges.max() / edges.min() == pytest.approx(7, rel=1e-3)
     assert len(set(read_sizes("{count: 5, vertices: 9, edges: 9}").sizes[:, 1].tolist())) == 1
@@ -172,6 +177,9 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
             ["--snapshots={vertices: [1], edges: [1, 2]}"],
             "snapshots must be lists of as many vertices as edges",
         ),
+        (["--snapshots={vertices: [1], edges: [1], targets: [1, 2]}"], "at least one, and of as many targets if ther"),
+        (["--snapshots={vertices: [1], edges: [1], targets: 3}"], "at least one, and of as many targets if ther"),
+        (["--snapshots={vertices: [1], edges: [1], targets: [-1]}"], "targets of snapshot 0 must be an integer of at"),
         (
             ["--snapshots={vertices: [1], edges: [1], groups: [1]}"],
             "groups of snapshots must be a list of numbers below 1",
@@ -194,7 +202,8 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
         (["--stages={loads: {}}"], "loads of stages must be operators with numbers, got 'dict'"),
         (
             ["--stages={loads: {nn 1: 3}, widths: {nn 1: 1}}"],
-            "load of 'nn 1' must be seconds of a snapshot, of a vertex and of an edge, got 3",
+            "load of 'nn 1' must be seconds of a snapshot, of a vertex, of an edge and, if there are any, of a target, "
+            "got 3",
         ),
         (
             ["--stages={loads: {nn 1: [1, 0, 0]}, widths: {nn 1: 1}}"],

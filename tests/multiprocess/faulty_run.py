@@ -164,7 +164,8 @@ def main(run, where, how, folder):
         "shards": shards,
         "disttgl": disttgl,
         "cdfgnn": cdfgnn,
-        "blad": partial(blad, strategy=partial(BLADStrategy, processes_per_device=2)),
+        # Loads that are measured may leave each process whole groups, and nothing to hand over.
+        "blad": partial(blad, strategy=partial(BLADStrategy, processes_per_device=2, balance="even")),
         "snapshots": partial(blad, strategy=SnapshotPartitionStrategy),
         "vertices": partial(blad, strategy=VertexPartitionStrategy),
     }

@@ -54,6 +54,7 @@ def on_rank(rank, ranks, folder):
         found[name] = once["losses"], once["weights"]
     saved = torch.load(f"{folder}/blad/step=3.ckpt", weights_only=True)["lightning_tgnn.strategy"]
     assert {"graph 1", "nn 2", "rnn 1", "last backward", "head"} <= saved["loads"]["loads"].keys()
+    assert all(0 < share < 1 for share in saved["kept"])  # of the memory of this machine, of which splits keep within
     return found
 
 

@@ -1,6 +1,7 @@
 """Plans over groups of snapshots: each update's groups one after the other, whole, in one process."""
 
 from collections import defaultdict
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -8,6 +9,19 @@ import torch
 from lightning_tgnn.algorithms.schedules import SnapshotGroups
 from lightning_tgnn.types import RankLayout
 from tests.replay.streams import gradient
+
+
+@dataclass(frozen=True)
+class EitherProcess(SnapshotGroups):
+    """A third of the groups is the first process's alone, a third the second's, and the others are cut behind one."""
+
+    def turns(self, layout, rank, over):
+        def own(part):
+            whole = over.snapshots_of(part.group)
+            split = (len(whole), 0, 1)[part.group % 3]
+            return replace(part, snapshots=whole[split:] if rank % 2 else whole[:split])
+
+        return [replace(turn, parts=tuple(map(own, turn.parts))) for turn in super().turns(layout, rank, over)]
 
 
 class Groups:

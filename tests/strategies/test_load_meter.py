@@ -8,7 +8,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel
 from lightning_tgnn.comm import HandOver, Messages
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.load_meter import LoadMeter
-from lightning_tgnn.strategies.parts.snapshot_memory import MeasuredLoads
+from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
 from tests.multiprocess import snapshots
 
 
@@ -49,7 +49,10 @@ def test_all_calls_of_an_operator_on_a_snapshot_are_one(convolution, products):
             assert len(call.spans) == products
         sizes = [(len(one.vertices), len(one.layers[0][0].columns)) for one in group.snapshots]
         own = sizes[numbers.index(call.snapshots[0]) :][: len(call.snapshots)]
-        assert (call.measured.vertices, call.measured.edges) == tuple(map(sum, zip(*own, strict=True)))
+        vertices, edges = map(sum, zip(*own, strict=True))
+        is_head = call.measured.operator == "head"  # which reads no edges
+        assert (call.measured.vertices, call.measured.edges) == (vertices, 0 if is_head else edges)
+        assert call.measured.targets == (len(group.targets) if is_head or call.measured.operator == "backward" else 0)
         assert call.measured.last == (sizes[-1] if call.snapshots[-1] == group.number else None)
 
 
@@ -65,10 +68,13 @@ def test_what_only_a_last_snapshot_has_is_found(model, last_only):
 
 def test_a_last_snapshot_is_charged_with_what_it_takes_more():
     loads = {"graph 1": 1.0, "nn 1": 2.0, "rnn 1": 4.0, "head": 8.0, "backward": 16.0, "last backward": 32.0}
-    model = LoadModel({name: Load(0.0, 0.0, each) for name, each in loads.items()}, frozenset({"nn 1", "head"}))
+    per_target = {"head": 0.25, "last backward": 0.5}
+    found = {name: Load(0.0, 0.0, each, per_target.get(name, 0.0)) for name, each in loads.items()}
+    model = LoadModel(found, frozenset({"nn 1", "head"}))
     predicted, sizes = MeasuredLoads(model, ["graph 1"]), (np.array([5, 5]), np.array([10, 0]))
+    targets = np.array([0, 3])
     assert predicted.forward(*sizes).tolist() == [40.0, 0.0]
-    assert predicted.forward(*sizes, last=True).tolist() == [140.0, 0.0]
+    assert predicted.forward(*sizes, targets).tolist() == [140.0, 0.75]
     assert predicted.step(*sizes, last=True).tolist() == [60.0, 0.0]
     assert predicted.backward(*sizes).tolist() == [160.0, 0.0]
-    assert predicted.backward(*sizes, last=True).tolist() == [480.0, 0.0]
+    assert predicted.backward(*sizes, targets).tolist() == [480.0, 1.5]

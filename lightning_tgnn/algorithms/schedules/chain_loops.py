@@ -60,26 +60,31 @@ def run_chain(
                         left[rank] = work[place[rank]]
                         continue
                     group, is_backward = part[rank] // (2 * ranks), part[rank] % 2
-                    part[rank] = -1
+                    ends_here = after[group, rank] < 0
                     if is_backward:
-                        backward[rank] = group + 1
-                        waiting[rank] -= 1
+                        part[rank] = -1
+                        if not ends_here:
+                            backward[rank] = group + 1
+                            waiting[rank] -= 1
                         if before[group, rank] >= 0:
                             gradient_at[group, before[group, rank]] = now + gradient_lag[group, rank]
+                        continue
+                    forward[rank] = group + 1
+                    if ends_here:  # its backward comes at once
+                        part[rank] += 1
+                        place[rank] = offset[part[rank]]
+                        left[rank] = -1.0
                     else:
-                        forward[rank] = group + 1
+                        part[rank] = -1
                         waiting[rank] += 1
-                        if after[group, rank] >= 0:
-                            state_at[group, after[group, rank]] = now + state_lag[group, rank]
-                        else:
-                            gradient_at[group, rank] = now
+                        state_at[group, after[group, rank]] = now + state_lag[group, rank]
             if moved:
                 continue
             for rank in range(ranks - 1, -1, -1):  # a gradient of this moment comes before the choice of those ahead
                 if part[rank] >= 0:
                     continue
                 forward[rank] = _next_with_part(offset, forward[rank], rank, groups, ranks)
-                backward[rank] = _next_with_part(offset, backward[rank], rank, groups, ranks)
+                backward[rank] = _next_handed_on(after, backward[rank], rank, groups)
                 part[rank], wakes[rank] = _choose(
                     now, rank, ranks, forward[rank], backward[rank], waiting[rank], open_groups[rank], groups,
                     state_at, gradient_at,
@@ -140,6 +145,14 @@ def _choose(
 def _next_with_part(offset: Any, group: Any, rank: Any, groups: Any, ranks: Any) -> Any:
     """Return the first group from ``group`` on of which a rank has snapshots."""
     while group < groups and offset[2 * (group * ranks + rank)] == offset[2 * (group * ranks + rank) + 1]:
+        group += 1
+    return group
+
+
+@njit(nogil=True, cache=True)
+def _next_handed_on(after: Any, group: Any, rank: Any, groups: Any) -> Any:
+    """Return the first group from ``group`` on that a rank hands on to another."""
+    while group < groups and after[group, rank] < 0:
         group += 1
     return group
 

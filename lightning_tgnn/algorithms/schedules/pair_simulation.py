@@ -3,7 +3,7 @@
 Every group of snapshots is cut into runs, one for each process in order. The hidden state goes from one process to the
 next, its gradient comes back (Section 5.2.1 of BLAD). A process takes the backward of its oldest open group as soon as
 the gradient is there, and else the forward of the next group, as long as not too many groups wait for their gradient.
-The last process has the loss: the backward of a group follows its forward at once.
+The process that has the last snapshot of a group has its loss: there the backward follows the forward at once.
 
 A group of which a process has no snapshots does not wait for that process.
 """

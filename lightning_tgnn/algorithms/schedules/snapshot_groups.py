@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from lightning_tgnn.algorithms.schedules.snapshot_splits import (
-    best_splits,
-    even_bounds,
-    groups_by_count,
-    groups_by_load,
-    groups_to_cut,
-)
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load, groups_to_cut
+from lightning_tgnn.algorithms.schedules.pair_simulation import OPEN_GROUPS
+from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds, splits_that_fit
 from lightning_tgnn.algorithms.schedules.turns import Turns
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
@@ -28,12 +24,14 @@ class SnapshotGroups(Schedule):
     """The groups of an update are dealt out to devices; the ranks of a device share each group, one after the other.
 
     Consecutive ranks are of one device. The first computes the leading snapshots of a group, the next ones those that
-    follow, and the last one the last snapshot, with the loss. Weights change once a turn, so the result is that of one
-    process, however groups are dealt out and wherever they are split.
+    follow; whoever computes the last snapshot computes the loss. Weights change once a turn, so the result is that of
+    one process, however groups are dealt out and wherever they are split.
 
     With ``balance="load"`` groups go to devices by their predicted seconds, and the two processes of a device split
-    them where the pipeline takes least time (Equation 2). Without predictions, which is so until a first epoch has been
-    measured, and with ``"even"``, devices get as many groups and processes as many snapshots.
+    them where the pipeline takes least time, by `best_splits`: a group may be the first's alone, or the second's.
+    Without predictions, which is so until a first epoch has been measured, and with ``"even"``, devices get as many
+    groups and processes as many snapshots. So do more than two processes of a device: the last of them always has the
+    last snapshot, with the loss.
 
     With ``cut`` a group may be computed by all ranks together, each some of its vertices: one that does not fit a
     device, and those for which the update so takes less time, by `groups_to_cut`. These come first in a turn.
@@ -42,6 +40,7 @@ class SnapshotGroups(Schedule):
         processes: Ranks of a device; None for all, so that every group goes through all ranks.
         balance: ``"load"`` or ``"even"``.
         cut: Whether groups may be cut by vertices.
+        open_groups: Groups for whose gradient the first process of a device may wait at once.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -55,6 +54,7 @@ class SnapshotGroups(Schedule):
     processes: int | None = 2
     balance: str = LOAD
     cut: bool = False
+    open_groups: int = OPEN_GROUPS
 
     needs: ClassVar[frozenset[str]] = frozenset({"hand-over"})
     offers: ClassVar[frozenset[str]] = frozenset({"groups"})
@@ -63,6 +63,7 @@ class SnapshotGroups(Schedule):
         if self.processes is not None:
             check_int("processes_per_device", self.processes, minimum=1, cure="2 is a pipeline, 1 is none")
         check_choice("balance", self.balance, BALANCES)
+        check_int("open_groups", self.open_groups, minimum=1, cure="2 is usual")
 
     def length(self, layout: RankLayout) -> int:
         """Return the ranks of a device.
@@ -160,7 +161,15 @@ class _Turns(Turns):
         forward, backward = self.over.forward, self.over.backward
         if self.planned.balance == EVEN or self.length != 2 or forward is None or backward is None:
             return [even_bounds(length, self.length) for length in lengths]
-        splits = best_splits([forward[place] for place in own], [backward[place] for place in own])
+        kept, limits = self.over.kept, None
+        if kept is not None:
+            limits = [splits_that_fit(kept[place], self.planned.open_groups) for place in own]
+        splits = best_splits(
+            [forward[place] for place in own],
+            [backward[place] for place in own],
+            open_groups=self.planned.open_groups,
+            limits=limits,
+        )
         return [(0, split, length) for split, length in zip(splits, lengths, strict=True)]
 
 

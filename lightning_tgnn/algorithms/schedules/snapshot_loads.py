@@ -1,4 +1,4 @@
-"""How long the operators of a snapshot take, from its vertices and edges: BLAD's load model (Section 5.2.2)."""
+"""How long operators of a snapshot take, from its vertices, edges and targets: BLAD's load model (Section 5.2.2)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Measured:
         vertices: Vertices times width, summed over the snapshots.
         edges: Edges times width, likewise.
         last: Vertices and edges, times width, of the group's last snapshot where it is among them; None else.
+        targets: What is scored behind that one, such as links; 0 where nothing is.
 
     Raises:
         InvalidArgumentError: Seconds are not above 0, or a size is negative or not finite.
@@ -41,12 +42,13 @@ class Measured:
     vertices: float
     edges: float
     last: tuple[float, float] | None = None
+    targets: float = 0.0
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.seconds) and self.seconds > 0):
             requirement, cure = "a finite number above 0", "leave out a call that no clock has seen"
             raise InvalidArgumentError(refusal(f"seconds of {self.operator!r}", requirement, self.seconds, cure))
-        for name in ("snapshots", "vertices", "edges"):
+        for name in ("snapshots", "vertices", "edges", "targets"):
             value = float(getattr(self, name))
             check_not_negative(f"{name} of {self.operator!r}", value, cure="give what the call worked on")
 
@@ -58,11 +60,13 @@ class Load(NamedTuple):
         call: For each snapshot, however small.
         vertex: For each vertex and unit of width.
         edge: For each edge and unit of width.
+        target: For each target that is scored.
     """
 
     call: float
     vertex: float
     edge: float
+    target: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,9 @@ class LoadModel:
     """Seconds of operators, each linear in the sizes of a snapshot: call + vertex · |V| · width + edge · |E| · width.
 
     The paper charges all operators to every snapshot. Some run on the last snapshot of a group only, such as the head
-    with the loss, or convolutions whose result nothing else reads; these are charged to that one.
+    with the loss, or convolutions whose result nothing else reads; these are charged to that one. The head scores
+    targets, such as the links of the next snapshot. They are as many as they are, whatever edges the last snapshot has:
+    each adds its seconds to the head and to the backward pass.
 
     Attributes:
         loads: By the name of the operator.
@@ -101,21 +107,30 @@ class LoadModel:
         on_others = set()
         for one in measurements:
             row = one.seconds, one.snapshots, one.vertices, one.edges
-            found.setdefault(one.operator, []).append((*row, *_sizes_of_last(one)) if one.operator == BACKWARD else row)
+            rest = (0.0, *_sizes_of_last(one)) if one.operator == BACKWARD else (one.targets,)
+            found.setdefault(one.operator, []).append((*row, *rest))
             if one.last is None:
                 on_others.add(one.operator)
         if not found:
             cure = "train the first epoch before the loads are predicted"
             raise DataError(refusal("measurements", "of at least one call", 0, cure))
         loads = {operator: _least_relative_error(np.asarray(rows)) for operator, rows in found.items()}
+        size = len(Load._fields)
         both = {
-            name: Load(*load[3 * place : 3 * place + 3])
+            name: Load(*load[size * place : size * (place + 1)])
             for operator, load in loads.items()
-            for place, name in enumerate((operator, LAST_BACKWARD)[: len(load) // 3])
+            for place, name in enumerate((operator, LAST_BACKWARD)[: len(load) // size])
         }
         return cls(both, frozenset(found) - on_others - {BACKWARD} | {HEAD})
 
-    def predict(self, operator: str, vertices: ArrayLike, edges: ArrayLike, snapshots: ArrayLike = 1) -> np.ndarray:
+    def predict(
+        self,
+        operator: str,
+        vertices: ArrayLike,
+        edges: ArrayLike,
+        snapshots: ArrayLike = 1,
+        targets: ArrayLike = 0,
+    ) -> np.ndarray:
         """Return seconds of an operator, float64 of the shape of the arguments together.
 
         Args:
@@ -123,14 +138,15 @@ class LoadModel:
             vertices: Vertices times width, of one snapshot or summed over several.
             edges: Edges times width, likewise.
             snapshots: How many they are.
+            targets: What is scored behind each, likewise.
 
         Raises:
             InvalidArgumentError: The operator has not been measured.
         """
         check_choice("operator", operator, self.loads)
         load = self.loads[operator]
-        counted, vertex, edge = (np.asarray(size, dtype=np.float64) for size in (snapshots, vertices, edges))
-        return np.asarray(load.call * counted + load.vertex * vertex + load.edge * edge)
+        given = (np.asarray(size, dtype=np.float64) for size in (snapshots, vertices, edges, targets))
+        return np.asarray(sum(each * size for each, size in zip(load, given, strict=True)))
 
     def seconds_of(self, one: Measured) -> float:
         """Return the predicted seconds of a measurement.
@@ -138,11 +154,11 @@ class LoadModel:
         Raises:
             InvalidArgumentError: Its operator has not been fitted.
         """
-        seconds = float(self.predict(one.operator, one.vertices, one.edges, one.snapshots))
+        seconds = float(self.predict(one.operator, one.vertices, one.edges, one.snapshots, one.targets))
         if one.operator != BACKWARD or LAST_BACKWARD not in self.loads:
             return seconds
-        count, vertices, edges = _sizes_of_last(one)
-        return seconds + float(self.predict(LAST_BACKWARD, vertices, edges, count))
+        count, vertices, edges, targets = _sizes_of_last(one)
+        return seconds + float(self.predict(LAST_BACKWARD, vertices, edges, count, targets))
 
     def error(self, measurements: Iterable[Measured]) -> dict[str, float]:
         """Return the mean relative error of each operator over measurements, best such that were held out of the fit.
@@ -166,11 +182,11 @@ class LoadModel:
         """Return the model that `to_dict` has returned.
 
         Raises:
-            InvalidArgumentError: An operator has not three numbers of at least 0.
+            InvalidArgumentError: An operator has not three numbers of at least 0, or four with that of targets.
         """
         for operator, load in loads.items():
-            if len(load) != len(Load._fields) or not all(np.isfinite(load)) or min(load) < 0:
-                requirement, cure = "three finite numbers of at least 0", "give what `to_dict` has returned"
+            if len(load) not in (3, 4) or not all(np.isfinite(load)) or min(load) < 0:
+                requirement, cure = "three or four finite numbers of at least 0", "give what `to_dict` has returned"
                 raise InvalidArgumentError(refusal(f"load of {operator!r}", requirement, load, cure))
         return cls({operator: Load(*map(float, load)) for operator, load in loads.items()}, frozenset(last_only))
 
@@ -184,7 +200,8 @@ def forward_seconds(
 
     Args:
         model: Of all operators of a snapshot.
-        sizes: For each group, [len_i, 2]: vertices and edges of its snapshots.
+        sizes: For each group, [len_i, 3]: vertices and edges of its snapshots, and the targets of the group that each
+            of them ends, of which only those of the last one count.
         widths: Of each forward operator.
 
     Raises:
@@ -229,16 +246,17 @@ def operator_seconds(model: LoadModel, sizes: Sequence[np.ndarray], operator: st
         InvalidArgumentError: As of `forward_seconds`.
     """
     shapes = [np.shape(own) for own in sizes]
-    if not shapes or not all(len(shape) == 2 and shape[0] and shape[1] == 2 for shape in shapes):
-        cure = "give the vertices and edges of each snapshot for every group"
-        raise InvalidArgumentError(refusal("sizes", "an array [snapshots, 2] for each group", shapes, cure))
-    flat = np.concatenate(list(sizes)) * float(width)
-    return np.split(model.predict(operator, flat[:, 0], flat[:, 1]), np.cumsum([shape[0] for shape in shapes])[:-1])
+    if not shapes or not all(len(shape) == 2 and shape[0] and shape[1] == 3 for shape in shapes):
+        cure = "give the vertices, edges and targets of each snapshot for every group"
+        raise InvalidArgumentError(refusal("sizes", "an array [snapshots, 3] for each group", shapes, cure))
+    vertices, edges, targets = np.concatenate(list(sizes)).astype(np.float64).T
+    seconds = model.predict(operator, float(width) * vertices, float(width) * edges, targets=targets)
+    return np.split(seconds, np.cumsum([shape[0] for shape in shapes])[:-1])
 
 
-def _sizes_of_last(one: Measured) -> tuple[float, float, float]:
-    """Return how many last snapshots a backward has, 0 or 1, and their vertices and edges."""
-    return (0.0, 0.0, 0.0) if one.last is None else (1.0, *one.last)
+def _sizes_of_last(one: Measured) -> tuple[float, float, float, float]:
+    """Return how many last snapshots a backward has, 0 or 1, and their vertices, edges and targets."""
+    return (0.0, 0.0, 0.0, 0.0) if one.last is None else (1.0, *one.last, one.targets)
 
 
 def _least_relative_error(rows: np.ndarray) -> list[float]:

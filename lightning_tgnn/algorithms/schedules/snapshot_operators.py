@@ -99,7 +99,7 @@ def predicted_groups(
 
     Args:
         model: Of all operators and of the backward.
-        sizes: For each group, [len_i, 2]: vertices and edges of its snapshots.
+        sizes: For each group, [len_i, 3]: vertices, edges and targets of its snapshots, as of `forward_seconds`.
         widths: Of each forward operator, in the order in which they run.
         backward_width: With which the sizes of the measured backward were multiplied.
         exchanged_widths: Of graph operators that commute with the next one, where they have changed places.

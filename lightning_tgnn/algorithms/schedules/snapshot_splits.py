@@ -1,101 +1,17 @@
-"""Which device trains which snapshot groups, and where its two processes cut each group: BLAD's load scheduler."""
+"""Where the two processes of a device cut each snapshot group: BLAD's load scheduler."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
+from lightning_tgnn.algorithms.schedules.group_placement import check_seconds, groups_by_load
 from lightning_tgnn.algorithms.schedules.pair_simulation import OPEN_GROUPS
 from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
 
 _STEPS = 100_000  # of simulated groups, from each start: about 2 ms
-
-
-def groups_by_load(seconds: Sequence[float], devices: int) -> tuple[tuple[int, ...], ...]:
-    """Give each group, the longest first, to the device that has least to do (LPT; Graham, 1969).
-
-    The longest device has at most 4/3 of what is possible. Ties go to the lowest number.
-
-    Args:
-        seconds: Of each group.
-        devices: How many.
-
-    Returns:
-        For each device the places of its groups, ascending.
-
-    Raises:
-        InvalidArgumentError: Seconds are negative or not finite, or there is no device.
-
-    >>> groups_by_load([1.0, 2.0, 4.0, 1.0], 2)
-    ((2,), (0, 1, 3))
-    """
-    check_int("devices", devices, minimum=1, cure="give the number of devices")
-    lengths = np.asarray(seconds, dtype=np.float64)
-    _check_seconds("seconds", lengths)
-    loads = [(0.0, device) for device in range(devices)]
-    found: list[list[int]] = [[] for _ in range(devices)]
-    for place in np.argsort(-lengths, kind="stable").tolist():
-        load, device = loads[0]
-        found[device].append(place)
-        heapq.heapreplace(loads, (load + float(lengths[place]), device))
-    return tuple(tuple(sorted(places)) for places in found)
-
-
-def groups_by_count(count: int, devices: int) -> tuple[tuple[int, ...], ...]:
-    """Give each device as many consecutive groups as the others, or one more.
-
-    >>> groups_by_count(5, 2)
-    ((0, 1, 2), (3, 4))
-    """
-    check_int("count", count, minimum=0, cure="give the number of groups")
-    check_int("devices", devices, minimum=1, cure="give the number of devices")
-    return tuple(tuple(places.tolist()) for places in np.array_split(np.arange(count), devices))
-
-
-def groups_to_cut(
-    seconds: Sequence[float],
-    exchange: Sequence[float],
-    devices: int,
-    processes: int,
-    *,
-    must: Sequence[int] = (),
-) -> tuple[int, ...]:
-    """Choose which groups of an update all ranks compute together, each some of their vertices.
-
-    A group takes its seconds over the number of ranks, and those of its exchange. The others are dealt out to devices
-    by `groups_by_load`, whose processes share each. One group after the other is cut, those that take longest first. Of
-    all these choices the one is taken by which the update ends first; of equal ones the one that cuts fewer.
-
-    Args:
-        seconds: Of each group, in one process.
-        exchange: Of each group, that the exchange of rows takes if it is cut.
-        devices: How many.
-        processes: Of each device.
-        must: Places of groups that have to be cut.
-
-    Returns:
-        Places of the groups that are cut, ascending.
-
-    >>> groups_to_cut([8.0, 1.0, 1.0], [0.1, 0.1, 0.1], devices=2, processes=1)
-    (0,)
-    """
-    lengths, costs = np.asarray(seconds, dtype=np.float64), np.asarray(exchange, dtype=np.float64)
-    _check_seconds("seconds", lengths)
-    own = np.isin(np.arange(len(lengths)), must)
-    together = lengths / (devices * processes) + costs
-    free = [place for place in np.argsort(-lengths, kind="stable").tolist() if not own[place]]
-
-    def ends(count: int) -> float:
-        cut, rest = free[:count], free[count:]
-        dealt = groups_by_load(lengths[rest].tolist(), devices)
-        longest = max((lengths[rest][list(places)].sum() for places in dealt), default=0.0)
-        return float(together[cut].sum() + longest / processes)
-
-    best = min(range(len(free) + 1), key=lambda count: (ends(count), count))
-    return tuple(sorted([*np.flatnonzero(own).tolist(), *free[:best]]))
 
 
 @lru_cache(maxsize=1024)
@@ -119,28 +35,35 @@ def best_splits(
     *,
     open_groups: int = OPEN_GROUPS,
     hand_over: float = 0.0,
+    limits: Sequence[tuple[int, int]] | None = None,
 ) -> tuple[int, ...]:
-    """Choose how many leading snapshots of each group the first process of a device takes.
+    """Choose how many leading snapshots of each group the first process of a device takes, from none to all.
 
-    It goes on from the dynamic programme of BLAD (Equation 2) and from the even split: one group or two at a time get
-    another split as long as the simulated pair ends earlier, up to a fixed number of trials. So it is never slower in
-    the simulation than either. The programme alone can be: its stages end for both processes at once, while a process
-    of the pipeline goes on with what it has, and with few groups it lacks a fifth and more of what is possible.
+    The process that has a group's last snapshot has its head and its loss as well. So whole groups on either process
+    balance a head that is too heavy for the second process alone, and keep both busy from the start.
 
-    The last snapshot of a group, with the loss, is always the second process's: p_i < len_i, where the paper lets p_i
-    reach the group's length and has the second process idle. It may be 0, where the paper begins at 1.
+    The search begins with three choices: whole groups, the longest first, each for the process that has least to do,
+    which takes turns where groups are alike; the dynamic programme of BLAD (Equation 2); and the even split. One group
+    or two at a time get another split as long as the simulated pair ends earlier, up to a fixed number of trials. So it
+    is never slower in the simulation than any of the three. The programme alone can be: its stages end for both
+    processes at once, while a process of the pipeline goes on with what it has, and with few groups it lacks a fifth
+    and more of what is possible.
 
     Args:
-        forward: float64 [len_i] for each group of the device in order, seconds l(i, j) of each snapshot.
-        backward: float64 [len_i], seconds b(i, j).
+        forward: float64 [len_i] for each group of the device in order, seconds l(i, j) of each snapshot; that of the
+            last one is with the head.
+        backward: float64 [len_i], seconds b(i, j), likewise.
         open_groups: Groups of which the first process may have run the forward and not the backward.
         hand_over: Seconds until a hidden state, or its gradient, has gone from one process to the other.
+        limits: For each group the fewest and the most leading snapshots that the first process may have; None is none
+            and all. A choice to begin with takes the nearest split within them.
 
     Raises:
-        InvalidArgumentError: A group is empty, or its seconds are negative, not finite or not as many.
+        InvalidArgumentError: A group is empty, its seconds are negative, not finite or not as many, or limits are out
+            of range.
 
-    >>> best_splits([np.array([1.0, 1.0, 2.0])], [np.zeros(3)])
-    (0,)
+    >>> best_splits([np.array([1.0, 1.0, 2.0])] * 2, [np.zeros(3)] * 2)
+    (0, 3)
     """
     from lightning_tgnn.algorithms.schedules.split_loops import improved, least_cost  # numba, which takes a second
 
@@ -149,10 +72,35 @@ def best_splits(
     check_groups(forward, backward)
     if not len(forward):
         return ()
-    sums = _sums(forward, backward)
-    starts = least_cost(*sums), sums[2] // 2
-    found = [improved(*sums, start, open_groups, float(hand_over), _STEPS) for start in starts]
+    ahead, back, lengths = _sums(forward, backward)
+    bounds = _limits(limits, lengths)
+    of_first = groups_by_load((ahead[:, -1] + back[:, -1]).tolist(), 2)[1]  # the first group is the second process's
+    whole = np.where(np.isin(np.arange(len(lengths)), of_first), lengths, 0)
+    starts = whole, least_cost(ahead, back, lengths, bounds), lengths // 2
+    found = [
+        improved(ahead, back, lengths, bounds, start.clip(*bounds.T), open_groups, float(hand_over), _STEPS)
+        for start in starts
+    ]
     return tuple(min(found, key=lambda one: one[1])[0].tolist())
+
+
+def splits_that_fit(kept: np.ndarray, open_groups: int) -> tuple[int, int]:
+    """Return the fewest and the most leading snapshots that the first process of a device can keep of a group.
+
+    It keeps its snapshots of up to ``open_groups`` groups at once for the backward pass, the second process those of
+    one group.
+
+    Args:
+        kept: float64 [l], what each snapshot leaves, as a share of what a process can keep.
+        open_groups: As of `best_splits`.
+
+    >>> splits_that_fit(np.full(4, 0.25), 2), splits_that_fit(np.full(4, 0.3), 1)
+    ((0, 2), (1, 3))
+    """
+    of_first = np.concatenate([[0.0], np.cumsum(kept)])
+    fewest = int(np.argmax(of_first[-1] - of_first <= 1))
+    most = int(np.flatnonzero(open_groups * of_first <= 1)[-1])
+    return fewest, max(fewest, most)  # a group that fits in no way has been refused
 
 
 def planned_splits(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> tuple[int, ...]:
@@ -163,7 +111,8 @@ def planned_splits(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]
     ``OPT(i, p) = min over q of OPT(i - 1, q) + max(T1, T2)``, where ``T1 = sum of l(i, j) for j <= p + sum of
     b(i - 1, j) for j <= q`` and ``T2 = sum of l(i - 1, j) + b(i - 1, j) for j > q``. The paper prints j = q as the
     lower limit of T2, which counts a snapshot twice, and leaves out what follows the last stage: the second process's
-    part of the last group and the first one's backward. Both count here.
+    part of the last group and the first one's backward. Both count here. A split goes from 0, where the paper begins at
+    1, to the group's length.
 
     Args:
         forward: As of `best_splits`.
@@ -175,7 +124,10 @@ def planned_splits(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]
     from lightning_tgnn.algorithms.schedules.split_loops import least_cost
 
     check_groups(forward, backward)
-    return tuple(least_cost(*_sums(forward, backward)).tolist()) if len(forward) else ()
+    if not len(forward):
+        return ()
+    sums = _sums(forward, backward)
+    return tuple(least_cost(*sums, _limits(None, sums[2])).tolist())
 
 
 def pair_seconds(
@@ -193,7 +145,7 @@ def pair_seconds(
     Args:
         forward: As of `best_splits`.
         backward: Likewise.
-        splits: How many leading snapshots of each group the first process has, fewer than all.
+        splits: How many leading snapshots of each group the first process has, from none to all.
         open_groups: As of `best_splits`.
         hand_over: Likewise.
 
@@ -201,8 +153,8 @@ def pair_seconds(
         InvalidArgumentError: As of `best_splits`, or a split is out of range.
 
     >>> one = np.ones(2)
-    >>> pair_seconds([one, one], [one, one], [1, 1])
-    6.0
+    >>> pair_seconds([one, one], [one, one], [1, 1]), pair_seconds([one, one], [one, one], [0, 2])
+    (6.0, 4.0)
     """
     from lightning_tgnn.algorithms.schedules.split_loops import pair_end
 
@@ -210,9 +162,9 @@ def pair_seconds(
     if not len(forward):
         return 0.0
     sums, given = _sums(forward, backward), np.asarray(splits, dtype=np.int64)
-    if given.shape != sums[2].shape or not ((given >= 0) & (given < sums[2])).all():
-        requirement = "for each group at least 0 and fewer than its snapshots"
-        raise InvalidArgumentError(refusal("splits", requirement, splits, "leave the last snapshot to the second"))
+    if given.shape != sums[2].shape or not ((given >= 0) & (given <= sums[2])).all():
+        requirement, cure = "for each group from 0 to the number of its snapshots", "give what `best_splits` returns"
+        raise InvalidArgumentError(refusal("splits", requirement, splits, cure))
     return float(pair_end(*sums, given, open_groups, float(hand_over)))
 
 
@@ -228,8 +180,8 @@ def check_groups(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) 
         cure = "give one array of each kind for every group"
         raise InvalidArgumentError(refusal("forward and backward", requirement, (lengths, others), cure))
     if lengths:
-        _check_seconds("forward", np.concatenate(forward))
-        _check_seconds("backward", np.concatenate(backward))
+        check_seconds("forward", np.concatenate(forward))
+        check_seconds("backward", np.concatenate(backward))
 
 
 def _sums(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -242,9 +194,16 @@ def _sums(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> tupl
     return ahead.cumsum(axis=1), back.cumsum(axis=1), lengths
 
 
-def _check_seconds(argument: str, seconds: np.ndarray) -> None:
-    wrong = ~(np.isfinite(seconds) & (seconds >= 0))
-    if wrong.any():
-        received = float(seconds[wrong][0])
-        cure = "give what was measured or predicted"
-        raise InvalidArgumentError(refusal(argument, "finite and at least 0", received, cure))
+def _limits(given: Sequence[tuple[int, int]] | None, lengths: np.ndarray) -> np.ndarray:
+    """Return the fewest and the most leading snapshots of the first process, int64 [groups, 2].
+
+    Raises:
+        InvalidArgumentError: There are no such splits.
+    """
+    if given is None:
+        return np.stack([np.zeros_like(lengths), lengths], axis=1)
+    limits = np.asarray(given, dtype=np.int64)
+    if limits.shape != (len(lengths), 2) or (np.diff(limits, prepend=0, append=lengths[:, None]) < 0).any():
+        requirement = "for each group two numbers from 0 to the number of its snapshots, ascending"
+        raise InvalidArgumentError(refusal("limits", requirement, given, "leave them out where any split is good"))
+    return limits

@@ -16,7 +16,7 @@ from lightning_tgnn.algorithms.schedules.stage_times import kind_of, overlap_sec
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.comm.hand_over import BACK, FORTH
 from lightning_tgnn.strategies.parts.load_meter import FORWARD, OperatorCall
-from lightning_tgnn.strategies.parts.snapshot_memory import MeasuredLoads
+from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -85,7 +85,7 @@ def describe_snapshots(data: SnapshotPipeline, loads: PredictedLoads | None) -> 
         changes |= {"forward_seconds": loads.forward(*data.snapshots.sizes)}
         changes |= {"backward_seconds": loads.backward(*data.snapshots.sizes)}
     held = changes["edges"][changes["edges"] > 0]
-    given = SnapshotSizes(np.stack(data.snapshots.sizes, axis=1)).written()
+    given = SnapshotSizes(np.stack([*data.snapshots.sizes, data.targets.counts], axis=1)).written()
     return {
         "nodes": read.num_nodes,
         "fingerprint": read.fingerprint,

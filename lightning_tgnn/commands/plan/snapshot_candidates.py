@@ -147,8 +147,8 @@ class SnapshotCandidates:
 
 
 def sizes_of(data: SnapshotDataModule) -> np.ndarray:
-    """Return vertices and edges of every snapshot, int64 [T, 2]."""
-    return np.stack(data.snapshots.sizes, axis=1)
+    """Return vertices and edges of every snapshot, and the targets of the group that it ends, int64 [T, 3]."""
+    return np.stack([*data.snapshots.sizes, data.targets.counts], axis=1)
 
 
 def groups_of(data: SnapshotDataModule) -> Sequence[int]:
@@ -177,6 +177,8 @@ def vertex_shares(data: SnapshotDataModule, ranks: int) -> VertexShares:
         reader = of[reader]
         # A row travels once to a rank that reads it, however many edges it has there.
         travelling = (reader * len(of) + row)[reader != of[row]].unique() % max(len(of), 1)
-        sizes.append(torch.stack([torch.bincount(each, minlength=ranks) for each in (of, reader)], dim=1))
+        scored = torch.full((ranks,), data.targets.counts[snapshot.number] / ranks, dtype=torch.float64)
+        counted = (torch.bincount(each, minlength=ranks) for each in (of, reader))
+        sizes.append(torch.stack([*counted, scored], dim=1))
         sent.append(torch.bincount(of[travelling], minlength=ranks))
     return VertexShares(*(torch.stack(each).double().numpy() for each in (sizes, sent)))

@@ -102,7 +102,7 @@ def held_out_error(measured: Sequence[Measured]) -> dict[str, float]:
     Args:
         measured: All calls.
     """
-    sizes: dict[str, set[tuple[float, float, float]]] = {}
+    sizes: dict[str, set[tuple[float, ...]]] = {}
     for one in measured:
         sizes.setdefault(one.operator, set()).add(_size(one))
     kept_from = {operator: set(sorted(found)[1::_HELD_OUT]) for operator, found in sizes.items()}
@@ -194,8 +194,8 @@ def _message_seconds(strategy: SnapshotRunner) -> float:
     return float(np.median(seconds))
 
 
-def _size(one: Measured) -> tuple[float, float, float]:
-    return one.snapshots, one.vertices, one.edges
+def _size(one: Measured) -> tuple[float, ...]:
+    return one.snapshots, one.vertices, one.edges, one.targets
 
 
 def _costs(
@@ -214,7 +214,7 @@ def _costs(
     fitted, loads, found = LoadModel.fit(measured), {}, {}
     for operator, load in fitted.loads.items():
         width = _width(operator, widths, task) if operator.startswith("graph") else 1.0
-        loads[operator] = Load(load.call, load.vertex / width, load.edge / width)
+        loads[operator] = Load(load.call, load.vertex / width, load.edge / width, load.target)
         if operator not in (BACKWARD, LAST_BACKWARD):
             found[operator] = width
     state = float(sum(tensor.numel() for tensor in carried))

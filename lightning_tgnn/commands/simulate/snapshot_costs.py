@@ -119,7 +119,7 @@ def _loads(held: object) -> dict[str, Load]:
     for operator, load in held.items():
         found = [number(one) for one in load] if isinstance(load, list) else [None]
         if None in found:
-            requirement = "seconds of a snapshot, of a vertex and of an edge"
+            requirement = "seconds of a snapshot, of a vertex, of an edge and, if there are any, of a target"
             raise InvalidArgumentError(refusal(f"load of {operator!r}", requirement, load, _LOADS_FORM))
         loads[str(operator)] = [one for one in found if one is not None]
     return dict(LoadModel.from_dict(loads).loads)

@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
     EVEN,
@@ -21,7 +22,6 @@ from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
 )
 from lightning_tgnn.algorithms.schedules.snapshot_loads import backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
-from lightning_tgnn.algorithms.schedules.snapshot_splits import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
 from lightning_tgnn.commands.shared.options import name_and_options
@@ -44,7 +44,7 @@ class VertexShares:
     """What ranks have of snapshots whose vertices are cut.
 
     Attributes:
-        sizes: float64 [T, ranks, 2], vertices and edges.
+        sizes: float64 [T, ranks, 3], vertices, edges and targets.
         sent: float64 [T, ranks], rows that a rank sends for a product.
     """
 
@@ -53,7 +53,7 @@ class VertexShares:
 
     @classmethod
     def equal(cls, sizes: np.ndarray, ranks: int, remote: float) -> VertexShares:
-        """Return equal shares of snapshots of sizes [T, 2], of which ranks send ``remote`` times their vertices."""
+        """Return equal shares of snapshots of sizes [T, 3], of which ranks send ``remote`` times their vertices."""
         each = np.repeat(sizes[:, None] / ranks, ranks, axis=1)
         return cls(each, remote * each[..., 0])
 
@@ -131,7 +131,7 @@ class SnapshotPlan:
         No message is faster than the processes send and receive it.
 
         Args:
-            sizes: int64 [T, 2], vertices and edges of each snapshot.
+            sizes: int64 [T, 3], vertices and edges of each snapshot, and targets of the group that it ends.
             costs: Of operators.
             layout: Of the ranks.
             links: Between them.

@@ -15,6 +15,7 @@ from lightning_tgnn.commands.simulate.given_costs import read_mapping
 from lightning_tgnn.commands.simulate.snapshot_costs import number
 
 _FORM = "write {vertices: [...], edges: [...]}, or {count: 100, vertices: 5000, edges: 50000, varies: 7}"
+_COLUMNS = ("vertices", "edges", "targets")
 _COUNTS = ("group_size", "groups_per_update")
 _TOLD = ("source", "nodes", "fingerprint", "largest_to_smallest", "empty", "times", "snapshots")
 """What `data inspect` writes beside, which nothing is computed from."""
@@ -25,7 +26,8 @@ class SnapshotSizes:
     """Snapshots, and how they are trained where that is known.
 
     Attributes:
-        sizes: int64 [T, 2], vertices and edges that a model is given of each snapshot.
+        sizes: int64 [T, 3], vertices and edges that a model is given of each snapshot, and the targets, such as links,
+            that are scored behind the group that it ends.
         group_size: Snapshots of a group.
         groups: Numbers of the last snapshots of the groups of training, as they are played.
         groups_per_update: Groups that all ranks train for an update.
@@ -38,11 +40,11 @@ class SnapshotSizes:
 
     def written(self) -> dict[str, Any]:
         """Return as plain values what `read_sizes` takes."""
-        vertices, edges = self.sizes.T.tolist()
+        columns = dict(zip(_COLUMNS, self.sizes.T.tolist(), strict=True))
         groups = None if self.groups is None else [int(last) for last in self.groups]
         held = {"group_size": self.group_size, "groups_per_update": self.groups_per_update, "groups": groups}
         known = {name: value for name, value in held.items() if value is not None}
-        return {**known, "vertices": vertices, "edges": edges}
+        return {**known, **columns}
 
 
 def read_sizes(written: str, draw: int = 0) -> SnapshotSizes:
@@ -52,7 +54,8 @@ def read_sizes(written: str, draw: int = 0) -> SnapshotSizes:
         written: A CSV file with the columns ``vertices`` and ``edges``; a YAML or JSON file with both as lists, such as
             `data inspect` and `plan` write, with ``group_size``, ``groups`` and ``groups_per_update`` where they are
             known; the same in braces; or how many to make up, where the largest has ``varies`` times the edges of the
-            smallest: ``{count: 100, vertices: 5000, edges: 50000, varies: 7}``.
+            smallest: ``{count: 100, vertices: 5000, edges: 50000, varies: 7}``. ``targets`` may be a third column or
+            list; left out, they are as many as the edges of the next snapshot, whose links are predicted.
         draw: Of made-up sizes.
 
     Raises:
@@ -66,16 +69,16 @@ def read_sizes(written: str, draw: int = 0) -> SnapshotSizes:
         if "count" in held:
             return SnapshotSizes(_made_up(held, draw))
     for name in held:
-        check_choice("a part of snapshots", name, ("vertices", "edges", "groups", *_COUNTS, *_TOLD))
-    columns = {name: held[name] for name in ("vertices", "edges") if isinstance(held.get(name), list)}
+        check_choice("a part of snapshots", name, (*_COLUMNS, "groups", *_COUNTS, *_TOLD))
+    columns = {name: held[name] for name in _COLUMNS if isinstance(held.get(name), list)}
     lengths = [len(column) for column in columns.values()]
-    if len(lengths) != 2 or lengths[0] != lengths[1] or not lengths[0]:
-        requirement = "lists of as many vertices as edges, at least one"
+    if len(lengths) != 2 + ("targets" in held) or len(set(lengths)) != 1 or not lengths[0]:
+        requirement = "lists of as many vertices as edges, at least one, and of as many targets if there are any"
         raise InvalidArgumentError(refusal("snapshots", requirement, lengths, _FORM))
     for name, column in columns.items():
         for place, size in enumerate(column):
             check_int(f"{name} of snapshot {place}", size, minimum=0, cure="give how many there are")
-    sizes = np.array([columns["vertices"], columns["edges"]], dtype=np.int64).T
+    sizes = _with_targets(np.array([*columns.values()], dtype=np.int64).T)
     counts = {
         name: check_int(f"{name} of snapshots", held[name], minimum=1, cure="give what `plan` writes, or leave it out")
         for name in _COUNTS
@@ -104,12 +107,17 @@ def _columns(path: Path) -> dict[str, list[Any]]:
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidArgumentError(refusal("snapshots", "a CSV file", f"{path} ({error})", _FORM)) from error
     found: dict[str, list[Any]] = {}
-    for name in ("vertices", "edges"):
+    for name in _COLUMNS[: 2 + bool(rows and "targets" in rows[0])]:
         if not rows or name not in rows[0]:
             cure = "write one row for each snapshot, below the line vertices,edges"
             raise InvalidArgumentError(refusal("snapshots", f"a CSV file with a column {name}", str(path), cure))
         found[name] = [int(one) if (one := (row[name] or "").strip()).isdecimal() else one for row in rows]
     return found
+
+
+def _with_targets(sizes: np.ndarray) -> np.ndarray:
+    """Return sizes with targets, int64 [T, 3]: the edges of the next snapshot, of the last one its own."""
+    return sizes if sizes.shape[1] == 3 else np.column_stack([sizes, np.append(sizes[1:, 1], sizes[-1, 1])])
 
 
 def _made_up(held: Mapping[str, Any], draw: int) -> np.ndarray:
@@ -127,4 +135,4 @@ def _made_up(held: Mapping[str, Any], draw: int) -> np.ndarray:
     walk = np.random.default_rng(draw).standard_normal(count).cumsum()
     share = (walk - walk.min()) / max(walk.max() - walk.min(), 1e-12)
     factor = varies ** (share - 0.5)
-    return np.stack([vertices * np.sqrt(factor), edges * factor], axis=1).round().astype(np.int64)
+    return _with_targets(np.stack([vertices * np.sqrt(factor), edges * factor], axis=1).round().astype(np.int64))

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from lightning_tgnn.data.snapshots.targets import TargetMaker
 from lightning_tgnn.types import GroupPart, SnapshotGroup
+
+
+class GroupMaker(Protocol):
+    """Makes groups, in one or several batches of vertices each."""
+
+    @property
+    def targets(self) -> TargetMaker:
+        """Of the groups."""
+        ...
+
+    def rounds(self, groups: tuple[int, ...], *, training: bool) -> int:
+        """Return how many batches of vertices each of some groups has."""
+        ...
+
+    def group(self, part: GroupPart, number: int, rounds: int, epoch: int | None, share: float) -> SnapshotGroup:
+        """Return a rank's part of a group, of batch ``number`` of ``rounds``."""
+        ...
 
 
 @dataclass(frozen=True)

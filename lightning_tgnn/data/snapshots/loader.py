@@ -14,14 +14,14 @@ import torch
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.data.batches.prefetch import prefetched
+from lightning_tgnn.data.snapshots.groups import GroupMaker
 from lightning_tgnn.types import (
     GroupCuts,
-    GroupPart,
+    KeptShare,
     PredictedLoads,
     RankLayout,
     Schedule,
     SnapshotBatch,
-    SnapshotGroup,
     SnapshotPass,
     SnapshotTurn,
     Turn,
@@ -29,18 +29,6 @@ from lightning_tgnn.types import (
 from lightning_tgnn.types.snapshots import groups_in_turn, whole_groups
 
 _ORDER = 0x6F72646572  # tells this draw from others of the seed
-
-
-class GroupMaker(Protocol):
-    """Makes groups, in one or several batches of vertices each."""
-
-    def rounds(self, groups: tuple[int, ...], *, training: bool) -> int:
-        """Return how many batches of vertices each of some groups has."""
-        ...
-
-    def group(self, part: GroupPart, number: int, rounds: int, epoch: int | None, share: float) -> SnapshotGroup:
-        """Return a rank's part of a group, of batch ``number`` of ``rounds``."""
-        ...
 
 
 class _Sized(Protocol):
@@ -99,6 +87,7 @@ class SnapshotGroupLoader:
     Attributes:
         loads: How long snapshots take, asked at the start of each pass; None where nobody knows.
         cuts: Which groups may be cut over all ranks; None for none.
+        kept: What snapshots leave for the backward pass; None where nobody knows.
         waited: Seconds for which whoever iterates has stood until there was a batch.
     """
 
@@ -118,6 +107,7 @@ class SnapshotGroupLoader:
         self.prefetch_batches, self.num_workers = prefetch_batches, num_workers
         self.loads: PredictedLoads | None = None
         self.cuts: GroupCuts | None = None
+        self.kept: KeptShare | None = None
         self.schedule: Schedule | None = None
         self.layout, self.rank = RankLayout.of(1), 0
         self.waited = 0.0
@@ -138,6 +128,11 @@ class SnapshotGroupLoader:
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
         """Vertices and edges of every snapshot, int64 [T] each."""
         return self._snapshots.sizes
+
+    @property
+    def scored(self) -> np.ndarray:
+        """How many targets a batch of the group has that each snapshot ends, the mean over its batches, float64 [T]."""
+        return self._maker.targets.counts / self._rounds
 
     @property
     def group_size(self) -> int:
@@ -180,10 +175,13 @@ class SnapshotGroupLoader:
             over = replace(over, too_large=self.cuts.too_large, exchange=exchange)
         if self.loads is None or not predicted:
             return over
+        if self.kept is not None:
+            shares = self.kept.of(self.sizes[0])
+            over = replace(over, kept=tuple(shares[span] for span in spans))
         return replace(
             over,
-            forward=_of_groups(self.loads.forward, self.sizes, spans),
-            backward=_of_groups(self.loads.backward, self.sizes, spans),
+            forward=_of_groups(self.loads.forward, self.sizes, self.scored, spans),
+            backward=_of_groups(self.loads.backward, self.sizes, self.scored, spans),
         )
 
     def __iter__(self) -> Iterator[SnapshotBatch]:
@@ -287,8 +285,11 @@ class SnapshotGroupLoader:
 
 
 def _of_groups(
-    seconds: Callable[..., np.ndarray], sizes: tuple[np.ndarray, np.ndarray], spans: Sequence[slice]
+    seconds: Callable[..., np.ndarray],
+    sizes: tuple[np.ndarray, np.ndarray],
+    targets: np.ndarray,
+    spans: Sequence[slice],
 ) -> tuple[np.ndarray, ...]:
     """Return the predicted seconds of the snapshots of each group, of which the last is one of another kind."""
-    inner, last = seconds(*sizes, last=False), seconds(*sizes, last=True)
+    inner, last = seconds(*sizes), seconds(*sizes, targets)
     return tuple(np.append(inner[span.start : span.stop - 1], last[span.stop - 1]) for span in spans)

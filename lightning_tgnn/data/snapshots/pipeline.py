@@ -16,8 +16,8 @@ from lightning_tgnn.data.graphs.graph import NORMALIZATIONS
 from lightning_tgnn.data.pipeline import plain_values
 from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.snapshots.adjacency import Adjacency
-from lightning_tgnn.data.snapshots.groups import WholeGroups
-from lightning_tgnn.data.snapshots.loader import GroupMaker, GroupOrder, SnapshotGroupLoader
+from lightning_tgnn.data.snapshots.groups import GroupMaker, WholeGroups
+from lightning_tgnn.data.snapshots.loader import GroupOrder, SnapshotGroupLoader
 from lightning_tgnn.data.snapshots.neighborhoods import SampledGroups, checked_fanouts
 from lightning_tgnn.data.snapshots.sources.open_snapshots import (
     SYNTHETIC_SNAPSHOTS,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +42,12 @@ class TargetMaker:
     def vertices_per_target(self, *, training: bool) -> int:
         """Return how many vertices a target has."""
         return {"links": 2 + self.num_negatives[not training], "edges": 2, "vertices": 1}[self.kind]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How many targets each group has, by the number of its last snapshot, int64 [T]; 0 where none can have any."""
+        known = len(self.snapshots) - self.ahead
+        return np.array([len(self.places(group)) if group < known else 0 for group in range(len(self.snapshots))])
 
     def any(self, group: int) -> bool:
         """Return whether a group has targets."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.memory import available_memory, gigabytes
-from lightning_tgnn.types import Run, Snapshot, SnapshotBatch, SnapshotGroup, SnapshotTask, SparseRows
+from lightning_tgnn.types import KeptShare, Run, Snapshot, SnapshotBatch, SnapshotGroup, SnapshotTask, SparseRows
 
 _STRIDE = 7919  # a prime, so that edges go to vertices all over
 
@@ -100,10 +100,24 @@ def groups_too_large(
     return np.flatnonzero(need > _memory_of_rank(run, processes)).tolist()
 
 
+def kept_share(run: Run, kept: tuple[int, float], processes: int) -> KeptShare | None:
+    """Return what snapshots leave for the backward pass, as shares of what this rank can keep; None where all fits.
+
+    Args:
+        run: What begins.
+        kept: See `kept_bytes`.
+        processes: Ranks that share a device.
+    """
+    left = max(_memory_of_rank(run, processes), 1.0)
+    return KeptShare(*(size / left for size in kept)) if np.isfinite(left) else None
+
+
 def check_groups_fit(
     run: Run, vertices: np.ndarray, kept: tuple[int, float], group_size: int, processes: int, open_groups: int
 ) -> None:
-    """Refuse groups of which a rank cannot keep what the backward pass reads.
+    """Refuse groups of which a rank cannot keep what the backward pass reads, if processes have as many snapshots.
+
+    So they have them in the first epoch; later splits are chosen among those that fit, see `splits_that_fit`.
 
     Args:
         run: What begins.

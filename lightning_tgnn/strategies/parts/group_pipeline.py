@@ -34,9 +34,10 @@ class GroupPipeline(OrderPart):
     """The ranks of a device compute consecutive parts of each group; hidden state goes on, its gradient comes back.
 
     A rank goes forward through its part of a group, hands on what the model carries, and begins the next group. Once
-    ``open_groups`` of its groups wait for their gradient, it goes backward through the oldest before it begins another:
-    the last rank goes backward at once, so that this is one forward, one backward. Gradients of a group are added up in
-    the order of the groups on every rank, so nothing depends on who is faster.
+    ``open_groups`` of its groups wait for their gradient, it goes backward through the oldest before it begins another.
+    Through a group that ends on it, with the loss, it goes backward at once: such groups are all that the last rank
+    has, and any rank may have one whole. Each rank adds up gradients in an order that the parts of the groups alone
+    decide, so nothing depends on who is faster.
 
     Args:
         open_groups: At least 1.
@@ -94,7 +95,7 @@ class PipelinedGroups:
         self.open_groups = open_groups
 
     def __call__(self, task: SnapshotTask, batch: SnapshotBatch, *, ending: Ending | None = None) -> Tensor:
-        """Return the loss of this rank's groups; none but the last rank of a device has one.
+        """Return the loss of the groups that end on this rank.
 
         Args:
             task: Whose stages are run.
@@ -149,7 +150,7 @@ class _PipelinedTurn:
                 self._hand_over.send(carried, number)
             return _Open(group, number, given, carried)
         assert embeddings is not None
-        with task.stages("score"), self._meter.head(group.snapshots[-1]):
+        with task.stages("score"), self._meter.head(group):
             loss = task.loss(self._ending(embeddings, group), group) * group.share
         self._losses.append(loss.detach())
         self._back(group, number, given, [loss], None)
@@ -169,7 +170,7 @@ class _PipelinedTurn:
         task, starts = self._task, () if group.is_first else given
         with (
             task.stages("backward"),
-            self._meter.backward(group.snapshots, with_last=group.is_last),
+            self._meter.backward(group),
             torch.autocast(self._weights[0].device.type, enabled=False),
         ):
             wanted = (*starts, *self._weights)

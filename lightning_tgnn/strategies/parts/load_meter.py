@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Measured
-from lightning_tgnn.types import Snapshot, Stages
+from lightning_tgnn.types import Snapshot, SnapshotGroup, Stages
 
 FORWARD = "forward"
 SHORTEST = 1e-9  # seconds, of a clock that stands still
@@ -39,12 +39,24 @@ class _Work(NamedTuple):
     vertices: int
     edges: int
     last: tuple[int, int] | None
+    targets: int = 0
 
     @classmethod
     def on(cls, snapshots: Sequence[Snapshot], *, with_last: bool) -> _Work:
         sizes = [size_of(snapshot) for snapshot in snapshots]
         vertices, edges = (sum(size) for size in zip(*sizes, strict=True))
         return cls(tuple(snapshot.number for snapshot in snapshots), vertices, edges, sizes[-1] if with_last else None)
+
+    @classmethod
+    def of_head(cls, group: SnapshotGroup) -> _Work:
+        last = group.snapshots[-1]
+        vertices, edges = size_of(last)
+        return cls((last.number,), vertices, 0, (vertices, edges), len(group.targets))
+
+    @classmethod
+    def of_backward(cls, group: SnapshotGroup) -> _Work:
+        work = cls.on(group.snapshots, with_last=group.is_last)
+        return work._replace(targets=len(group.targets)) if group.is_last else work
 
 
 CallListener = Callable[[OperatorCall], None]
@@ -101,30 +113,25 @@ class LoadMeter:
             self._tell(operator, spans, work)
 
     @contextmanager
-    def head(self, snapshot: Snapshot) -> Iterator[None]:
-        """Take this context for the head, with the loss, behind the last snapshot of a group."""
-        with self._of_several(HEAD, [snapshot], with_last=True):
+    def head(self, group: SnapshotGroup) -> Iterator[None]:
+        """Take this context for the head of a group, with the loss; it reads vertices and targets, and no edges."""
+        with self._of_group(HEAD, lambda: _Work.of_head(group)):
             yield
 
     @contextmanager
-    def backward(self, snapshots: Sequence[Snapshot], *, with_last: bool) -> Iterator[None]:
-        """Take this context for the backward pass of snapshots.
-
-        Args:
-            snapshots: Consecutive ones of a group.
-            with_last: Whether the last of them is the last one of the group.
-        """
-        with self._of_several(BACKWARD, snapshots, with_last=with_last):
+    def backward(self, group: SnapshotGroup) -> Iterator[None]:
+        """Take this context for the backward pass of this rank's snapshots of a group, with the head if it is here."""
+        with self._of_group(BACKWARD, lambda: _Work.of_backward(group)):
             yield
 
     @contextmanager
-    def _of_several(self, operator: str, snapshots: Sequence[Snapshot], *, with_last: bool) -> Iterator[None]:
+    def _of_group(self, operator: str, work: Callable[[], _Work]) -> Iterator[None]:
         if not self._listeners:
             yield
             return
         begin = self._now()
         yield
-        self._tell(operator, [(begin, self._now())], _Work.on(snapshots, with_last=with_last))
+        self._tell(operator, [(begin, self._now())], work())
 
     def enter(self, stage: str, turn: int) -> None:
         """Take note that an operator begins, unless it is of no snapshot."""
@@ -139,7 +146,7 @@ class LoadMeter:
 
     def _tell(self, operator: str, spans: Sequence[tuple[float, float]], work: _Work) -> None:
         seconds = max(sum(end - begin for begin, end in spans), SHORTEST)
-        measured = Measured(operator, seconds, len(work.snapshots), work.vertices, work.edges, work.last)
+        measured = Measured(operator, seconds, len(work.snapshots), *work[1:])
         call = OperatorCall(measured, work.snapshots, tuple(spans))
         for listener in self._listeners:
             listener(call)

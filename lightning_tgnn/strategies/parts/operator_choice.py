@@ -56,7 +56,7 @@ class ChosenOperators:
 
         Seconds of a graph operator go with the width that it works on, those of the product with weights do not.
         Layers whose products are kept stay as they are: theirs cost nothing before the weights. So do those that run on
-        the last snapshot of a group only, which the first process never has.
+        the last snapshot of a group only: most snapshots of either process have none.
 
         Args:
             model: Of seconds as they were measured, in the order of ``inner``.

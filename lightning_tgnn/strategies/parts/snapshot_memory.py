@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, LAST_BACKWARD, LoadModel, Measured
+from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.strategies.parts.group_memory import check_groups_fit, groups_too_large, kept_bytes
+from lightning_tgnn.strategies.parts.group_memory import (
+    check_groups_fit,
+    groups_too_large,
+    kept_bytes,
+    kept_share,
+)
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups
-from lightning_tgnn.strategies.parts.load_meter import FORWARD, LoadMeter, OperatorCall
+from lightning_tgnn.strategies.parts.measured_loads import MeasuredCalls, MeasuredLoads
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.types import (
     GroupCuts,
+    KeptShare,
     ReplicaTask,
     Run,
     ScheduledLoader,
@@ -28,7 +33,7 @@ from lightning_tgnn.types import (
 )
 from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
 
-LOADS, ORDERS, CUTS = "loads", "orders", "cuts"
+LOADS, ORDERS, CUTS, KEPT = "loads", "orders", "cuts", "kept"
 
 
 @dataclass(frozen=True)
@@ -55,39 +60,6 @@ class SnapshotMemory(StorePart):
         return SnapshotState(self)
 
 
-class MeasuredLoads:
-    """Seconds of snapshots by a model that has been fitted to this run; see `PredictedLoads`.
-
-    Args:
-        model: Of the operators.
-        kept: Operators whose products are kept, which cost nothing any more.
-    """
-
-    def __init__(self, model: LoadModel, kept: Collection[str] = ()) -> None:
-        self.model, self._kept = model, {*kept}
-
-    def forward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
-        """Return seconds [l] of the forward pass, with the head of a last snapshot."""
-        return self._added(self._operators(last=last) | ({HEAD} if last else set()), vertices, edges)
-
-    def step(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool) -> np.ndarray:
-        """Return seconds [l] of the forward pass without the head."""
-        return self._added(self._operators(last=last), vertices, edges)
-
-    def backward(self, vertices: np.ndarray, edges: np.ndarray, *, last: bool = False) -> np.ndarray:
-        """Return seconds [l] of the backward pass."""
-        return self._added({BACKWARD, LAST_BACKWARD} if last else {BACKWARD}, vertices, edges)
-
-    def _operators(self, *, last: bool) -> set[str]:
-        others = {BACKWARD, LAST_BACKWARD, HEAD, *self._kept, *(() if last else self.model.last_only)}
-        return self.model.loads.keys() - others
-
-    def _added(self, operators: Collection[str], vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        # In the order of the model: sums have to be the same on all ranks.
-        seconds = [self.model.predict(name, vertices, edges) for name in self.model.loads if name in operators]
-        return np.asarray(sum(seconds, np.zeros(len(vertices))))
-
-
 class SnapshotState:
     """What a rank knows of loads, and its loaders of groups.
 
@@ -107,11 +79,11 @@ class SnapshotState:
         self._task: SnapshotTask | None = None
         self._loaders: list[SnapshotLoader] = []
         self._orders: list[dict[int, bool]] = []
-        self._meter: LoadMeter | None = None
-        self._measured: list[Measured] = []
+        self._calls = MeasuredCalls()
         self._has_begun = False
         self._known_of: tuple[object, object] | None = None
         self._cuts: GroupCuts | None = None
+        self._kept: KeptShare | None = None
         self._has_looked = False
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -142,6 +114,8 @@ class SnapshotState:
         self._take_orders(self._orders)
         if CUTS in saved:
             self._cuts = GroupCuts(frozenset(saved[CUTS][0]), saved[CUTS][1])
+        if KEPT in saved:
+            self._kept = KeptShare(*saved[KEPT])
 
     def loader(self, loader: object) -> object:
         """Return a loader of this rank's parts of groups.
@@ -158,7 +132,7 @@ class SnapshotState:
         if own.is_training and not self._has_looked:
             self._has_looked = True
             self._look_at_largest(own)
-        own.loads, own.cuts = self.loads, self._cuts
+        own.loads, own.cuts, own.kept = self.loads, self._cuts, self._kept
         self._loaders.append(own)
         return own
 
@@ -170,11 +144,9 @@ class SnapshotState:
         if not self._has_begun:
             self._listen()
         assert self._run is not None
-        if self._meter is None or not self._run.trainer.is_last_batch:
+        if not self._calls.is_listening or not self._run.trainer.is_last_batch:
             return
-        gathered = self._run.messages(GRADIENTS).gather([astuple(one) for one in self._measured])
-        measured = [Measured(*one) for of_rank in self._run.broadcast(gathered) for one in of_rank]
-        self._measured.clear()
+        measured = self._calls.of_all_ranks(self._run)
         if self.loads is None and measured:
             self._know(LoadModel.fit(measured))
             self._choose()
@@ -183,16 +155,16 @@ class SnapshotState:
             self.error = self.loads.model.error(known)
             worst = ", ".join(f"{name} {error:.0%}" for name, error in self.error.items())
             rank_zero_info(f"predicted seconds of snapshots, in an epoch that was not fitted, are off by: {worst}")
-            self._stop_listening()
+            self._calls.stop()
 
     def forget(self) -> None:
         """Know no loads: they come from the checkpoint, or anew."""
-        self.loads = self.error = self._cuts = None
+        self.loads = self.error = self._cuts = self._kept = None
         self._orders, self._has_looked = [], False
 
     def take_back(self) -> None:
         """Leave the task as it was."""
-        self._stop_listening()
+        self._calls.stop()
         if self._task is not None:
             self._task.group_order = self._task.default_group_order
             if isinstance(self._task.operators, ChosenOperators):
@@ -201,8 +173,14 @@ class SnapshotState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the load model."""
-        cuts = {} if self._cuts is None else {CUTS: [sorted(self._cuts.too_large), self._cuts.seconds_per_edge]}
-        return cuts if self.loads is None else {LOADS: self.loads.model.to_dict(), ORDERS: self._orders, **cuts}
+        held: dict[str, Any] = {}
+        if self.loads is not None:
+            held |= {LOADS: self.loads.model.to_dict(), ORDERS: self._orders}
+        if self._cuts is not None:
+            held[CUTS] = [sorted(self._cuts.too_large), self._cuts.seconds_per_edge]
+        if self._kept is not None:  # splits are chosen by it
+            held[KEPT] = astuple(self._kept)
+        return held
 
     def _know(self, model: LoadModel) -> None:
         assert self._task is not None
@@ -238,12 +216,7 @@ class SnapshotState:
         pipeline = self.pipeline
         if self._planned.measure and self.error is None and pipeline is not None:
             assert self._task is not None
-            self._meter = pipeline.meter
-            self._meter.add(self._note, self._task.stages)
-
-    def _note(self, call: OperatorCall) -> None:
-        if call.measured.operator != FORWARD:
-            self._measured.append(call.measured)
+            self._calls.listen(pipeline.meter, self._task.stages)
 
     @property
     def pipeline(self) -> PipelinedGroups | None:
@@ -263,6 +236,10 @@ class SnapshotState:
             return  # batches of vertices, of which the user says how many they have
         kept, processes = kept_bytes(task, probe), pipeline.hand_over.ranks
         sizes = loader.group_size, processes, pipeline.open_groups
+        if processes > 1 and self._kept is None:
+            shares = run.broadcast(run.messages(GRADIENTS).gather(kept_share(run, kept, processes)))
+            known = [astuple(share) for share in shares if share is not None]
+            self._kept = KeptShare(*map(max, zip(*known, strict=True))) if known else None
         if not isinstance(task.group_order, HybridGroups):
             check_groups_fit(run, vertices, kept, *sizes)
             return
@@ -272,9 +249,3 @@ class SnapshotState:
         large = frozenset(group for of_rank in run.broadcast(found) for group in of_rank)
         seconds = run.broadcast(task.group_order.seconds_per_edge(task, probe.to(run.device)))
         self._cuts = GroupCuts(large, seconds)
-
-    def _stop_listening(self) -> None:
-        if self._meter is not None and self._task is not None:
-            self._meter.remove(self._note, self._task.stages)
-        self._meter = None
-        self._measured.clear()

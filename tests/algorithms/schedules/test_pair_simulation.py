@@ -30,8 +30,9 @@ def slowly(parts, state_lags, gradient_lags, open_groups):
                 continue
             ahead = [i for i in has[rank] if (i, rank) not in forward_end]
             opened = [i for i in has[rank] if (i, rank) in forward_end and (i, rank) not in backward_end]
+            ending = [i for i in opened if not any(parts[i][rank + 1 :])]
             if opened:
-                group = opened[0]
+                group = (ending or opened)[0]  # the backward of what ends here follows its forward
                 others = [r for r in range(rank + 1, ranks) if parts[group][r]]
                 came = backward_end.get((group, others[0]), np.inf) + gradient_lags[group][others[0]] if others else 0
                 if came <= now:
@@ -119,6 +120,22 @@ def test_the_first_process_does_not_run_ahead_of_its_open_groups():
         begins = timeline.begin[forward]
         assert (begins[:open_groups] == np.arange(open_groups)).all()
         assert (begins[open_groups:] >= gradient_at[: 4 - open_groups]).all()
+
+
+def test_whole_groups_of_both_processes_wait_for_nobody():
+    one, none = one_operator(3), ()
+    groups = [GroupParts((none, one), (none, one)), GroupParts((one, none), (one, none))] * 2
+    found = simulate_pair(groups)
+    assert found.seconds == 12
+    assert found.waiting.tolist() == [0, 0]
+
+
+def test_the_backward_of_a_whole_group_comes_before_that_of_an_open_one():
+    short, long, none = one_operator(1), one_operator(5), ()
+    groups = [GroupParts((short, long), (short, long)), GroupParts((long, none), (long, none))]
+    timeline = simulate_pair(groups).timeline
+    first = timeline.rank == 0
+    assert timeline.turn[first][np.argsort(timeline.begin[first])].tolist() == [0, 1, 1, 0]
 
 
 def test_a_timeline_can_be_painted():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator
 from lightning_tgnn.algorithms.schedules.pair_simulation import simulate_pair
@@ -14,7 +15,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
 )
 from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel, backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, predicted_groups, reordered
-from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, groups_by_load, pair_seconds
+from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, pair_seconds
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout
 
@@ -151,9 +152,9 @@ def test_one_rank_sends_nothing(groups):
 
 
 def test_predicted_groups_have_the_predicted_seconds():
-    loads = {"graph 1": Load(0.1, 0.0, 1e-3), "nn 1": Load(0.1, 1e-2, 0.0), "head": Load(1.0, 0.0, 0.0)}
+    loads = {"graph 1": Load(0.1, 0.0, 1e-3), "nn 1": Load(0.1, 1e-2, 0.0), "head": Load(1.0, 0.0, 0.0, 1e-2)}
     model = LoadModel({**loads, "backward": Load(0.5, 1e-3, 1e-3)})
-    sizes = [np.array([[10, 40], [20, 50]]), np.array([[30, 90]])]
+    sizes = [np.array([[10, 40, 0], [20, 50, 70]]), np.array([[30, 90, 80]])]
     widths = {"graph 1": 16, "nn 1": 8, "head": 4}
     found = predicted_groups(model, sizes, widths, 28, exchanged_widths={"graph 1": 8})
     for group, forward, backward in zip(

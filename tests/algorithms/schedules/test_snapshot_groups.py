@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load, groups_to_cut
 from lightning_tgnn.algorithms.schedules.snapshot_groups import SharedGroups, SnapshotGroups
-from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds, groups_by_load, groups_to_cut
+from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout, SnapshotPass
 
@@ -23,7 +24,8 @@ def passes(draw):
     rng = np.random.default_rng(draw(st.integers(0, 9)))
     lengths = [len(over.snapshots_of(group)) for group in order]
     forward, backward = (tuple(rng.random(length) for length in lengths) for _ in range(2))
-    return SnapshotPass(**vars(over) | {"forward": forward, "backward": backward})
+    kept = tuple(np.full(length, 0.15) for length in lengths) if draw(st.booleans()) else None
+    return SnapshotPass(**vars(over) | {"forward": forward, "backward": backward, "kept": kept})
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
@@ -44,7 +46,9 @@ def test_every_snapshot_of_every_group_is_computed_once_in_order(over, devices, 
                 assert len({part.group for part in parts}) == 1
                 whole = over.snapshots_of(parts[0].group)
                 assert [number for part in parts for number in part.snapshots] == list(whole)
-                assert parts[-1].snapshots, "the last process has the loss"
+                assert sum(parts[0].group in part.snapshots for part in parts) == 1  # who has the loss
+                if processes == 2 and over.kept is not None and balance == "load":
+                    assert 2 * 0.15 * len(parts[0].snapshots) <= 1  # of two open groups
                 groups.append(parts[0].group)
         assert len(groups) == at_once[0].groups
         played += sorted(groups, key=over.order.index)
@@ -69,6 +73,28 @@ def test_groups_of_unequal_load_are_dealt_out_by_load():
     assert [[part.group for part in turn.parts] for turn in by_load] == [[1], [2, 3, 4, 5]]
     by_count = [SnapshotGroups(1, "even").turns(layout, rank, order)[0] for rank in (0, 1)]
     assert [len(turn.parts) for turn in by_count] == [3, 2]
+
+
+def test_whole_groups_go_to_either_process_of_a_device():
+    light = (1.0, 1.0, 1.0, 30.0)  # the head is heavy
+    seconds = (np.array(light),) * 4
+    given = {"order": (4, 5, 6, 7), "group_size": 4, "forward": seconds, "backward": seconds}
+    over = SnapshotPass(4, 4, epoch=0, **given)
+
+    def lengths(over, **options):
+        schedule = SnapshotGroups(2, **options)
+        turns = (schedule.turns(RankLayout.of(2), rank, over)[0] for rank in (0, 1))
+        return [[len(part.snapshots) for part in turn.parts] for turn in turns]
+
+    assert lengths(over) == [[0, 4, 0, 4], [4, 0, 4, 0]]
+    assert lengths(over, balance="even") == [[2] * 4] * 2
+    # A process can keep four snapshots: the first those of one whole group, or of two open ones with two each.
+    kept = SnapshotPass(4, 4, epoch=0, kept=(np.full(4, 0.25),) * 4, **given)
+    assert max(lengths(kept)[0]) <= 2
+    assert lengths(kept, open_groups=1) == [[0, 4, 0, 4], [4, 0, 4, 0]]
+    # More than two processes have as many snapshots each, and the last of them the last one.
+    turns = [SnapshotGroups(3).turns(RankLayout.of(3), rank, over)[0] for rank in range(3)]
+    assert [[len(part.snapshots) for part in turn.parts] for turn in turns] == [[1] * 4, [1] * 4, [2] * 4]
 
 
 @given(length=st.integers(1, 9), processes=st.integers(1, 9))

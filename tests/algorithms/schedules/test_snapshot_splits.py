@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.schedules.operator_order import Operator
 from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts, simulate_pair
 from lightning_tgnn.algorithms.schedules.snapshot_splits import (
     best_splits,
     even_bounds,
-    groups_by_count,
-    groups_by_load,
     pair_seconds,
     planned_splits,
+    splits_that_fit,
 )
 from lightning_tgnn.checks import InvalidArgumentError
 
@@ -29,7 +29,7 @@ def loads_of(groups):
 
 
 def all_splits(forward):
-    return product(*(range(len(own)) for own in forward))
+    return product(*(range(len(own) + 1) for own in forward))
 
 
 def cost_of(forward, backward, splits):
@@ -71,7 +71,7 @@ def test_no_splits_cost_less_than_the_planned_ones(groups):
 @given(GROUPS, st.integers(1, 3), st.integers(0, 2), st.data())
 def test_the_short_simulation_is_that_of_the_operators(groups, open_groups, hand_over, data):
     forward, backward = loads_of(groups)
-    splits = data.draw(st.tuples(*(st.integers(0, len(own) - 1) for own in forward)))
+    splits = data.draw(st.tuples(*(st.integers(0, len(own)) for own in forward)))
     found = pair_seconds(forward, backward, splits, open_groups=open_groups, hand_over=hand_over)
     assert found == by_operators(forward, backward, splits, float(hand_over), open_groups=open_groups)
 
@@ -82,7 +82,7 @@ def test_the_short_simulation_is_that_of_the_operators(groups, open_groups, hand
 def test_the_best_splits_are_never_slower_than_the_even_or_the_planned_ones(groups, open_groups):
     forward, backward = loads_of(groups)
     found = best_splits(forward, backward, open_groups=open_groups)
-    assert all(0 <= split < len(own) for split, own in zip(found, forward, strict=True))
+    assert all(0 <= split <= len(own) for split, own in zip(found, forward, strict=True))
     seconds = by_operators(forward, backward, found, open_groups=open_groups)
     even = [even_bounds(len(own), 2)[1] for own in forward]
     assert seconds <= by_operators(forward, backward, even, open_groups=open_groups)
@@ -99,6 +99,60 @@ def test_the_best_splits_of_one_or_two_groups_are_the_best_there_are(groups):
     assert pair_seconds(forward, backward, best_splits(forward, backward)) == best
 
 
+@seed(16)
+@settings(max_examples=60, deadline=None)
+@given(GROUPS, st.integers(1, 3), st.integers(0, 2))
+def test_the_best_splits_of_more_groups_are_near_the_best_there_are(groups, open_groups, hand_over):
+    forward, backward = loads_of(groups)
+    options = {"open_groups": open_groups, "hand_over": hand_over}
+    best = min(pair_seconds(forward, backward, splits, **options) for splits in all_splits(forward))
+    assert pair_seconds(forward, backward, best_splits(forward, backward, **options), **options) <= 1.1 * best
+
+
+@seed(16)
+@settings(max_examples=60, deadline=None)
+@given(GROUPS, st.data())
+def test_splits_are_within_their_limits(groups, data):
+    forward, backward = loads_of(groups)
+    bound = [st.tuples(*[st.integers(0, len(own))] * 2).map(sorted).map(tuple) for own in forward]
+    limits = data.draw(st.tuples(*bound))
+    found = best_splits(forward, backward, limits=limits)
+    assert all(fewest <= split <= most for split, (fewest, most) in zip(found, limits, strict=True))
+    if len(groups) < 3:
+        allowed = product(*(range(fewest, most + 1) for fewest, most in limits))
+        best = min(pair_seconds(forward, backward, splits) for splits in allowed)
+        assert pair_seconds(forward, backward, found) == best
+
+
+@pytest.mark.parametrize("count", [2, 4, 5, 9])
+def test_a_heavy_head_goes_to_either_process(count):
+    # Nearly all of the work is in the head of a group, behind its last snapshot: no cut within groups balances it.
+    forward = [np.array([1.0, 1.0, 1.0, 40.0])] * count
+    seconds = pair_seconds(forward, forward, best_splits(forward, forward))
+    total = 2 * sum(own.sum() for own in forward)
+    kept = min(pair_seconds(forward, forward, [split] * count) for split in range(4))
+    assert kept > 0.9 * total  # the last snapshots all on the second process
+    assert seconds <= (total + count % 2 * 2 * 43) / 2  # whole groups, and an odd one more
+
+
+def test_whole_groups_keep_both_processes_busy_from_the_start():
+    groups = [np.ones(4)] * 4
+    splits = best_splits(groups, groups)
+    assert splits == (0, 4, 0, 4)
+    assert pair_seconds(groups, groups, splits) == 16  # half of the work, and nobody waits
+
+
+@seed(16)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.integers(1, 3))
+def test_splits_that_fit_are_those_of_which_both_processes_can_keep_their_part(shares, open_groups):
+    kept = np.array(shares)
+    sums = np.concatenate([[0.0], kept.cumsum()])
+    fitting = [p for p in range(len(kept) + 1) if open_groups * sums[p] <= 1 and sums[-1] - sums[p] <= 1]
+    if fitting:
+        assert splits_that_fit(kept, open_groups) == (fitting[0], fitting[-1])
+
+
 def test_uneven_loads_are_split_unevenly():
     # The work is in the first snapshot of each group, so an even split leaves the second process without any.
     forward = [np.array([4.0, 1.0, 1.0, 1.0])] * 20
@@ -106,9 +160,9 @@ def test_uneven_loads_are_split_unevenly():
     assert pair_seconds(forward, forward, splits) < 0.9 * pair_seconds(forward, forward, [2] * 20)
 
 
-def test_a_group_of_one_snapshot_is_the_second_processs():
+def test_groups_of_one_snapshot_go_to_both_processes():
     one = [np.ones(1)] * 3
-    assert best_splits(one, one) == (0, 0, 0)
+    assert best_splits(one, one) == (0, 1, 0)
     assert best_splits([], []) == ()
     assert planned_splits([], []) == ()
     assert pair_seconds([], [], []) == 0.0
@@ -149,8 +203,13 @@ def test_what_cannot_be_split_is_refused():
         best_splits([np.ones(0)], [np.ones(0)])
     with pytest.raises(InvalidArgumentError, match="backward must be finite and at least 0, got nan"):
         best_splits([one], [np.array([1.0, np.nan])])
-    with pytest.raises(InvalidArgumentError, match="splits must be for each group at least 0 and fewer"):
-        pair_seconds([one], [one], [2])
+    with pytest.raises(InvalidArgumentError, match=r"splits must be for each group from 0 to .*, got \[3\]; give what"):
+        pair_seconds([one], [one], [3])
+    for limits in ([(1, 0)], [(0, 3)], [(-1, 1)], []):
+        with pytest.raises(
+            InvalidArgumentError, match="limits must be for each group two numbers from 0 to the number"
+        ):
+            best_splits([one], [one], limits=limits)
     with pytest.raises(InvalidArgumentError, match=r"seconds must be finite and at least 0, got -1\.0"):
         groups_by_load([-1.0], 2)
     with pytest.raises(InvalidArgumentError, match="devices must be an integer of at least 1, got 0"):

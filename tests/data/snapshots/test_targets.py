@@ -174,17 +174,17 @@ def test_ranks_evaluate_whole_groups_in_turn(ranks, batch_size):
 
 
 class Loads:
-    """Says that an edge takes a tenth forward and three backward, in a last snapshot one more; counts its askers."""
+    """Says that an edge takes a tenth forward and three backward, and so does a target; counts its askers."""
 
     def __init__(self):
         self.asked = 0
 
-    def forward(self, vertices, edges, *, last=False):
-        self.asked += last
-        return edges / 10 + last
+    def forward(self, vertices, edges, targets=None):
+        self.asked += targets is not None
+        return edges / 10 + (0 if targets is None else targets / 10)
 
-    def backward(self, vertices, edges, *, last=False):
-        return 3 * (edges / 10 + last)
+    def backward(self, vertices, edges, targets=None):
+        return 3 * (edges / 10 + (0 if targets is None else targets / 10))
 
 
 def test_loads_are_asked_once_a_pass_and_the_same_turns_follow_after_a_resumption():
@@ -209,8 +209,9 @@ def test_loads_are_asked_once_a_pass_and_the_same_turns_follow_after_a_resumptio
     over = loader.passed()
     _, edges = loader.sizes
     for group, forward, backward in zip(over.order, over.forward, over.backward, strict=True):
-        ends = np.arange(len(forward)) == len(forward) - 1
-        assert forward.tolist() == (edges[over.snapshots_of(group)] / 10 + ends).tolist()
+        (whole,) = (one for batch in data.train_dataloader() for one in batch.groups if one.number == group)
+        scored = (np.arange(len(forward)) == len(forward) - 1) * len(whole.targets)
+        assert forward == pytest.approx((edges[over.snapshots_of(group)] + scored) / 10)
         assert backward == pytest.approx(3 * forward)
 
 
