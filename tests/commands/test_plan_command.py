@@ -13,7 +13,7 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, assess, rank
 from lightning_tgnn.commands.plan.candidates import Candidates
-from lightning_tgnn.commands.plan.measure import SHARDS, Measured, Measurements
+from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measured, Measurements
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.tables import figures_of, reason, where_state_belongs
 
@@ -24,7 +24,7 @@ STREAM = Stream(lambda events: min(events / 1000, 1.0), 0.5, 1e8)
 
 
 def measured(processes=4):
-    names = ("depcache", "sven", "pipetgl", "disttgl", SHARDS)
+    names = ("depcache", "sven", "pipetgl", "disttgl", SHARDS, COPY_SHARDS)
     of_strategy = {name: Measured(SECONDS, 0.05, SENT) for name in names}
     return Measurements(processes, 200, of_strategy, 0.25, 1e6, 1e8, targets=0.2, repeated=0.3)
 
@@ -49,6 +49,11 @@ def test_plans_of_all_strategies_are_candidates():
         "disttgl:minibatch=2:memory=2",
         "disttgl:memory=4",
         "disttgl:epoch=2:memory=2",
+        "disttgl:minibatch=2:memory=2:store=sharded",
+        "disttgl:minibatch=2:epoch=2:store=sharded",
+        "disttgl:memory=4:store=sharded",
+        "disttgl:epoch=2:memory=2:store=sharded",
+        "disttgl:epoch=4:store=sharded",
     }
     assert {name: plan.batch_size for name, plan in written.items() if plan.batch_size != 200} == {
         "depcache": 125,
@@ -58,7 +63,7 @@ def test_plans_of_all_strategies_are_candidates():
     }
     assert written["disttgl:minibatch=2:memory=2"].global_batch == 400
     assert written["pipetgl:groups=2"].copies == 1
-    assert [plan.batch_size for plan in candidates(2, 2, keep_batch=True)[1]] == [200] * 11
+    assert [plan.batch_size for plan in candidates(2, 2, keep_batch=True)[1]] == [200] * 16
     for plan in plans:  # the strategies take these options
         kind = lightning_tgnn.strategies.names.StrategyRegistry[plan.strategy]["strategy"]
         kind(**plan.options)
@@ -76,16 +81,37 @@ def test_costs_are_what_was_measured():
     assert measured().turn_of(400) == pytest.approx(1.75)
 
 
+def test_copies_that_are_cut_are_candidates_where_no_machine_holds_one():
+    cluster, plans = candidates(4, 1, memory=6e7)  # a copy takes 100 MB
+    found = {one.candidate.written: one for one in rank(plans, cluster, STREAM)}
+    free = {name for name, one in found.items() if not one.objection and name.startswith("disttgl")}
+    assert free == {
+        "disttgl:minibatch=2:memory=2:store=sharded",
+        "disttgl:minibatch=2:epoch=2:store=sharded",
+        "disttgl:epoch=2:memory=2:store=sharded",
+        "disttgl:epoch=4:store=sharded",
+    }
+    assert {name: found[name].state_bytes for name in free} == {
+        name: 1e8 / (4 if "memory" not in name else 2) for name in free
+    }
+    # Measured on 4 ranks: 401e3 / 3 bytes of rows and 2e5 / 3 of updates, were all of them remote. With two epochs at
+    # once one rank in two reads and writes, 4/3 of the rows; with two copies 1/2 of these lives on the other rank.
+    twice = found["disttgl:epoch=2:memory=2:store=sharded"]
+    assert twice.state_per_event * 200 == pytest.approx((4 / 3 * 401e3 + 2e5) / 3 / 2 / 2)
+    shared = found["disttgl:minibatch=2:memory=2:store=sharded"]
+    assert shared.state_per_event * 200 == pytest.approx((401e3 + 2e5) / 3 / 2)
+
+
 def test_compressions_that_may_be_chosen_are_candidates():
     cluster, given = Cluster(2, 2, Links(), 64e9), measured()
     given = replace(given, compressed_bytes={"bfloat16": 5e5, "int8": 2.6e5, "powersgd": 3e4})
     plain = Candidates(given, cluster, 500, False).all()
     more = Candidates(given, cluster, 500, False, ("int8", "powersgd")).all()
     written = {plan.written: plan for plan in more}
+    disttgl = [plan.written for plan in plain if plan.strategy == "disttgl"]
     assert set(written) - {plan.written for plan in plain} == {
         f"{name}:gradient_compression={kind}"
-        for name in ("depcache", "depcache:staleness=1", "sven", "sven:staleness=0", "disttgl:minibatch=2:memory=2",
-                     "disttgl:memory=4", "disttgl:epoch=2:memory=2")
+        for name in ("depcache", "depcache:staleness=1", "sven", "sven:staleness=0", *disttgl)
         for kind in ("int8", "powersgd")
     }  # fmt: skip
     found = {name: assess(plan, cluster, STREAM) for name, plan in written.items()}

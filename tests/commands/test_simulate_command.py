@@ -130,6 +130,34 @@ def test_fewer_rows_travel_where_batches_are_split_by_destination(tmp_path, caps
     assert ahead == pytest.approx(2 * whole, rel=1e-2)
 
 
+def test_copies_that_are_cut_may_lie_on_several_hosts(tmp_path, capsys):
+    given = "{seconds: {backward: 0.000000001}, bytes: {rows: 1000000, updates: 1000000}}"
+    link = ["--link=8:0", "--local_link=1000000000:0", "--turns=8"]
+    words = "disttgl:store=sharded:memory=1:minibatch={}:epoch={},disttgl:store=sharded:memory=2:minibatch={}:epoch={}"
+    words += ",disttgl:store=sharded:memory=4"
+    plans = words.format(4, 1, 2, 1)
+    found = figures(tmp_path, capsys, f"--strategy={plans}", f"--stages={given}", "--ranks=4", "--hosts=4", *link)
+    seconds = [forecast["seconds_per_turn"] for forecast in found["forecasts"]]
+    # Of a rank's bytes 3/4 and 1/2 live on others, a megabyte a second leaves its host.
+    assert seconds == pytest.approx([2 * 3 / 4, 2 * 1 / 2, 0], abs=1e-6)
+    found = figures(
+        tmp_path, capsys, f"--strategy={words.format(2, 2, 1, 2)}", f"--stages={given}", "--ranks=4", "--hosts=4", *link
+    )
+    seconds = [forecast["seconds_per_turn"] for forecast in found["forecasts"]]
+    # One rank of two reads for both passes 4/3 times as much; what it writes stays the same.
+    assert seconds == pytest.approx([7 / 3 * 3 / 4, 7 / 3 * 1 / 2, 0], abs=1e-6)
+
+
+def test_rows_that_are_cut_may_have_costs_of_their_own():
+    names = ("disttgl", "disttgl:store=sharded", "pipetgl")
+    given = read_costs(
+        json.dumps({"strategies": {name: {"seconds": {"score": place}} for place, name in enumerate(names)}})
+    )
+    written = ("disttgl:epoch=2", "disttgl:epoch=2:store=sharded", "pipetgl", "pipetgl:store=sharded")
+    plans = [SimulatedPlan.of(each) for each in written]
+    assert [given.of_plan(plan).seconds["score"] for plan in plans] == [0, 1, 2, 2]
+
+
 def test_files_and_runs_are_read(tmp_path):
     (tmp_path / "costs.yaml").write_text(f"seconds: {json.dumps(SECONDS)}\nbatch_size: 10\n")
     assert read_costs(str(tmp_path / "costs.yaml")).seconds == SECONDS
@@ -214,6 +242,10 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
             "memory must be a multiple of the 2 hosts: a copy of node mem",
         ),
         (["--strategy=disttgl:epoch=0"], "epoch must be an integer of at least 1, got 0"),
+        (["--strategy=disttgl:store=host"], "store must be one of 'served', 'sharded', got 'host'"),
+        (["--strategy=disttgl:ahead=0.5"], "ahead must be 0 but with store='sharded', epoch=1 and fetch_ahead=True"),
+        (["--strategy=disttgl:store=sharded:epoch=2:ahead=0.5"], "ahead must be 0 but with store='sharded', epoch=1"),
+        (["--strategy=disttgl:store=sharded:ahead=2"], "ahead must be "),
         (["--strategy=sven:remote=0"], "remote must be a finite number above 0, got 0; give a share"),
         (["--strategy=disttgl:fetch_ahead=3"], "fetch_ahead of disttgl must be true or false, got 3"),
         (["--strategy=pipetgl:store=served"], "store must be one of 'host', 'sharded', got 'served'"),

@@ -86,38 +86,46 @@ class Links:
             here, away = here / length, away / length
         return sent * (here.ravel() / self.within.bandwidth + away.ravel() / self.between.bandwidth)
 
-    def meeting(self, layout: RankLayout, length: int, travel: str, sent: np.ndarray) -> np.ndarray:
-        """Return how long ranks of the same place in all pipelines take to exchange, float64 [turns, M].
+    def meeting(
+        self,
+        layout: RankLayout,
+        travel: str,
+        sent: np.ndarray,
+        groups: np.ndarray | None = None,
+        *,
+        at_once: bool = False,
+    ) -> np.ndarray:
+        """Return how long the ranks of each group take to exchange, float64 [turns, groups].
 
         Args:
             layout: The ranks.
-            length: M, ranks of a pipeline.
             travel: ``"all_to_all"``: each sends other bytes to each; ``"all_gather"``: the same to each;
                 ``"all_reduce"``: a ring, in which every byte goes round about twice.
             sent: float64 [turns, ranks], what each sends in all; what it adds, in an all-gather; what is summed up.
+            groups: int64 [ranks], the group of each, from 0 on; None for one of all ranks.
+            at_once: Whether groups exchange at the same time, and share the links of their hosts.
         """
-        turns, count = len(sent), layout.ranks // length
-        each = sent.reshape(turns, count, length)
-        if count == 1:
-            return np.zeros((turns, length))
-        hosts = np.asarray(layout.hosts).reshape(count, length)
-        several = (hosts != hosts[:1]).any(axis=0)
+        ranks, hosts = layout.ranks, np.unique(np.asarray(layout.hosts), return_inverse=True)[1]
+        groups = np.zeros(ranks, dtype=np.int64) if groups is None else groups
+        count = np.bincount(groups)
+        parts, part, size = np.unique(groups * ranks + hosts, return_inverse=True, return_counts=True)
+        several = np.bincount(parts // ranks) > 1
         latency = np.where(several, self.between.latency, self.within.latency)
+        most = np.zeros((len(count), len(sent)))
         if travel == ALL_REDUCE:
             slowest = np.where(several, min(self.between.bandwidth, self.within.bandwidth), self.within.bandwidth)
-            return 2 * (count - 1) * (latency + each.max(axis=1) / count / slowest)
-        if travel == ALL_GATHER:
-            each = each * (count - 1)
-        here = (hosts[:, None] == hosts[None]).sum(axis=1) - 1  # others on the same host, [count, M]
-        inside = each * here / (count - 1) / self.within.bandwidth
-        leaving = each * (count - 1 - here) / (count - 1) / self.between.bandwidth
-        seconds = inside.max(axis=1)
-        for place in range(length):
-            _, host = np.unique(hosts[:, place], return_inverse=True)
-            shared = np.zeros((host.max() + 1, turns))
-            np.add.at(shared, host, leaving[:, :, place].T)
-            seconds[:, place] = np.maximum(seconds[:, place], shared.max(axis=0))
-        return seconds + latency
+            np.maximum.at(most, groups, sent.T)
+            return 2 * (count - 1) * (latency + most.T / count / slowest)
+        others, here = count[groups] - 1, size[part] - 1
+        each = (sent if travel == ALL_GATHER else sent / np.maximum(others, 1)).T
+        inside, leaving = each * here[:, None], each * (others - here)[:, None]
+        np.maximum.at(most, groups, inside / self.within.bandwidth)
+        link = hosts if at_once else part
+        shared = np.zeros((link.max() + 1, len(sent)))
+        np.add.at(shared, link, leaving / self.between.bandwidth)
+        out = several[groups]
+        np.maximum.at(most, groups[out], shared[link[out]])
+        return most.T + np.where(count > 1, latency, 0.0)
 
 
 def meeting_of_gradients(
@@ -136,7 +144,7 @@ def meeting_of_gradients(
     ranks, each = layout.ranks, np.full((1, layout.ranks), float(size))
     sent, met = updates * 2.0 * (ranks - 1) * size, links or Links()
     if compression is None or compression == PowerSGD.name:
-        return updates * float(met.meeting(layout, 1, ALL_REDUCE, each)[0, 0]), {WEIGHTS: sent}
-    there = met.meeting(layout, 1, ALL_TO_ALL, each * (ranks - 1) / ranks)
-    back = met.meeting(layout, 1, ALL_GATHER, each / ranks)
+        return updates * float(met.meeting(layout, ALL_REDUCE, each)[0, 0]), {WEIGHTS: sent}
+    there = met.meeting(layout, ALL_TO_ALL, each * (ranks - 1) / ranks)
+    back = met.meeting(layout, ALL_GATHER, each / ranks)
     return updates * float((there + back)[0, 0]), {PIECES: sent}

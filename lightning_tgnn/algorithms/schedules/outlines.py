@@ -44,14 +44,14 @@ def in_order(*, rows: str = "", updates: str = ALL_GATHER) -> tuple[Stage, ...]:
     before = After("updates", turns=1)
     stages = [*_before(), Stage("fetch", after=(After("sample"), before), reads=() if rows else (_OF_LAST_TURN,))]
     if rows:
-        stages.append(Stage("rows", LINKS, (After("fetch"), before), travel=rows, reads=(_OF_LAST_TURN,)))
+        stages.append(Stage("rows", LINKS, (After("fetch"), before), travel=rows, in_copy=True, reads=(_OF_LAST_TURN,)))
     return (
         *stages,
         Stage("update", after=(After(stages[-1].name),), trains=True),
         Stage("embed", trains=True),
         Stage("score", trains=True),
         Stage("write"),
-        Stage("updates", LINKS, (After("write"),), travel=updates),
+        Stage("updates", LINKS, (After("write"),), travel=updates, in_copy=True),
     )
 
 
@@ -72,13 +72,13 @@ def pipelined(micro_batches: int = 1, *, ahead: float = 0.0, remote: float = 1.0
     for piece in range(micro_batches):
         rows, update = _numbered("rows", piece), _numbered("update", piece)
         share = remote * (1 - ahead) / micro_batches
-        stages.append(Stage(rows, LINKS, first, "rows", share, ALL_TO_ALL, reads=(_OF_LAST_TURN,)))
+        stages.append(Stage(rows, LINKS, first, "rows", share, ALL_TO_ALL, in_copy=True, reads=(_OF_LAST_TURN,)))
         arrived = (After(rows), After("ahead", turns=1)) if ahead and not piece else (After(rows),)
         stages.append(Stage(update, after=arrived, of="update", share=1 / micro_batches, trains=True))
-    stages += [Stage("write"), Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL)]
+    stages += [Stage("write"), Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL, in_copy=True)]
     if ahead:
         asked, seen = (After("sample", turns=-1), After("write")), Reads("updates", batches=1, before=1)
-        stages.append(Stage("ahead", LINKS, asked, "rows", remote * ahead, ALL_TO_ALL, reads=(seen,)))
+        stages.append(Stage("ahead", LINKS, asked, "rows", remote * ahead, ALL_TO_ALL, in_copy=True, reads=(seen,)))
     return (*stages, Stage("embed", trains=True), Stage("score", trains=True))
 
 
@@ -88,9 +88,9 @@ def updated_by_owners() -> tuple[Stage, ...]:
         *_before(),
         Stage("fetch", after=(After("sample"),)),
         Stage("update", after=(After("updates", turns=1),), reads=(_OF_LAST_TURN,), trains=True),
-        Stage("rows", LINKS, (After("update"),), travel=ALL_TO_ALL),
+        Stage("rows", LINKS, (After("update"),), travel=ALL_TO_ALL, in_copy=True),
         Stage("write", after=(After("rows"),)),
-        Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL),
+        Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL, in_copy=True),
         Stage("embed", trains=True),
         Stage("score", trains=True),
     )

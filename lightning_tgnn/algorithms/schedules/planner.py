@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, is_compression
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS, Outline
+from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS, Outline, Stage
 
 _TURNS = 24
 _SLOWEST = 64.0  # times as slow as alone
@@ -220,8 +220,19 @@ def calibrated(outline: Outline, layout: RankLayout, costs: Costs, seconds_per_t
 
 def _sent(outline: Outline, costs: Costs, ranks: int, kinds: Sequence[str] | None = None) -> float:
     """Return the bytes, of all kinds or of some, that a rank sends to others in a turn, the mean of the ranks."""
+    travelling = [stage for stage in outline.stages if stage.travel and (kinds is None or stage.cost in kinds)]
+    return sum(_copies_of(outline, stage, ranks) * _each_turn(outline, costs, stage, ranks) for stage in travelling)
+
+
+def _each_turn(outline: Outline, costs: Costs, stage: Stage, ranks: int) -> float:
+    """Return the bytes that a rank has at a stage, the mean of the ranks; none where its lane begins no batch."""
+    return float(costs.of(stage, _TURNS, ranks)[-1].mean()) / (outline.lanes if stage.first_pass else 1)
+
+
+def _copies_of(outline: Outline, stage: Stage, ranks: int) -> float:
+    """Return how many times a rank sends each of its bytes to others."""
     length = outline.length(ranks)
-    count = ranks // length
+    count = int(np.bincount(outline.groups_that_meet(stage, ranks))[0])
     times = {
         NEXT: float(length > 1),
         ALL: length - 1,
@@ -230,5 +241,4 @@ def _sent(outline: Outline, costs: Costs, ranks: int, kinds: Sequence[str] | Non
         ALL_GATHER: count - 1,
         ALL_REDUCE: 2 * (count - 1) / count,
     }
-    travelling = [stage for stage in outline.stages if stage.travel and (kinds is None or stage.cost in kinds)]
-    return sum(times[stage.travel] * float(costs.of(stage, _TURNS, ranks)[-1].mean()) for stage in travelling)
+    return times[stage.travel]

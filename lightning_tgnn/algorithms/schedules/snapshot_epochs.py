@@ -242,7 +242,7 @@ def vertex_partition_epoch(
         given = np.asarray(feature_bytes[place], dtype=np.float64)
         sent = np.broadcast_to(given[:, None] if given.ndim == 1 else given, ahead.shape)
         rounds = sum(exchanges) if ranks > 1 else 0
-        meeting = links.meeting(layout, 1, ALL_TO_ALL, sent) * rounds
+        meeting = links.meeting(layout, ALL_TO_ALL, sent) * rounds
         busy += ahead.sum(axis=0) + back.sum(axis=0)
         seconds += float(ahead.max(axis=1).sum() + back.max(axis=1).sum() + meeting.sum())
         travelled += float(sent.sum()) * rounds

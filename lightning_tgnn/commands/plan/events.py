@@ -19,7 +19,7 @@ from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
 from lightning_tgnn.checks import check_choice, check_fraction, check_int, check_positive
 from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
-from lightning_tgnn.commands.plan.measure import SHARDS, Measurements, measure
+from lightning_tgnn.commands.plan.measure import Measurements, measure
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.tables import figures_of, print_plans
 from lightning_tgnn.commands.shared.kinds import KindOption
@@ -151,7 +151,6 @@ def _recommend(
     costs = {
         name: {"seconds": given.seconds, "bytes": given.sent, "batch_size": given.batch_size}
         for name, given in candidates.costs().items()
-        if name != SHARDS
     }
     write_text(folder / "costs.yaml", yaml.safe_dump({"strategies": costs}, sort_keys=False))
     figures = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}

@@ -30,6 +30,7 @@ from lightning_tgnn.tasks import LinkPrediction
 from lightning_tgnn.types import datamodule_of, has_stages
 
 SHARDS = "pipetgl:store=sharded"
+COPY_SHARDS = "disttgl:store=sharded"
 _WINDOWS = 3  # that count
 _BYTES = 4  # of a weight
 _LOOKED_AT = 24  # batches whose rows are compared with those of the batch before
@@ -59,7 +60,8 @@ class Measurements:
     Attributes:
         processes: That ran at once.
         batch_size: Events per rank and turn.
-        strategies: By name; disttgl with a copy of node memory for each process, and `SHARDS` for several machines.
+        strategies: By name; disttgl with a copy of node memory for each process, `COPY_SHARDS` with one that is cut
+            over all of them, and `SHARDS` for several machines.
         fixed_share: Share of a turn that does not grow with the batch.
         gradient_bytes: Of all weights.
         state_bytes: Of a copy of node state.
@@ -172,6 +174,7 @@ def measure(
         "sven": SvenStrategy,
         "pipetgl": PipeTGLStrategy,
         "disttgl": lambda: DistTGLStrategy(memory=ranks),
+        COPY_SHARDS: lambda: DistTGLStrategy(minibatch=ranks, store="sharded"),
     }
     if several_machines:
         strategies[SHARDS] = lambda: PipeTGLStrategy(store="sharded")

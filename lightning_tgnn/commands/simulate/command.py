@@ -63,7 +63,7 @@ Options of a strategy follow its name after colons, with values as in YAML:
             sends=gradients (weights, weights_and_moments), targets=0.5 (share of rows that the batch before
             changes), repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1 of M ranks),
             store=host (sharded)
-  disttgl   minibatch=1, epoch=1, memory (as many copies as there are ranks for), fetch_ahead=true
+  disttgl   minibatch=1, epoch=1, memory (as many as ranks allow), fetch_ahead=true, store=served (sharded), ahead=0
 staleness=smallest takes the smallest at which nothing stalls (MSPipe's rule).
 
 Strategies on snapshots forecast an epoch: its seconds, the share of them for which ranks wait, the share in which the
@@ -267,14 +267,14 @@ def _kept(batch_size: int | None, figures: list[dict[str, Any]], options: Simula
 
 
 def _missing(costs: GivenCosts, plan: SimulatedPlan, options: SimulateOptions) -> list[str]:
-    return costs.of_strategy(plan.name).missing([plan.outline(max(options.counts))])
+    return costs.of_plan(plan).missing([plan.outline(max(options.counts))])
 
 
 def _simulated(plan: SimulatedPlan, costs: GivenCosts, ranks: int, options: SimulateOptions) -> Simulation:
     layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
     plan.check_hosts(ranks, options.hosts)
     outline = plan.outline(ranks)
-    taken = costs.of_strategy(plan.name).of(plan, outline, ranks, options.links)
+    taken = costs.of_plan(plan).of(plan, outline, ranks, options.links)
     if plan.finds_staleness:
         largest = plan.largest_staleness(ranks)
         found = smallest_staleness(lambda late: plan.outline(ranks, late), layout, taken, largest=largest)

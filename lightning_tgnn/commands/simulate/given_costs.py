@@ -26,7 +26,7 @@ from lightning_tgnn.checks import (
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_seconds
 from lightning_tgnn.commands.report.run_log import find_run, read_run
-from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import OPTIONS, STORES, SimulatedPlan
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
 
 _PARTS = ("seconds", "bytes", "batch_size")
@@ -39,6 +39,7 @@ _PLANS = (
     "pipetgl:sends=weights",
     "pipetgl:store=sharded",
     "disttgl",
+    "disttgl:store=sharded",
 )
 _ADAM = 3  # weights, and two moments of each
 
@@ -59,22 +60,23 @@ class GivenCosts:
     batch_size: int | None = None
     strategies: Mapping[str, GivenCosts] = field(default_factory=dict)
 
-    def of_strategy(self, name: str) -> GivenCosts:
-        """Return what a strategy takes.
+    def of_plan(self, plan: SimulatedPlan) -> GivenCosts:
+        """Return what the strategy of a plan takes, by its store where that has costs of its own.
 
         Raises:
             InvalidArgumentError: Others have what they take, and it has not.
         """
-        if not self.strategies:
-            return self
-        check_choice("strategy", name, self.strategies)
-        return self.strategies[name]
+        if not self.strategies or plan.measured_as in self.strategies:
+            return self.strategies.get(plan.measured_as, self)
+        check_choice("strategy", plan.name, self.strategies)
+        return self.strategies[plan.name]
 
     def of(self, plan: SimulatedPlan, outline: Outline, ranks: int, links: Links) -> Costs:
         """Return what the stages of a plan take on so many ranks.
 
-        Of the rows that a rank reads or writes, (M - 1) / M live elsewhere. Rows that are handed on are those written
-        that the next batch writes, too; weights are as large as gradients, and three times that with Adam's moments.
+        Of the rows that a rank reads or writes, (M - 1) / M live elsewhere, where M ranks share them. Rows that are
+        handed on are those written that the next batch writes, too; weights are as large as gradients, and three times
+        that with Adam's moments.
 
         Raises:
             InvalidArgumentError: The plan compresses gradients, and nobody has said to how many bytes.
@@ -90,7 +92,9 @@ class GivenCosts:
         if plan.compression is not None and "gradients" in known:
             known["gradients"] = self._compressed(plan.compression)
             known[GRADIENT_SUMS] = known["gradients"] / ranks
-        share = {stage.cost: (ranks - 1) / ranks for stage in outline.stages if stage.travel == ALL_TO_ALL}
+        meeting = [stage for stage in outline.stages if stage.travel == ALL_TO_ALL]
+        count = {stage.cost: ranks // (outline.copies if stage.in_copy else 1) for stage in meeting}
+        share = {name: (members - 1) / members for name, members in count.items()}
         sent = {name: known[name] * share.get(name, 1.0) for name in outline.costs(travelling=True) if name in known}
         return Costs(seconds, sent, links)
 
@@ -181,7 +185,7 @@ def _of_file(held: Mapping[str, Any]) -> GivenCosts:
         requirement = "strategies with their seconds, and nothing else"
         raise InvalidArgumentError(refusal("stages", requirement, str(held)[:60], cure))
     for name in each:
-        check_choice("a strategy of stages", name, OPTIONS)
+        check_choice("a strategy of stages", name, {*OPTIONS, *STORES})
     found = {name: _of_mapping(f"stages of {name}", own) for name, own in each.items()}
     return GivenCosts(batch_size=next(iter(found.values())).batch_size, strategies=found)
 
