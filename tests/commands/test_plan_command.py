@@ -5,7 +5,10 @@ import re
 import sys
 from dataclasses import replace
 
+import lightning.pytorch as pl
 import pytest
+import torch
+import torch.distributed as dist
 import yaml
 
 import lightning_tgnn
@@ -13,6 +16,7 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, assess, rank
 from lightning_tgnn.commands.plan.candidates import Candidates
+from lightning_tgnn.commands.plan.gradients import CompressedGradients, measured_compressions, said_of_gradients
 from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measured, Measurements
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.tables import figures_of, reason, where_state_belongs
@@ -104,7 +108,8 @@ def test_copies_that_are_cut_are_candidates_where_no_machine_holds_one():
 
 def test_compressions_that_may_be_chosen_are_candidates():
     cluster, given = Cluster(2, 2, Links(), 64e9), measured()
-    given = replace(given, compressed_bytes={"bfloat16": 5e5, "int8": 2.6e5, "powersgd": 3e4})
+    made = {"bfloat16": (5e5, 0.0), "int8": (2.6e5, 0.004), "powersgd": (3e4, 0.1)}
+    given = replace(given, compressed={name: CompressedGradients(*each) for name, each in made.items()})
     plain = Candidates(given, cluster, 500, False).all()
     more = Candidates(given, cluster, 500, False, ("int8", "powersgd")).all()
     written = {plan.written: plan for plan in more}
@@ -123,6 +128,38 @@ def test_compressions_that_may_be_chosen_are_candidates():
     for plan in more:  # the strategies take these options
         kind = lightning_tgnn.strategies.names.StrategyRegistry[plan.strategy]["strategy"]
         kind(**plan.options)
+    # What a rank takes to compress its gradients does not shrink with the batch, of 125 instead of 200 events here.
+    own = [written[f"depcache:gradient_compression={name}"].costs.seconds["compress"] for name in ("int8", "powersgd")]
+    assert own == [0.004, 0.1]
+    turns = [found[f"depcache{kind}"].seconds_per_turn
+             for kind in ("", ":gradient_compression=int8", ":gradient_compression=powersgd")]  # fmt: skip
+    assert turns[1] - turns[0] < 0.004  # fewer bytes travel
+    assert turns[2] - turns[0] > 0.09
+    found = Candidates(given, cluster, 500, False).costs()
+    assert all(found[name].seconds["compress_powersgd"] == 0.1 for name in ("depcache", "sven", "disttgl"))
+
+
+@pytest.mark.usefixtures("in_own_group")
+def test_what_compression_leaves_and_takes_is_measured(tmp_path):
+    class Task(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.table, self.layer = torch.nn.Embedding(10, 3), torch.nn.Linear(64, 32, bias=False)
+
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/ranks")
+    made = measured_compressions(Task(), torch.device("cpu"))
+    table = 4 * 10 * 3  # which travels as it is
+    assert {name: one.nbytes for name, one in made.items()} == {
+        "bfloat16": table + 2 * 64 * 32,
+        "int8": table + 8 * 260,
+        "powersgd": table + 4 * 4 * (64 + 32),
+    }
+    assert all(one.seconds > 0 for one in made.values())
+    (line,) = said_of_gradients(1e6, {"int8": CompressedGradients(2e5, 0.0123)}, 2)
+    assert line.startswith(
+        "a rank sends 1,000 kB of gradients for an update as they are, 200 with int8, which takes 12.3"
+    )
+    assert said_of_gradients(1e6, made, 1) == []
 
 
 def test_every_plan_has_its_reason():

@@ -75,7 +75,7 @@ def test_bytes_follow_from_what_is_given():
     more = read_costs(GIVEN, "{hand: 7, rows: 1}")
     assert more.of(plan, plan.outline(4), 4, Costs({}).links).sent["hand"] == 7
     assert more.sent["rows"] == 1
-    assert more.missing([plan.outline(2)]) == ["gather", "other", "score", "step"]
+    assert more.missing(plan, 2) == ["gather", "other", "score", "step"]
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
@@ -88,7 +88,8 @@ def test_compressed_gradients_are_of_as_many_bytes_as_a_rank_sends(ranks):
             plan = SimulatedPlan.of(f"{strategy}:gradient_compression={name}")
             outline = plan.outline(ranks)
             costs = given.of(plan, outline, ranks, link)
-            assert given.missing([outline]) == read_costs(GIVEN).missing([SimulatedPlan.of(strategy).outline(ranks)])
+            lacking = read_costs(GIVEN).missing(SimulatedPlan.of(strategy), ranks)
+            assert set(given.missing(plan, ranks)) == {*lacking, f"compress_{name}"}
             kinds = {"gradients", "gradient sums"}
             sending = [stage for stage in outline.stages if stage.cost in kinds]
             each = {ALL_TO_ALL: 1, ALL_GATHER: ranks - 1, ALL_REDUCE: 2 * (ranks - 1) / ranks}
@@ -101,6 +102,12 @@ def test_compressed_gradients_are_of_as_many_bytes_as_a_rank_sends(ranks):
         costs = read_costs(json.dumps(only)).of(plan, plan.outline(ranks), ranks, link)
         found = simulate(plan.outline(ranks), layout, costs, 10)
         assert found.period == pytest.approx(0.01 + 2 * (ranks - 1) / ranks * size / 12.5e6)
+        for strategy, sends in (("depcache", 2 * (ranks - 1) / ranks * size / 12.5e6), ("depcache:staleness=1", 0)):
+            seconds = {"backward": 0.5, f"compress_{name}": 0.25}  # of late gradients in the background, too
+            plan = SimulatedPlan.of(f"{strategy}:gradient_compression={name}")
+            costs = read_costs(json.dumps(only | {"seconds": seconds})).of(plan, plan.outline(ranks), ranks, link)
+            found = simulate(plan.outline(ranks), layout, costs, 10)
+            assert found.period == pytest.approx(0.75 + sends)
 
 
 def test_ranks_of_a_host_share_its_link_where_pieces_go_from_each_to_each():

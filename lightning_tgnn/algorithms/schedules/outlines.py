@@ -25,6 +25,7 @@ from lightning_tgnn.types.outline import (
 MADE_AHEAD = 2  # batches that a loader has ready by default
 GRADIENT_SUMS = "gradient sums"
 """What travels back of gradients that are compressed in pieces, an M-th from each of M ranks."""
+COMPRESS = "compress"
 _PRODUCT_SUMS = 3  # of PowerSGD
 _OF_LAST_TURN = Reads("updates", batches=1)
 
@@ -100,20 +101,24 @@ def mean_gradients(behind: Sequence[Stage], delay: int = 0, compression: str | N
     """Return the stages of `MeanGradients`.
 
     What is compressed in pieces goes from each rank to each, and its sums likewise: `GRADIENT_SUMS`. PowerSGD sums up
-    what it leaves alone, then the left and then the right matrices.
+    what it leaves alone, then the left and then the right matrices. The seconds of `COMPRESS` are all that a rank takes
+    beside these messages; in the background they are the rank's own, too.
 
     Args:
         behind: The stages before: the backward pass waits for the last of them.
         delay: 1 sends the gradients of a turn behind the next one's computation.
         compression: Its name; None for none.
     """
-    backward = Stage("backward", after=(After(behind[-1].name),), trains=True)
-    after = (After("backward", turns=delay), After("write")) if delay else (After("backward"),)
+    made = [Stage("backward", after=(After(behind[-1].name),), trains=True)]
+    if compression is not None:
+        made.append(Stage(COMPRESS, after=(After("backward"),)))
+    last = made[-1].name
+    after = (After(last, turns=delay), After("write")) if delay else (After(last),)
     sent = _sent(after, delay, compression)
     if not delay:
-        return backward, *sent, Stage("step", after=(After(sent[-1].name),), applies=(0, 0))
+        return *made, *sent, Stage("step", after=(After(sent[-1].name),), applies=(0, 0))
     step = Stage("step", after=(After(sent[-1].name),), begins=delay, applies=(delay, delay))
-    return *sent, backward, step
+    return *sent, *made, step
 
 
 def _sent(after: tuple[After, ...], delay: int, compression: str | None) -> list[Stage]:

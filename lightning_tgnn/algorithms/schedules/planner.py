@@ -126,12 +126,14 @@ class Assessment:
     @property
     def accuracy_cost(self) -> tuple[int, float, int, int]:
         """What it costs in accuracy: staleness first, for what is lost is less than may be lost; then information."""
-        return self.staleness, round(self.loss, 2), self._compression_cost, self.candidate.batches_at_once
+        compression = compression_cost(self.candidate.options)
+        return self.staleness, round(self.loss, 2), compression, self.candidate.batches_at_once
 
-    @property
-    def _compression_cost(self) -> int:
-        name = self.candidate.options.get("gradient_compression")
-        return 1 + COMPRESSIONS.index(name) if is_compression(name) else 0
+
+def compression_cost(options: Mapping[str, Any]) -> int:
+    """Return which place the compression of a strategy's gradients has among all, by what it changes; 0 for none."""
+    name = options.get("gradient_compression")
+    return 1 + COMPRESSIONS.index(name) if is_compression(name) else 0
 
 
 def assess(candidate: Candidate, cluster: Cluster, stream: Stream) -> Assessment:

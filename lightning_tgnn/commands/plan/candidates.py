@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.outlines import COMPRESS
 from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, parallelisms, sharing_ranks
 from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster, calibrated
 from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measurements
-from lightning_tgnn.commands.simulate.given_costs import GivenCosts, compressed_name
+from lightning_tgnn.commands.simulate.given_costs import GivenCosts, compressed_name, compressing_name
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.types.layout import RankLayout
 
@@ -123,7 +124,7 @@ class Candidates:
         outline, given = plan.outline(ranks), self._costs(plan.measured_as)
         times, larger = self.measured.turn_of(size), size / self.measured.batch_size
         scaled = GivenCosts(
-            {stage: times * seconds for stage, seconds in given.seconds.items()},
+            {stage: seconds * (1 if stage.startswith(COMPRESS) else times) for stage, seconds in given.seconds.items()},
             {kind: sent * (1 if kind.startswith("gradients") else larger) for kind, sent in given.sent.items()},
             size,
         )
@@ -157,11 +158,12 @@ class Candidates:
         outline, layout = plan.outline(ranks), RankLayout.of(ranks)
         costs = given.of(plan, outline, ranks, Links())
         found = calibrated(outline, layout, costs, self.measured.strategies[name].seconds_per_turn)
-        return {stage: float(np.asarray(seconds)) for stage, seconds in found.seconds.items()}
+        compressing = {compressing_name(name): one.seconds for name, one in self.measured.compressed.items()}
+        return {**compressing, **{stage: float(np.asarray(seconds)) for stage, seconds in found.seconds.items()}}
 
     def _sent(self, name: str) -> dict[str, float]:
         others, found = max(self.measured.processes - 1, 1), {"gradients": self.measured.gradient_bytes}
-        found |= {compressed_name(name): size for name, size in self.measured.compressed_bytes.items()}
+        found |= {compressed_name(name): one.nbytes for name, one in self.measured.compressed.items()}
         flows = self.measured.strategies["sven" if name in ("pipetgl", SHARDS) else name].sent
         if name == "depcache":
             return {**found, "updates": flows.get("aggregation", 0.0) / others / self.measured.processes}

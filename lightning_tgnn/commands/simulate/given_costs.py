@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from lightning_tgnn.algorithms.schedules.links import Link, Links
-from lightning_tgnn.algorithms.schedules.outlines import GRADIENT_SUMS
+from lightning_tgnn.algorithms.schedules.outlines import COMPRESS, GRADIENT_SUMS
 from lightning_tgnn.algorithms.schedules.pipetgl import WEIGHTS_AND_MOMENTS, PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
@@ -84,6 +84,8 @@ class GivenCosts:
         seconds_of = {stage.cost for stage in outline.stages if not stage.travel} | {s.name for s in outline.stages}
         seconds = {name: value for name, value in self.seconds.items() if name in seconds_of}
         known = dict(self.sent)
+        if plan.compression is not None:
+            seconds[COMPRESS] = self.seconds.get(compressing_name(plan.compression), 0.0)
         if plan.name == "pipetgl":
             pipeline = PipeTGLOutline(**{name: plan.options[name] for name in plan.options if name != "staleness"})
             known.setdefault("hand", pipeline.repeated * known.get("updates", 0.0))
@@ -108,10 +110,13 @@ class GivenCosts:
             raise InvalidArgumentError(refusal("bytes", requirement, dict(self.sent), cure))
         return found
 
-    def missing(self, outlines: list[Outline]) -> list[str]:
-        """Return the names that are taken to be nothing."""
+    def missing(self, plan: SimulatedPlan, ranks: int) -> list[str]:
+        """Return the names that are taken to be nothing in a plan of so many ranks."""
+        outlines = [plan.outline(ranks)]
         wanted = {name for outline in outlines for name in outline.costs(travelling=False)}
         given = set(self.seconds)
+        if plan.compression is not None:
+            wanted = {*wanted, compressing_name(plan.compression)} - {COMPRESS}
         for outline in outlines:
             for stage in outline.stages:
                 if stage.name in given:
@@ -125,6 +130,11 @@ class GivenCosts:
 def compressed_name(compression: str) -> str:
     """Return under what name the bytes of compressed gradients are given."""
     return f"gradients_{compression}"
+
+
+def compressing_name(compression: str) -> str:
+    """Return under what name the seconds of compressing gradients, and of restoring their sum, are given."""
+    return f"{COMPRESS}_{compression}"
 
 
 def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
@@ -219,6 +229,7 @@ def _names(*, travelling: bool) -> set[str]:
     names = {name for outline in outlines for name in outline.costs(travelling=travelling)}
     if travelling:
         return names | {compressed_name(compression) for compression in COMPRESSIONS}
+    names |= {compressing_name(compression) for compression in COMPRESSIONS}
     return names | {stage.name for outline in outlines for stage in outline.stages if not stage.travel}
 
 
