@@ -12,6 +12,7 @@ import torch.distributed as dist
 import yaml
 
 import lightning_tgnn
+from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, assess, rank
@@ -19,6 +20,7 @@ from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.gradients import CompressedGradients, measured_compressions, said_of_gradients
 from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measured, Measurements
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
+from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
 from lightning_tgnn.commands.plan.tables import figures_of, reason, where_state_belongs
 
 SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
@@ -160,6 +162,57 @@ def test_what_compression_leaves_and_takes_is_measured(tmp_path):
         "a rank sends 1,000 kB of gradients for an update as they are, 200 with int8, which takes 12.3"
     )
     assert said_of_gradients(1e6, made, 1) == []
+
+
+def test_batches_that_are_split_by_destination_are_candidates_where_their_rows_are_counted():
+    cluster = Cluster(2, 2, Links(), 64e9)
+    plain, counted = (Candidates(measured(), cluster, 500, False, remote=remote).all() for remote in (None, 0.75))
+    written = {plan.written: plan for plan in counted}
+    split = {"sven:split_batch=destination", "sven:staleness=0:split_batch=destination"}
+    assert set(written) - {plan.written for plan in plain} == split
+    for name in split:
+        kind = lightning_tgnn.strategies.names.StrategyRegistry["sven"]["strategy"]
+        kind(**written[name].options)  # which takes them
+        whole, fewer = (
+            assess(written[one], cluster, STREAM) for one in (name.replace(":split_batch=destination", ""), name)
+        )
+        assert fewer.state_per_event == pytest.approx(0.75 * whole.state_per_event)
+        assert fewer.accuracy_cost == whole.accuracy_cost  # no result changes
+        assert "; its ranks need 25.0% fewer rows of each other" in reason(fewer, [fewer], 0)
+        assert "of each other" not in reason(whole, [whole], 0)
+
+
+def test_rows_are_counted_on_batches_that_no_partition_was_fitted_on(tmp_path, monkeypatch, capsys):
+    """As the command `partition` counts them; and the planner says so."""
+    monkeypatch.chdir(tmp_path)
+    stream = ["--synthetic={num_events: 900}", "--seed=3"]
+    kept = {}
+    for split in ("time", "destination"):
+        main(["partition", *stream, "--ranks=2", "--batch_size=20", "--methods=interval,reflexbicut",
+              f"--split_batch={split}", f"--output={split}"])  # fmt: skip
+        kept[split] = json.loads((tmp_path / split / "partition.json").read_text())
+    capsys.readouterr()
+    known = replace(measured(2), batch_size=20)
+    monkeypatch.setattr("lightning_tgnn.commands.plan.events.measure", lambda *given, **options: known)
+    main(["plan", *stream, "--machines=2", "--devices=1", "--batch_size=20", "--max_loss=0.99", "--link=1:1"])
+    printed, found = capsys.readouterr().out, json.loads((tmp_path / "runs/plan/plan.json").read_text())
+    for split, of in kept.items():
+        matrix = torch.tensor(of["methods"]["reflexbicut"]["matrix"])
+        own, maxima = found["remote_rows"]["held_out"][split], [of["methods"][one]["maximum"] for one in of["methods"]]
+        assert own["rows"] == int(matrix.sum() - matrix.diagonal().sum())
+        assert own["batches"] == len(of["judged_batches"])
+        assert own["gain"] == pytest.approx(1 - maxima[1] / maxima[0])
+        assert found["remote_rows"]["fitted"][split]["batches"] == len(of["fitted_batches"])
+    rows = [found["remote_rows"]["held_out"][split]["rows"] for split in kept]
+    share, less = changed(rows[1] / rows[0]), f"{rows[1]:,} against {rows[0]:,} in {own['batches']} global batches"
+    assert (
+        f"with split_batch='destination' ranks of sven need {share} rows of each other than by time: {less}" in printed
+    )
+    assert "its partition lets the busiest rank move fewer rows than intervals do, by " in printed
+    (one,) = (plan for plan in found["plans"] if plan["plan"] == "sven:split_batch=destination")
+    assert one["options"] == {"split_batch": "destination"}
+    assert remote_rows(TemporalDataModule(synthetic={"num_events": 60}), 2, 40) is None  # one batch shows nothing
+    assert remote_rows(TemporalDataModule(synthetic={"num_events": 60}), 1, 4) is None
 
 
 def test_every_plan_has_its_reason():

@@ -129,7 +129,7 @@ def test_each_strategy_may_take_something_else(tmp_path, capsys):
 
 
 def test_fewer_rows_travel_where_batches_are_split_by_destination(tmp_path, capsys):
-    given = "{seconds: {backward: 0.000000001}, bytes: {rows: 1000000000}}"
+    given = "{seconds: {backward: 0.000000001}, bytes: {rows: 1000000000, updates: 500000000}}"
     plans = "sven:staleness=0,sven:staleness=0:remote=0.5,sven:staleness=0:remote=0.5:ahead=0.5:micro_batches=2"
     found = figures(tmp_path, capsys, f"--strategy={plans}", f"--stages={given}", "--ranks=4")["forecasts"]
     whole, half, ahead = (forecast["events_per_second"] for forecast in found)

@@ -62,8 +62,8 @@ def pipelined(micro_batches: int = 1, *, ahead: float = 0.0, remote: float = 1.0
     Args:
         micro_batches: n: the rows of one travel while the mails of another are applied.
         ahead: Share of a batch's rows that the batch before leaves alone: they travel behind its computation.
-        remote: Rows that travel over those that would if a batch were split by time and rows lay anywhere: less than 1
-            with ``split_batch="destination"``.
+        remote: Rows that travel, read or written, over those that would if a batch were split by time and rows lay
+            anywhere: less than 1 with ``split_batch="destination"``.
     """
     check_positive("remote", remote, cure="give a share, for example 0.8 for a batch that is split by destination")
     check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2")
@@ -76,7 +76,8 @@ def pipelined(micro_batches: int = 1, *, ahead: float = 0.0, remote: float = 1.0
         stages.append(Stage(rows, LINKS, first, "rows", share, ALL_TO_ALL, in_copy=True, reads=(_OF_LAST_TURN,)))
         arrived = (After(rows), After("ahead", turns=1)) if ahead and not piece else (After(rows),)
         stages.append(Stage(update, after=arrived, of="update", share=1 / micro_batches, trains=True))
-    stages += [Stage("write"), Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL, in_copy=True)]
+    sent = Stage("updates", LINKS, (After("write"),), share=remote, travel=ALL_TO_ALL, in_copy=True)
+    stages += [Stage("write"), sent]
     if ahead:
         asked, seen = (After("sample", turns=-1), After("write")), Reads("updates", batches=1, before=1)
         stages.append(Stage("ahead", LINKS, asked, "rows", remote * ahead, ALL_TO_ALL, in_copy=True, reads=(seen,)))

@@ -75,6 +75,7 @@ class Candidate:
         global_batch: Events that see the same node state.
         batches_at_once: Batches that are trained at weights that lack each other's updates.
         copies: Of node state on each machine; a part of one where the machines share it.
+        note: What else speaks for it, in words; empty where nothing does.
     """
 
     strategy: str
@@ -85,10 +86,11 @@ class Candidate:
     global_batch: int
     batches_at_once: int
     copies: float
+    note: str = ""
 
     @property
     def written(self) -> str:
-        """As `lightning-tgnn simulate` and `bench` write it."""
+        """As `lightning-tgnn bench` writes it."""
         return ":".join([self.strategy, *(f"{name}={str(value).lower()}" for name, value in self.options.items())])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,11 @@ from lightning_tgnn.algorithms.schedules.outlines import COMPRESS
 from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, parallelisms, sharing_ranks
 from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster, calibrated
 from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measurements
+from lightning_tgnn.commands.plan.remote_rows import changed
 from lightning_tgnn.commands.simulate.given_costs import GivenCosts, compressed_name, compressing_name
-from lightning_tgnn.commands.simulate.plans import SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.schedule import DESTINATION
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Candidates:
         largest_batch: Events of the largest global batch that loses no more information than is allowed.
         keep_batch: Whether a batch keeps its size where a global batch of that would lose more.
         compressions: Of gradients, by their names, beside none.
+        remote: Rows that travel where Sven's batches are split by destination, over those where they are split by time;
+            None where nobody has counted them.
     """
 
     measured: Measurements
@@ -35,6 +39,12 @@ class Candidates:
     largest_batch: int
     keep_batch: bool
     compressions: Sequence[str] = ()
+    remote: float | None = None
+
+    @property
+    def shared_batch_size(self) -> int:
+        """Events per rank and turn where all ranks share a batch."""
+        return self._batch(self.cluster.ranks)
 
     def all(self) -> list[Candidate]:
         """Return the plans of all strategies."""
@@ -47,7 +57,7 @@ class Candidates:
     def _sharing(self) -> Iterator[Candidate]:
         """Yield plans whose ranks all share each batch."""
         ranks, machines = self.cluster.ranks, self.cluster.machines
-        size = self._batch(ranks)
+        size = self.shared_batch_size
         ahead = self._ahead("sven")
         plans: list[tuple[str, dict[str, Any], dict[str, Any], float]] = [
             ("depcache", {}, {}, self.cluster.devices),
@@ -55,9 +65,16 @@ class Candidates:
             ("sven", {"staleness": 0}, {"ahead": ahead}, 1 / machines),
             ("sven", {}, {"ahead": ahead}, 1 / machines),
         ]
+        if self.remote is not None:
+            split, travels = {"split_batch": DESTINATION}, {"ahead": ahead, "remote": self.remote}
+            plans += [("sven", {"staleness": 0} | split, travels, 1 / machines)]
+            plans += [("sven", split, travels, 1 / machines)]
         for name, options, only_simulated, copies in plans:
             for more in self._compressed():
-                yield self._made(name, options | more, only_simulated, size, size * ranks, ranks, copies)
+                plan = self._made(name, options | more, only_simulated, size, size * ranks, ranks, copies)
+                remote = only_simulated.get("remote")
+                note = "" if remote is None else f"its ranks need {changed(remote)} rows of each other"
+                yield replace(plan, note=note)
 
     def _compressed(self) -> list[dict[str, Any]]:
         """Return the options of compression; none of one rank, which sends nothing."""
@@ -119,7 +136,8 @@ class Candidates:
         at_once: int,
         copies: float,
     ) -> Candidate:
-        plan = SimulatedPlan(name, name, {**options, **only_simulated})
+        known = {option: value for option, value in options.items() if option in OPTIONS[name]}
+        plan = SimulatedPlan(name, name, {**known, **only_simulated})
         ranks, links = self.cluster.ranks, self.cluster.links
         outline, given = plan.outline(ranks), self._costs(plan.measured_as)
         times, larger = self.measured.turn_of(size), size / self.measured.batch_size

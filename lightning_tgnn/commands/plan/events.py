@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
 from lightning_tgnn.commands.plan.gradients import chosen_compressions, said_of_gradients
 from lightning_tgnn.commands.plan.measure import Measurements, measure
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
+from lightning_tgnn.commands.plan.remote_rows import remote_rows
 from lightning_tgnn.commands.plan.tables import figures_of, print_plans
 from lightning_tgnn.commands.shared.kinds import KindOption
 from lightning_tgnn.commands.shared.options import Options
@@ -137,6 +138,9 @@ def _recommend(
     compressions = chosen_compressions(options.gradient_compression)
     largest = distances.largest_batch(options.max_loss, events)
     candidates = Candidates(found, cluster, largest, options.batch_size is not None, compressions)
+    remote = remote_rows(data, cluster.ranks, candidates.shared_batch_size)
+    if remote is not None:
+        candidates = replace(candidates, remote=remote.share)
     stream = Stream(cache(distances.loss), options.max_loss, found.state_bytes)
     plans = rank(candidates.all(), cluster, stream, tolerance=_TOLERANCE)
     print_plans(plans, console)
@@ -148,12 +152,14 @@ def _recommend(
     }
     write_text(folder / "costs.yaml", yaml.safe_dump({"strategies": costs}, sort_keys=False))
     figures = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}
+    figures |= {"remote_rows": None if remote is None else remote.figures()}
     figures |= {"plans": [figures_of(one) for one in plans]}
     write_text(folder / "plan.json", json.dumps(figures, indent=1))
     lines = [
         f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "
         f"{found.fixed_share:.0%} of their time does not grow with the events",
         f"global batches of up to {largest:,} events lose at most {options.max_loss:.0%} of the updates of node memory",
+        *([] if remote is None else remote.said()),
         *said_of_gradients(found.gradient_bytes, found.compressed, cluster.ranks),
         f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
