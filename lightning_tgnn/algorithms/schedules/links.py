@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
 from lightning_tgnn.checks import check_not_negative, check_positive
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS
-
-WEIGHTS, PIECES = "weights", "pieces of weights"
 
 
 @dataclass(frozen=True)
@@ -127,24 +125,16 @@ class Links:
         np.maximum.at(most, groups[out], shared[link[out]])
         return most.T + np.where(count > 1, latency, 0.0)
 
+    def summing(self, layout: RankLayout, travels: Sequence[str], size: float) -> float:
+        """Return the seconds in which all ranks sum up so many bytes in meetings, one after the other.
 
-def meeting_of_gradients(
-    layout: RankLayout, links: Links | None, size: float, updates: int, compression: str | None
-) -> tuple[float, dict[str, float]]:
-    """Return the seconds in which all ranks add up gradients in so many updates, and the bytes that they send, by kind.
-
-    Args:
-        layout: Of the ranks.
-        links: Between them; None takes no time.
-        size: Bytes of the gradients, as they travel.
-        updates: How many.
-        compression: Its name; what is not summed on its way goes to its rank in pieces, and comes back.
-    """
-    check_not_negative("gradient_bytes", size, cure="4 bytes a weight are usual")
-    ranks, each = layout.ranks, np.full((1, layout.ranks), float(size))
-    sent, met = updates * 2.0 * (ranks - 1) * size, links or Links()
-    if compression is None or compression == PowerSGD.name:
-        return updates * float(met.meeting(layout, ALL_REDUCE, each)[0, 0]), {WEIGHTS: sent}
-    there = met.meeting(layout, ALL_TO_ALL, each * (ranks - 1) / ranks)
-    back = met.meeting(layout, ALL_GATHER, each / ranks)
-    return updates * float((there + back)[0, 0]), {PIECES: sent}
+        Args:
+            layout: The ranks.
+            travels: Ways of the meetings: all-reduces of equal parts of the bytes; or an ``"all_to_all"`` of pieces, of
+                which each rank sums up one, and an ``"all_gather"`` of their sums.
+            size: Bytes of a rank.
+        """
+        ranks = layout.ranks
+        own = {ALL_REDUCE: 1 / len(travels), ALL_TO_ALL: (ranks - 1) / ranks, ALL_GATHER: 1 / ranks}
+        each = np.full((1, ranks), float(size))
+        return sum(float(self.meeting(layout, travel, own[travel] * each)[0, 0]) for travel in travels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
+from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_travels
 from lightning_tgnn.checks import check_fraction, check_int, check_positive
 from lightning_tgnn.types.outline import (
     ALL_GATHER,
@@ -26,7 +26,6 @@ MADE_AHEAD = 2  # batches that a loader has ready by default
 GRADIENT_SUMS = "gradient sums"
 """What travels back of gradients that are compressed in pieces, an M-th from each of M ranks."""
 COMPRESS = "compress"
-_PRODUCT_SUMS = 3  # of PowerSGD
 _OF_LAST_TURN = Reads("updates", batches=1)
 
 
@@ -101,9 +100,8 @@ def updated_by_owners() -> tuple[Stage, ...]:
 def mean_gradients(behind: Sequence[Stage], delay: int = 0, compression: str | None = None) -> tuple[Stage, ...]:
     """Return the stages of `MeanGradients`.
 
-    What is compressed in pieces goes from each rank to each, and its sums likewise: `GRADIENT_SUMS`. PowerSGD sums up
-    what it leaves alone, then the left and then the right matrices. The seconds of `COMPRESS` are all that a rank takes
-    beside these messages; in the background they are the rank's own, too.
+    Gradients travel as `gradient_travels` has it, sums of pieces as `GRADIENT_SUMS`. The seconds of `COMPRESS` are all
+    that a rank takes beside these messages; in the background they are the rank's own, too.
 
     Args:
         behind: The stages before: the backward pass waits for the last of them.
@@ -124,16 +122,12 @@ def mean_gradients(behind: Sequence[Stage], delay: int = 0, compression: str | N
 
 def _sent(after: tuple[After, ...], delay: int, compression: str | None) -> list[Stage]:
     """Return the stages in which gradients travel."""
-    if compression is None:
-        return [Stage("gradients", LINKS, after, travel=ALL_REDUCE, begins=delay)]
-    if compression != PowerSGD.name:
-        there = Stage("gradients", LINKS, after, travel=ALL_TO_ALL, begins=delay)
-        return [there, Stage(GRADIENT_SUMS, LINKS, (After("gradients"),), travel=ALL_GATHER, begins=delay)]
-    stages: list[Stage] = []
-    for number in range(_PRODUCT_SUMS):
+    travels, stages = gradient_travels(compression), list[Stage]()
+    for number, travel in enumerate(travels):
         before = (After(stages[-1].name),) if stages else after
-        name, share = _numbered("gradients", number), 1 / _PRODUCT_SUMS
-        stages.append(Stage(name, LINKS, before, "gradients", share, ALL_REDUCE, begins=delay))
+        name = GRADIENT_SUMS if travel == ALL_GATHER else _numbered("gradients", number)
+        of, share = ("gradients", 1 / len(travels)) if travel == ALL_REDUCE else ("", 1.0)
+        stages.append(Stage(name, LINKS, before, of, share, travel, begins=delay))
     return stages
 
 

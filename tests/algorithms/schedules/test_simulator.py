@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.algorithms.schedules.links import Link, Links
+from lightning_tgnn.algorithms.schedules.outlines import data_parallel, in_order, mean_gradients
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.schedules.staleness import smallest_staleness
+from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, gradient_travels
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout
 from lightning_tgnn.types.outline import After, Outline, Stage
@@ -214,6 +216,25 @@ def test_copies_that_are_cut_meet_among_their_own_ranks():
     found = simulate(outline, beside, Costs({"fetch": late}, {}, AT_ONCE), 1)
     assert found.begin("rows")[0] == pytest.approx(late)
     assert found.begin("gradients")[0] == pytest.approx([5.0] * 4)
+
+
+@pytest.mark.parametrize("compression", [None, *COMPRESSIONS])
+def test_gradients_take_as_long_in_a_turn_as_the_meetings_of_their_compression(compression):
+    order, layout, links = in_order(), RankLayout((0, 0, 0, 1)), Links(WITHIN, BETWEEN)
+    outline = data_parallel("sums", order, mean_gradients(order, 0, compression), delay=0)
+    sent = (
+        {"gradients": 48.0, "gradient sums": 48.0 / 4} if compression in ("bfloat16", "int8") else {"gradients": 48.0}
+    )
+    if "gradient sums" in sent:
+        sent["gradients"] *= 3 / 4  # three of four pieces leave a rank
+    found = simulate(outline, layout, Costs({}, sent, links), 8)
+    assert found.period == pytest.approx(
+        links.summing(layout, gradient_travels(compression), 48.0) + 5.0
+    )  # and updates
+    # By hand: a host with three of four ranks has the busiest link, a ring crosses it once in each of six rounds.
+    expected = {None: 6 * (5 + 12 / 4), "powersgd": 18 * 5 + 6 * 12 / 4}
+    expected |= dict.fromkeys(("bfloat16", "int8"), 2 * (5 + 3 * 12 / 4))
+    assert links.summing(layout, gradient_travels(compression), 48.0) == pytest.approx(expected[compression])
 
 
 def test_thousands_of_ranks_give_one_figure_per_rank_and_turn():
