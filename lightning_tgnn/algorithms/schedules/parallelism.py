@@ -88,7 +88,8 @@ def parallelisms(
         whole = "memory a multiple or a divisor of machines" if across else "memory a multiple of machines"
         cure = f"leave one of them out, or let minibatch x epoch x memory be the ranks, {whole}"
         raise InvalidArgumentError(refusal("minibatch, epoch, memory", requirement, shown, cure))
-    held = [found for found in fitting if found.memory <= copies * machines]
+    most = round(copies * machines, 6)  # parts of copies are rounded
+    held = [found for found in fitting if found.memory <= most]
     if not held:
         fewest = min(found.memory for found in fitting) / machines
         requirement = f"so many that a machine holds them: {copies:g} copies of node memory fit"

@@ -62,6 +62,7 @@ def test_machines_may_share_a_copy_that_is_cut():
     found = [str(one) for one in parallelisms(4, 2, sharing=8, copies=0.5, across=True)]
     assert found == ["8 x 1 x 1", "4 x 1 x 2", "4 x 2 x 1", "2 x 2 x 2", "2 x 4 x 1", "1 x 4 x 2", "1 x 8 x 1"]
     assert str(parallelisms(4, 2, sharing=2, copies=0.25, across=True)[0]) == "2 x 4 x 1"
+    assert parallelisms(49, 1, sharing=49, copies=1 / 49, across=True)[0] == Parallelism(49, 1, 1)
     with pytest.raises(
         InvalidArgumentError, match=r"0.2 copies of node memory fit, got '0.25 copies on each machine'; a"
     ):
