@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -105,11 +104,8 @@ class CompressedMean:
         raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, precision, cure))
 
 
-@contextmanager
-def sum_alone(
-    compression: GradientCompression, shapes: Sequence[torch.Size], device: torch.device
-) -> Iterator[CompressedSum]:
-    """Yield what compresses and sums up the gradients of this rank alone; nothing travels.
+def sum_alone(compression: GradientCompression, shapes: Sequence[torch.Size], device: torch.device) -> CompressedSum:
+    """Return what compresses and sums up the gradients of this rank alone; nothing travels.
 
     It takes what each rank takes beside its messages. All ranks have to call it together.
 
@@ -121,12 +117,9 @@ def sum_alone(
     group: dist.ProcessGroup | None = None
     if isinstance(compression, PowerSGD):  # torch's hook needs a group
         compression = replace(compression, warm_up=0)
+        # Kept until all groups end: a thread of gloo that has just ended a sum must not be the last to let go of it.
         group, _ = dist.new_subgroups(group_size=1)
-    try:
-        yield _new_sum(compression, shapes, Exchange(1, 0, group, device), group, background=False)
-    finally:
-        if group is not None:
-            dist.destroy_process_group(group)
+    return _new_sum(compression, shapes, Exchange(1, 0, group, device), group, background=False)
 
 
 def _new_sum(
