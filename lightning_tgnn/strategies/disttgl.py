@@ -11,6 +11,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import EpochsAndCopies
+from lightning_tgnn.algorithms.schedules.disttgl import SERVED
+from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
@@ -20,7 +22,6 @@ from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import OrderPart, Plan, Run, StorePart
 
 AUTO = "auto"
-_SERVED, _SHARDED = "served", "sharded"
 
 
 class DistTGLStrategy(PlanRunner):
@@ -62,7 +63,7 @@ class DistTGLStrategy(PlanRunner):
         memory: int | None = None,
         max_loss: float = MAX_LOSS,
         scale_epochs: bool = False,
-        store: str = "served",
+        store: str = SERVED,
         partition: str | Path | Tensor | None = None,
         negative_sets: int | None = None,
         fetch_ahead: bool = True,
@@ -82,7 +83,7 @@ class DistTGLStrategy(PlanRunner):
             if minibatch != AUTO:
                 requirement = "an integer of at least 1 or 'auto'"
                 raise InvalidArgumentError(refusal("minibatch", requirement, minibatch, "give one of them"))
-            self._chosen = ChosenParallelism(epoch, memory, max_loss)
+            self._chosen = ChosenParallelism(epoch, memory, max_loss, across=isinstance(self._rows, Sharded))
             self._schedule: EpochsAndCopies | None = None
             EpochsAndCopies(1, *given, negative_sets)  # what cannot work is refused now
         else:
@@ -154,10 +155,10 @@ def _rows(store: str, partition: str | Path | Tensor | None) -> StorePart:
     Raises:
         InvalidArgumentError: There is no such store, or a partition for one that is not cut.
     """
-    if store == _SHARDED:
+    if store == SHARDED:
         return Sharded("reflexbicut" if partition is None else partition)
-    if store != _SERVED:
-        raise InvalidArgumentError(refusal("store", f"'{_SERVED}' or '{_SHARDED}'", store, "take one of these"))
+    if store != SERVED:
+        raise InvalidArgumentError(refusal("store", f"'{SERVED}' or '{SHARDED}'", store, "take one of these"))
     if partition is not None:
         cure = "leave it out, or take store='sharded'"
         raise InvalidArgumentError(refusal("partition", "left out where a process serves all rows", partition, cure))

@@ -65,8 +65,11 @@ class Stage:
         travel: How its bytes travel, on ``"links"`` or ``"incoming"``: to the rank of the ``"next"`` batch, to
             ``"all"`` of the pipeline, between the rank and the ``"owners"`` of rows, the ranks of its pipeline, or
             between the ranks of the same place in all pipelines: ``"all_to_all"``, ``"all_gather"``, ``"all_reduce"``.
+        in_copy: Whether only those of these ranks meet that share a copy of node state; the ranks of all copies do it
+            at the same time.
         begins: The first turn that has it; it takes no time before.
-        first_pass: Whether only turns have it in which the rank's lane begins a batch; see `Outline.lanes`.
+        first_pass: Whether only turns have it in which the rank's lane begins a batch; see `Outline.lanes`. Ranks of
+            other lanes take part in a meeting without bytes of their own.
         reads: Of node state, what it must see.
         trains: Whether it uses the weights.
         applies: The gradients that it makes updates from: of the first to the last of two batches, counted back from
@@ -79,6 +82,7 @@ class Stage:
     of: str = ""
     share: float = 1.0
     travel: str = ""
+    in_copy: bool = False
     begins: int = 0
     first_pass: bool = False
     reads: tuple[Reads, ...] = ()
@@ -159,6 +163,14 @@ class Outline:
     def copy_of(self, rank: int, ranks: int) -> int:
         """Return the copy of node state that a rank shares."""
         return rank // (ranks // self.copies)
+
+    def groups_that_meet(self, stage: Stage, ranks: int) -> np.ndarray:
+        """Return the group in which each rank meets others at a stage, int64 [ranks], numbered from 0 on."""
+        length, rank = self.length(ranks), np.arange(ranks)
+        groups = rank % length
+        if stage.in_copy:
+            groups = groups + length * (rank // (ranks // self.copies))
+        return np.unique(groups, return_inverse=True)[1]
 
     def begins_batch(self, turn: ArrayLike, rank: ArrayLike, ranks: int) -> np.ndarray:
         """Return whether ranks begin a batch in turns, bool of the shape of both."""

@@ -5,16 +5,22 @@ import re
 import sys
 from dataclasses import replace
 
+import lightning.pytorch as pl
 import pytest
+import torch
+import torch.distributed as dist
 import yaml
 
 import lightning_tgnn
+from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, assess, rank
 from lightning_tgnn.commands.plan.candidates import Candidates
-from lightning_tgnn.commands.plan.measure import SHARDS, Measured, Measurements
+from lightning_tgnn.commands.plan.gradients import CompressedGradients, measured_compressions, said_of_gradients
+from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measured, Measurements
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
+from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
 from lightning_tgnn.commands.plan.tables import figures_of, reason, where_state_belongs
 
 SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
@@ -24,7 +30,7 @@ STREAM = Stream(lambda events: min(events / 1000, 1.0), 0.5, 1e8)
 
 
 def measured(processes=4):
-    names = ("depcache", "sven", "pipetgl", "disttgl", SHARDS)
+    names = ("depcache", "sven", "pipetgl", "disttgl", SHARDS, COPY_SHARDS)
     of_strategy = {name: Measured(SECONDS, 0.05, SENT) for name in names}
     return Measurements(processes, 200, of_strategy, 0.25, 1e6, 1e8, targets=0.2, repeated=0.3)
 
@@ -49,6 +55,11 @@ def test_plans_of_all_strategies_are_candidates():
         "disttgl:minibatch=2:memory=2",
         "disttgl:memory=4",
         "disttgl:epoch=2:memory=2",
+        "disttgl:minibatch=2:memory=2:store=sharded",
+        "disttgl:minibatch=2:epoch=2:store=sharded",
+        "disttgl:memory=4:store=sharded",
+        "disttgl:epoch=2:memory=2:store=sharded",
+        "disttgl:epoch=4:store=sharded",
     }
     assert {name: plan.batch_size for name, plan in written.items() if plan.batch_size != 200} == {
         "depcache": 125,
@@ -58,7 +69,7 @@ def test_plans_of_all_strategies_are_candidates():
     }
     assert written["disttgl:minibatch=2:memory=2"].global_batch == 400
     assert written["pipetgl:groups=2"].copies == 1
-    assert [plan.batch_size for plan in candidates(2, 2, keep_batch=True)[1]] == [200] * 11
+    assert [plan.batch_size for plan in candidates(2, 2, keep_batch=True)[1]] == [200] * 16
     for plan in plans:  # the strategies take these options
         kind = lightning_tgnn.strategies.names.StrategyRegistry[plan.strategy]["strategy"]
         kind(**plan.options)
@@ -76,16 +87,38 @@ def test_costs_are_what_was_measured():
     assert measured().turn_of(400) == pytest.approx(1.75)
 
 
+def test_copies_that_are_cut_are_candidates_where_no_machine_holds_one():
+    cluster, plans = candidates(4, 1, memory=6e7)  # a copy takes 100 MB
+    found = {one.candidate.written: one for one in rank(plans, cluster, STREAM)}
+    free = {name for name, one in found.items() if not one.objection and name.startswith("disttgl")}
+    assert free == {
+        "disttgl:minibatch=2:memory=2:store=sharded",
+        "disttgl:minibatch=2:epoch=2:store=sharded",
+        "disttgl:epoch=2:memory=2:store=sharded",
+        "disttgl:epoch=4:store=sharded",
+    }
+    assert {name: found[name].state_bytes for name in free} == {
+        name: 1e8 / (4 if "memory" not in name else 2) for name in free
+    }
+    # Measured on 4 ranks: 401e3 / 3 bytes of rows and 2e5 / 3 of updates, were all of them remote. With two epochs at
+    # once one rank in two reads and writes, 4/3 of the rows; with two copies 1/2 of these lives on the other rank.
+    twice = found["disttgl:epoch=2:memory=2:store=sharded"]
+    assert twice.state_per_event * 200 == pytest.approx((4 / 3 * 401e3 + 2e5) / 3 / 2 / 2)
+    shared = found["disttgl:minibatch=2:memory=2:store=sharded"]
+    assert shared.state_per_event * 200 == pytest.approx((401e3 + 2e5) / 3 / 2)
+
+
 def test_compressions_that_may_be_chosen_are_candidates():
     cluster, given = Cluster(2, 2, Links(), 64e9), measured()
-    given = replace(given, compressed_bytes={"bfloat16": 5e5, "int8": 2.6e5, "powersgd": 3e4})
+    made = {"bfloat16": (5e5, 0.0), "int8": (2.6e5, 0.004), "powersgd": (3e4, 0.1)}
+    given = replace(given, compressed={name: CompressedGradients(*each) for name, each in made.items()})
     plain = Candidates(given, cluster, 500, False).all()
     more = Candidates(given, cluster, 500, False, ("int8", "powersgd")).all()
     written = {plan.written: plan for plan in more}
+    disttgl = [plan.written for plan in plain if plan.strategy == "disttgl"]
     assert set(written) - {plan.written for plan in plain} == {
         f"{name}:gradient_compression={kind}"
-        for name in ("depcache", "depcache:staleness=1", "sven", "sven:staleness=0", "disttgl:minibatch=2:memory=2",
-                     "disttgl:memory=4", "disttgl:epoch=2:memory=2")
+        for name in ("depcache", "depcache:staleness=1", "sven", "sven:staleness=0", *disttgl)
         for kind in ("int8", "powersgd")
     }  # fmt: skip
     found = {name: assess(plan, cluster, STREAM) for name, plan in written.items()}
@@ -97,6 +130,89 @@ def test_compressions_that_may_be_chosen_are_candidates():
     for plan in more:  # the strategies take these options
         kind = lightning_tgnn.strategies.names.StrategyRegistry[plan.strategy]["strategy"]
         kind(**plan.options)
+    # What a rank takes to compress its gradients does not shrink with the batch, of 125 instead of 200 events here.
+    own = [written[f"depcache:gradient_compression={name}"].costs.seconds["compress"] for name in ("int8", "powersgd")]
+    assert own == [0.004, 0.1]
+    turns = [found[f"depcache{kind}"].seconds_per_turn
+             for kind in ("", ":gradient_compression=int8", ":gradient_compression=powersgd")]  # fmt: skip
+    assert turns[1] - turns[0] < 0.004  # fewer bytes travel
+    assert turns[2] - turns[0] > 0.09
+    found = Candidates(given, cluster, 500, False).costs()
+    assert all(found[name].seconds["compress_powersgd"] == 0.1 for name in ("depcache", "sven", "disttgl"))
+
+
+@pytest.mark.usefixtures("in_own_group")
+def test_what_compression_leaves_and_takes_is_measured(tmp_path):
+    class Task(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.table, self.layer = torch.nn.Embedding(10, 3), torch.nn.Linear(64, 32, bias=False)
+
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/ranks")
+    made = measured_compressions(Task(), torch.device("cpu"))
+    table = 4 * 10 * 3  # which travels as it is
+    assert {name: one.nbytes for name, one in made.items()} == {
+        "bfloat16": table + 2 * 64 * 32,
+        "int8": table + 8 * 260,
+        "powersgd": table + 4 * 4 * (64 + 32),
+    }
+    assert all(one.seconds > 0 for one in made.values())
+    (line,) = said_of_gradients(1e6, {"int8": CompressedGradients(2e5, 0.0123)}, 2)
+    assert line.startswith(
+        "a rank sends 1,000 kB of gradients for an update as they are, 200 with int8, which takes 12.3"
+    )
+    assert said_of_gradients(1e6, made, 1) == []
+
+
+def test_batches_that_are_split_by_destination_are_candidates_where_their_rows_are_counted():
+    cluster = Cluster(2, 2, Links(), 64e9)
+    plain, counted = (Candidates(measured(), cluster, 500, False, remote=remote).all() for remote in (None, 0.75))
+    written = {plan.written: plan for plan in counted}
+    split = {"sven:split_batch=destination", "sven:staleness=0:split_batch=destination"}
+    assert set(written) - {plan.written for plan in plain} == split
+    for name in split:
+        kind = lightning_tgnn.strategies.names.StrategyRegistry["sven"]["strategy"]
+        kind(**written[name].options)  # which takes them
+        whole, fewer = (
+            assess(written[one], cluster, STREAM) for one in (name.replace(":split_batch=destination", ""), name)
+        )
+        assert fewer.state_per_event == pytest.approx(0.75 * whole.state_per_event)
+        assert fewer.accuracy_cost == whole.accuracy_cost  # no result changes
+        assert "; its ranks need 25.0% fewer rows of each other" in reason(fewer, [fewer], 0)
+        assert "of each other" not in reason(whole, [whole], 0)
+
+
+def test_rows_are_counted_on_batches_that_no_partition_was_fitted_on(tmp_path, monkeypatch, capsys):
+    """As the command `partition` counts them; and the planner says so."""
+    monkeypatch.chdir(tmp_path)
+    stream = ["--synthetic={num_events: 900}", "--seed=3"]
+    kept = {}
+    for split in ("time", "destination"):
+        main(["partition", *stream, "--ranks=2", "--batch_size=20", "--methods=interval,reflexbicut",
+              f"--split_batch={split}", f"--output={split}"])  # fmt: skip
+        kept[split] = json.loads((tmp_path / split / "partition.json").read_text())
+    capsys.readouterr()
+    known = replace(measured(2), batch_size=20)
+    monkeypatch.setattr("lightning_tgnn.commands.plan.events.measure", lambda *given, **options: known)
+    main(["plan", *stream, "--machines=2", "--devices=1", "--batch_size=20", "--max_loss=0.99", "--link=1:1"])
+    printed, found = capsys.readouterr().out, json.loads((tmp_path / "runs/plan/plan.json").read_text())
+    for split, of in kept.items():
+        matrix = torch.tensor(of["methods"]["reflexbicut"]["matrix"])
+        own, maxima = found["remote_rows"]["held_out"][split], [of["methods"][one]["maximum"] for one in of["methods"]]
+        assert own["rows"] == int(matrix.sum() - matrix.diagonal().sum())
+        assert own["batches"] == len(of["judged_batches"])
+        assert own["gain"] == pytest.approx(1 - maxima[1] / maxima[0])
+        assert found["remote_rows"]["fitted"][split]["batches"] == len(of["fitted_batches"])
+    rows = [found["remote_rows"]["held_out"][split]["rows"] for split in kept]
+    share, less = changed(rows[1] / rows[0]), f"{rows[1]:,} against {rows[0]:,} in {own['batches']} global batches"
+    assert (
+        f"with split_batch='destination' ranks of sven need {share} rows of each other than by time: {less}" in printed
+    )
+    assert "its partition lets the busiest rank move fewer rows than intervals do, by " in printed
+    (one,) = (plan for plan in found["plans"] if plan["plan"] == "sven:split_batch=destination")
+    assert one["options"] == {"split_batch": "destination"}
+    assert remote_rows(TemporalDataModule(synthetic={"num_events": 60}), 2, 40) is None  # one batch shows nothing
+    assert remote_rows(TemporalDataModule(synthetic={"num_events": 60}), 1, 4) is None
 
 
 def test_every_plan_has_its_reason():

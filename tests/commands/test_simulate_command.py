@@ -75,7 +75,7 @@ def test_bytes_follow_from_what_is_given():
     more = read_costs(GIVEN, "{hand: 7, rows: 1}")
     assert more.of(plan, plan.outline(4), 4, Costs({}).links).sent["hand"] == 7
     assert more.sent["rows"] == 1
-    assert more.missing([plan.outline(2)]) == ["gather", "other", "score", "step"]
+    assert more.missing(plan, 2) == ["gather", "other", "score", "step"]
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
@@ -88,7 +88,8 @@ def test_compressed_gradients_are_of_as_many_bytes_as_a_rank_sends(ranks):
             plan = SimulatedPlan.of(f"{strategy}:gradient_compression={name}")
             outline = plan.outline(ranks)
             costs = given.of(plan, outline, ranks, link)
-            assert given.missing([outline]) == read_costs(GIVEN).missing([SimulatedPlan.of(strategy).outline(ranks)])
+            lacking = read_costs(GIVEN).missing(SimulatedPlan.of(strategy), ranks)
+            assert set(given.missing(plan, ranks)) == {*lacking, f"compress_{name}"}
             kinds = {"gradients", "gradient sums"}
             sending = [stage for stage in outline.stages if stage.cost in kinds]
             each = {ALL_TO_ALL: 1, ALL_GATHER: ranks - 1, ALL_REDUCE: 2 * (ranks - 1) / ranks}
@@ -101,6 +102,12 @@ def test_compressed_gradients_are_of_as_many_bytes_as_a_rank_sends(ranks):
         costs = read_costs(json.dumps(only)).of(plan, plan.outline(ranks), ranks, link)
         found = simulate(plan.outline(ranks), layout, costs, 10)
         assert found.period == pytest.approx(0.01 + 2 * (ranks - 1) / ranks * size / 12.5e6)
+        for strategy, sends in (("depcache", 2 * (ranks - 1) / ranks * size / 12.5e6), ("depcache:staleness=1", 0)):
+            seconds = {"backward": 0.5, f"compress_{name}": 0.25}  # of late gradients in the background, too
+            plan = SimulatedPlan.of(f"{strategy}:gradient_compression={name}")
+            costs = read_costs(json.dumps(only | {"seconds": seconds})).of(plan, plan.outline(ranks), ranks, link)
+            found = simulate(plan.outline(ranks), layout, costs, 10)
+            assert found.period == pytest.approx(0.75 + sends)
 
 
 def test_ranks_of_a_host_share_its_link_where_pieces_go_from_each_to_each():
@@ -122,12 +129,40 @@ def test_each_strategy_may_take_something_else(tmp_path, capsys):
 
 
 def test_fewer_rows_travel_where_batches_are_split_by_destination(tmp_path, capsys):
-    given = "{seconds: {backward: 0.000000001}, bytes: {rows: 1000000000}}"
+    given = "{seconds: {backward: 0.000000001}, bytes: {rows: 1000000000, updates: 500000000}}"
     plans = "sven:staleness=0,sven:staleness=0:remote=0.5,sven:staleness=0:remote=0.5:ahead=0.5:micro_batches=2"
     found = figures(tmp_path, capsys, f"--strategy={plans}", f"--stages={given}", "--ranks=4")["forecasts"]
     whole, half, ahead = (forecast["events_per_second"] for forecast in found)
     assert half == pytest.approx(2 * whole, rel=1e-2)
     assert ahead == pytest.approx(2 * whole, rel=1e-2)
+
+
+def test_copies_that_are_cut_may_lie_on_several_hosts(tmp_path, capsys):
+    given = "{seconds: {backward: 0.000000001}, bytes: {rows: 1000000, updates: 1000000}}"
+    link = ["--link=8:0", "--local_link=1000000000:0", "--turns=8"]
+    words = "disttgl:store=sharded:memory=1:minibatch={}:epoch={},disttgl:store=sharded:memory=2:minibatch={}:epoch={}"
+    words += ",disttgl:store=sharded:memory=4"
+    plans = words.format(4, 1, 2, 1)
+    found = figures(tmp_path, capsys, f"--strategy={plans}", f"--stages={given}", "--ranks=4", "--hosts=4", *link)
+    seconds = [forecast["seconds_per_turn"] for forecast in found["forecasts"]]
+    # Of a rank's bytes 3/4 and 1/2 live on others, a megabyte a second leaves its host.
+    assert seconds == pytest.approx([2 * 3 / 4, 2 * 1 / 2, 0], abs=1e-6)
+    found = figures(
+        tmp_path, capsys, f"--strategy={words.format(2, 2, 1, 2)}", f"--stages={given}", "--ranks=4", "--hosts=4", *link
+    )
+    seconds = [forecast["seconds_per_turn"] for forecast in found["forecasts"]]
+    # One rank of two reads for both passes 4/3 times as much; what it writes stays the same.
+    assert seconds == pytest.approx([7 / 3 * 3 / 4, 7 / 3 * 1 / 2, 0], abs=1e-6)
+
+
+def test_rows_that_are_cut_may_have_costs_of_their_own():
+    names = ("disttgl", "disttgl:store=sharded", "pipetgl")
+    given = read_costs(
+        json.dumps({"strategies": {name: {"seconds": {"score": place}} for place, name in enumerate(names)}})
+    )
+    written = ("disttgl:epoch=2", "disttgl:epoch=2:store=sharded", "pipetgl", "pipetgl:store=sharded")
+    plans = [SimulatedPlan.of(each) for each in written]
+    assert [given.of_plan(plan).seconds["score"] for plan in plans] == [0, 1, 2, 2]
 
 
 def test_files_and_runs_are_read(tmp_path):
@@ -214,6 +249,10 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
             "memory must be a multiple of the 2 hosts: a copy of node mem",
         ),
         (["--strategy=disttgl:epoch=0"], "epoch must be an integer of at least 1, got 0"),
+        (["--strategy=disttgl:store=host"], "store must be one of 'served', 'sharded', got 'host'"),
+        (["--strategy=disttgl:ahead=0.5"], "ahead must be 0 but with store='sharded', epoch=1 and fetch_ahead=True"),
+        (["--strategy=disttgl:store=sharded:epoch=2:ahead=0.5"], "ahead must be 0 but with store='sharded', epoch=1"),
+        (["--strategy=disttgl:store=sharded:ahead=2"], "ahead must be "),
         (["--strategy=sven:remote=0"], "remote must be a finite number above 0, got 0; give a share"),
         (["--strategy=disttgl:fetch_ahead=3"], "fetch_ahead of disttgl must be true or false, got 3"),
         (["--strategy=pipetgl:store=served"], "store must be one of 'host', 'sharded', got 'served'"),

@@ -104,6 +104,14 @@ def test_compressed_gradients_are_fewer_bytes(name, tmp_path, capsys):
         assert one["bytes_sent"][kind] == pytest.approx(updates * 2 * size)
         saved = updates * (120000 - size) / 125000  # seconds on a link of 1 Mbit/s
         assert one["seconds_per_epoch"] == pytest.approx(found[0]["seconds_per_epoch"] - saved)
+    longer = f"--stages={json.dumps(LOADS | {'gradients_powersgd': 5000, 'compress_int8': 0.5})}"
+    main(["simulate", longer, f"--strategy={','.join(written)}", "--local_link=1:0", *options])
+    capsys.readouterr()
+    more = [
+        one["seconds_per_epoch"] - before["seconds_per_epoch"]
+        for one, before in zip(json.loads(kept.read_text())["forecasts"], found, strict=True)
+    ]
+    assert more == pytest.approx([0, 0, updates * 0.5, 0])
     with pytest.raises(SystemExit) as ended:
         run(capsys, *options, f"--strategy={written[-1]}")
     assert "gradients_powersgd of stages must be given: how many there are goes by the shapes" in str(ended.value)

@@ -23,6 +23,7 @@ from lightning_tgnn import (
     StaticPretraining,
     SvenStrategy,
 )
+from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.callbacks import exchange_monitor
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.static_memory import load_static_memory
@@ -32,6 +33,7 @@ from tests.multiprocess.training import as_torchrun, build, fit
 RANKS, EPOCHS, WINDOW, STEPS_PER_EPOCH = 2, 5, 4, 6
 # What a step at each n takes on each rank. Rank 0 alone would take 3, rank 1 alone 1; the slowest decides: 2.
 SECONDS = ({1: 5.0, 2: 3.0, 3: 1.0, 4: 9.0}, {1: 1.0, 2: 3.0, 3: 5.0, 4: 9.0})
+COUNTS = 16  # bytes in which a rank tells another how many rows follow
 TUNING = {"warm_up": 2, "profile": 3, "trial": 2, "largest": 4}
 MONITORED = {
     "sven": lambda: SvenStrategy(partition="interval", staleness=0),
@@ -158,6 +160,13 @@ def in_passes(folder):
     return {"latest": monitor.latest, "served": served, "steps": len(outcome["losses"])}
 
 
+def in_lanes():
+    """Return what each turn has sent where ranks begin batches in turn, over rows that are cut."""
+    counted, strategy = Counted(), DistTGLStrategy(epoch=RANKS, store="sharded", partition="interval")
+    fit(*build("tgn", 12), strategy, RANKS, callbacks=[counted], epochs=1, limit_val_batches=0)
+    return [step["sent"] for step in counted.steps]
+
+
 def static_rows(rank, ranks, folder):
     """Pretrain, then return the rows after runs that keep and train them, and why other files on ranks are refused."""
     file = f"{folder}/static.pt"
@@ -192,6 +201,7 @@ def on_rank(rank, ranks, folder):
     trainer.save_checkpoint(checkpoint)
     _, answers["resumed"] = tuned(GivenTimes(rank), epochs=EPOCHS + 1, ckpt_path=checkpoint)
     answers["passes"] = in_passes(folder)
+    answers["lanes"] = in_lanes()
     answers["edge bank"] = {name: edge_bank(make(), ranks) for name, make in MONITORED.items()}
     answers |= {name: monitored(name, folder) for name in MONITORED}
     return answers | {"static": static_rows(rank, ranks, folder)}
@@ -277,6 +287,17 @@ def test_parallelism_is_logged_where_ranks_read_in_turn(ranks, folder):
     assert "parallelism/gradient_variance" not in logged[-1]  # the last turn leaves a rank without events
     assert ranks[0]["passes"]["latest"] == ranks[1]["passes"]["latest"]
     assert ranks[0]["passes"]["served"].rows_read > 0
+
+
+def test_the_lane_that_begins_a_batch_has_rows_and_all_ranks_take_part(ranks):
+    """As the outline says: what is asked for and written is of the rank whose lane begins; the other one answers."""
+    outline, steps = DistTGLOutline(epoch=RANKS, store="sharded").of(RANKS), [answer["lanes"] for answer in ranks]
+    assert len(steps[0]) == len(steps[1]) == 13
+    for turn, of_ranks in enumerate(zip(*steps, strict=True)):
+        for rank, sent in enumerate(of_ranks):
+            begins = bool(outline.begins_batch(turn, rank, RANKS)) and turn < 12  # nothing begins behind the last
+            assert (sent["request"] > COUNTS, sent["aggregation"] > COUNTS) == (begins, begins), (turn, rank, sent)
+            assert (sent["dispatch"] > 0) == (not begins and turn < 12), (turn, rank, sent)
 
 
 @pytest.fixture(scope="module")

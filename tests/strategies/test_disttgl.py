@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 from lightning_tgnn import DistTGLStrategy, LinkPrediction, PipeTGLStrategy, TemporalDataModule
 from lightning_tgnn.algorithms.schedules.parallelism import Parallelism
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.parts.parallelism import ChosenParallelism
 from tests.data.example_streams import random_store
@@ -34,9 +35,10 @@ def test_factors_follow_the_stream_and_the_memory(ready, monkeypatch, caplog):
     each = state_bytes(task.state_spec)
     assert each == 30 * (4 * 4 + 8 + 4 * task.state_spec.mail_dim + 3 * 8)
 
-    def chosen(max_loss, copies, **given):
+    def chosen(max_loss, copies, across=False, **given):
         monkeypatch.setattr("lightning_tgnn.strategies.parts.parallelism.memory_left", lambda trainer: copies * each)
-        return ChosenParallelism(given.get("epoch"), given.get("memory"), max_loss).of(ranks(2, 4), task, trainer, {})
+        made = ChosenParallelism(given.get("epoch"), given.get("memory"), max_loss, across=across)
+        return made.of(ranks(2, 4), task, trainer, {})
 
     with caplog.at_level("INFO"):
         assert chosen(1.0, 2) == Parallelism(4, 1, 2)
@@ -45,6 +47,9 @@ def test_factors_follow_the_stream_and_the_memory(ready, monkeypatch, caplog):
     assert chosen(0.0, 9) == Parallelism(1, 1, 8)
     assert chosen(1.0, 2, epoch=2) == Parallelism(2, 2, 2)
     assert chosen(1.0, 4, epoch=1, memory=8) == Parallelism(1, 1, 8)
+    assert chosen(1.0, 2, across=True) == Parallelism(8, 1, 1)
+    assert chosen(0.0, 0.5, across=True) == Parallelism(1, 8, 1)
+    assert chosen(0.0, 1.5, across=True) == Parallelism(1, 4, 2)
     with pytest.raises(InvalidArgumentError, match="memory must be so many that a machine holds them: 0 copies of"):
         chosen(1.0, 0)
 
@@ -89,6 +94,17 @@ def test_nothing_is_chosen_for_what_is_not_known(ready):
 def test_what_cannot_work_is_refused_at_once(arguments, message):
     with pytest.raises(InvalidArgumentError, match=message):
         DistTGLStrategy(**arguments)
+
+
+@pytest.mark.parametrize("store", ["served", "sharded"])
+@pytest.mark.parametrize("factors", [(2, 2, 2), (4, 1, 2), (1, 8, 1), (2, 1, 4), (1, 1, 8)])
+def test_its_plan_is_what_the_command_simulates(store, factors, monkeypatch):
+    monkeypatch.setattr(DistTGLStrategy, "world_size", 8)
+    i, j, k = factors
+    options = {"minibatch": i, "epoch": j, "memory": k, "store": store}
+    outline = DistTGLStrategy(**options, gradient_compression="int8").plan(None, None).outline("disttgl")
+    written = ":".join(f"{name}={value}" for name, value in options.items())
+    assert outline == SimulatedPlan.of(f"disttgl:{written}:gradient_compression=int8").outline(8)
 
 
 @pytest.mark.usefixtures("in_own_group")

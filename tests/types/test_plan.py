@@ -153,6 +153,23 @@ def test_the_command_simulates_what_a_plan_of_copies_says_of_its_turns():
         Plan(layout, RoundRobin(), *parts[1:3], RingUpdates()).outline()
 
 
+@pytest.mark.parametrize(
+    ("factors", "order", "written"),
+    [
+        ((2, 2, 2), ReadOnce(), "minibatch=2:epoch=2"),
+        ((1, 8, 1), ReadOnce(fetch_ahead=False), "epoch=8:memory=1:fetch_ahead=false"),
+        ((4, 1, 2), Pipelined(), "minibatch=4"),
+    ],
+)
+def test_the_command_simulates_what_a_plan_of_cut_copies_says_of_its_turns(factors, order, written):
+    layout = RankLayout.of(8, families=families_of(8, factors[2]))
+    outline = Plan(layout, EpochsAndCopies(*factors), Sharded(), order, MeanGradients()).outline("disttgl")
+    assert outline == SimulatedPlan.of(f"disttgl:store=sharded:{written}").outline(8)
+    assert faults(programs(outline, 8, 4), outline, 8) == []
+    with pytest.raises(InvalidArgumentError, match="order must be a part that says its stages, to be simulated"):
+        Plan(layout, EpochsAndCopies(*factors), Replicated(), ReadOnce(), MeanGradients()).outline()
+
+
 def test_rows_of_a_store_that_is_cut_travel_in_order_too():
     stages = {stage.name: stage for stage in plan(store=Sharded, order=InOrder).outline().stages}
     assert (stages["rows"].travel, stages["updates"].travel) == ("all_to_all", "all_to_all")

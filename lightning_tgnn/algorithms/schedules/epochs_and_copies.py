@@ -107,7 +107,10 @@ class EpochsAndCopies(Schedule):
     def outlined(self, outline: Outline, layout: RankLayout) -> Outline:
         """Return an outline whose lanes begin batches in turn, each reading the rows of all passes at once."""
         rows = (2 + self.epoch) / 3  # of sources and destinations, and of negatives for each pass
-        stages = tuple(replace(stage, share=rows) if stage.name == "serve" else stage for stage in outline.stages)
+        stages = tuple(
+            replace(stage, share=rows * stage.share) if stage.first_pass and stage.reads else stage
+            for stage in outline.stages
+        )
         return replace(outline, stages=stages, copies=self.memory, lanes=self.epoch)
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
 from lightning_tgnn.checks import check_not_negative, check_positive
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS
-
-WEIGHTS, PIECES = "weights", "pieces of weights"
 
 
 @dataclass(frozen=True)
@@ -86,57 +84,57 @@ class Links:
             here, away = here / length, away / length
         return sent * (here.ravel() / self.within.bandwidth + away.ravel() / self.between.bandwidth)
 
-    def meeting(self, layout: RankLayout, length: int, travel: str, sent: np.ndarray) -> np.ndarray:
-        """Return how long ranks of the same place in all pipelines take to exchange, float64 [turns, M].
+    def meeting(
+        self,
+        layout: RankLayout,
+        travel: str,
+        sent: np.ndarray,
+        groups: np.ndarray | None = None,
+        *,
+        at_once: bool = False,
+    ) -> np.ndarray:
+        """Return how long the ranks of each group take to exchange, float64 [turns, groups].
 
         Args:
             layout: The ranks.
-            length: M, ranks of a pipeline.
             travel: ``"all_to_all"``: each sends other bytes to each; ``"all_gather"``: the same to each;
                 ``"all_reduce"``: a ring, in which every byte goes round about twice.
             sent: float64 [turns, ranks], what each sends in all; what it adds, in an all-gather; what is summed up.
+            groups: int64 [ranks], the group of each, from 0 on; None for one of all ranks.
+            at_once: Whether groups exchange at the same time, and share the links of their hosts.
         """
-        turns, count = len(sent), layout.ranks // length
-        each = sent.reshape(turns, count, length)
-        if count == 1:
-            return np.zeros((turns, length))
-        hosts = np.asarray(layout.hosts).reshape(count, length)
-        several = (hosts != hosts[:1]).any(axis=0)
+        ranks, hosts = layout.ranks, np.unique(np.asarray(layout.hosts), return_inverse=True)[1]
+        groups = np.zeros(ranks, dtype=np.int64) if groups is None else groups
+        count = np.bincount(groups)
+        parts, part, size = np.unique(groups * ranks + hosts, return_inverse=True, return_counts=True)
+        several = np.bincount(parts // ranks) > 1
         latency = np.where(several, self.between.latency, self.within.latency)
+        most = np.zeros((len(count), len(sent)))
         if travel == ALL_REDUCE:
             slowest = np.where(several, min(self.between.bandwidth, self.within.bandwidth), self.within.bandwidth)
-            return 2 * (count - 1) * (latency + each.max(axis=1) / count / slowest)
-        if travel == ALL_GATHER:
-            each = each * (count - 1)
-        here = (hosts[:, None] == hosts[None]).sum(axis=1) - 1  # others on the same host, [count, M]
-        inside = each * here / (count - 1) / self.within.bandwidth
-        leaving = each * (count - 1 - here) / (count - 1) / self.between.bandwidth
-        seconds = inside.max(axis=1)
-        for place in range(length):
-            _, host = np.unique(hosts[:, place], return_inverse=True)
-            shared = np.zeros((host.max() + 1, turns))
-            np.add.at(shared, host, leaving[:, :, place].T)
-            seconds[:, place] = np.maximum(seconds[:, place], shared.max(axis=0))
-        return seconds + latency
+            np.maximum.at(most, groups, sent.T)
+            return 2 * (count - 1) * (latency + most.T / count / slowest)
+        others, here = count[groups] - 1, size[part] - 1
+        each = (sent if travel == ALL_GATHER else sent / np.maximum(others, 1)).T
+        inside, leaving = each * here[:, None], each * (others - here)[:, None]
+        np.maximum.at(most, groups, inside / self.within.bandwidth)
+        link = hosts if at_once else part
+        shared = np.zeros((link.max() + 1, len(sent)))
+        np.add.at(shared, link, leaving / self.between.bandwidth)
+        out = several[groups]
+        np.maximum.at(most, groups[out], shared[link[out]])
+        return most.T + np.where(count > 1, latency, 0.0)
 
+    def summing(self, layout: RankLayout, travels: Sequence[str], size: float) -> float:
+        """Return the seconds in which all ranks sum up so many bytes in meetings, one after the other.
 
-def meeting_of_gradients(
-    layout: RankLayout, links: Links | None, size: float, updates: int, compression: str | None
-) -> tuple[float, dict[str, float]]:
-    """Return the seconds in which all ranks add up gradients in so many updates, and the bytes that they send, by kind.
-
-    Args:
-        layout: Of the ranks.
-        links: Between them; None takes no time.
-        size: Bytes of the gradients, as they travel.
-        updates: How many.
-        compression: Its name; what is not summed on its way goes to its rank in pieces, and comes back.
-    """
-    check_not_negative("gradient_bytes", size, cure="4 bytes a weight are usual")
-    ranks, each = layout.ranks, np.full((1, layout.ranks), float(size))
-    sent, met = updates * 2.0 * (ranks - 1) * size, links or Links()
-    if compression is None or compression == PowerSGD.name:
-        return updates * float(met.meeting(layout, 1, ALL_REDUCE, each)[0, 0]), {WEIGHTS: sent}
-    there = met.meeting(layout, 1, ALL_TO_ALL, each * (ranks - 1) / ranks)
-    back = met.meeting(layout, 1, ALL_GATHER, each / ranks)
-    return updates * float((there + back)[0, 0]), {PIECES: sent}
+        Args:
+            layout: The ranks.
+            travels: Ways of the meetings: all-reduces of equal parts of the bytes; or an ``"all_to_all"`` of pieces, of
+                which each rank sums up one, and an ``"all_gather"`` of their sums.
+            size: Bytes of a rank.
+        """
+        ranks = layout.ranks
+        own = {ALL_REDUCE: 1 / len(travels), ALL_TO_ALL: (ranks - 1) / ranks, ALL_GATHER: 1 / ranks}
+        each = np.full((1, ranks), float(size))
+        return sum(float(self.meeting(layout, travel, own[travel] * each)[0, 0]) for travel in travels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
+from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_travels
 from lightning_tgnn.checks import check_fraction, check_int, check_positive
 from lightning_tgnn.types.outline import (
     ALL_GATHER,
@@ -25,7 +25,7 @@ from lightning_tgnn.types.outline import (
 MADE_AHEAD = 2  # batches that a loader has ready by default
 GRADIENT_SUMS = "gradient sums"
 """What travels back of gradients that are compressed in pieces, an M-th from each of M ranks."""
-_PRODUCT_SUMS = 3  # of PowerSGD
+COMPRESS = "compress"
 _OF_LAST_TURN = Reads("updates", batches=1)
 
 
@@ -44,14 +44,14 @@ def in_order(*, rows: str = "", updates: str = ALL_GATHER) -> tuple[Stage, ...]:
     before = After("updates", turns=1)
     stages = [*_before(), Stage("fetch", after=(After("sample"), before), reads=() if rows else (_OF_LAST_TURN,))]
     if rows:
-        stages.append(Stage("rows", LINKS, (After("fetch"), before), travel=rows, reads=(_OF_LAST_TURN,)))
+        stages.append(Stage("rows", LINKS, (After("fetch"), before), travel=rows, in_copy=True, reads=(_OF_LAST_TURN,)))
     return (
         *stages,
         Stage("update", after=(After(stages[-1].name),), trains=True),
         Stage("embed", trains=True),
         Stage("score", trains=True),
         Stage("write"),
-        Stage("updates", LINKS, (After("write"),), travel=updates),
+        Stage("updates", LINKS, (After("write"),), travel=updates, in_copy=True),
     )
 
 
@@ -61,8 +61,8 @@ def pipelined(micro_batches: int = 1, *, ahead: float = 0.0, remote: float = 1.0
     Args:
         micro_batches: n: the rows of one travel while the mails of another are applied.
         ahead: Share of a batch's rows that the batch before leaves alone: they travel behind its computation.
-        remote: Rows that travel over those that would if a batch were split by time and rows lay anywhere: less than 1
-            with ``split_batch="destination"``.
+        remote: Rows that travel, read or written, over those that would if a batch were split by time and rows lay
+            anywhere: less than 1 with ``split_batch="destination"``.
     """
     check_positive("remote", remote, cure="give a share, for example 0.8 for a batch that is split by destination")
     check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2")
@@ -72,13 +72,14 @@ def pipelined(micro_batches: int = 1, *, ahead: float = 0.0, remote: float = 1.0
     for piece in range(micro_batches):
         rows, update = _numbered("rows", piece), _numbered("update", piece)
         share = remote * (1 - ahead) / micro_batches
-        stages.append(Stage(rows, LINKS, first, "rows", share, ALL_TO_ALL, reads=(_OF_LAST_TURN,)))
+        stages.append(Stage(rows, LINKS, first, "rows", share, ALL_TO_ALL, in_copy=True, reads=(_OF_LAST_TURN,)))
         arrived = (After(rows), After("ahead", turns=1)) if ahead and not piece else (After(rows),)
         stages.append(Stage(update, after=arrived, of="update", share=1 / micro_batches, trains=True))
-    stages += [Stage("write"), Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL)]
+    sent = Stage("updates", LINKS, (After("write"),), share=remote, travel=ALL_TO_ALL, in_copy=True)
+    stages += [Stage("write"), sent]
     if ahead:
         asked, seen = (After("sample", turns=-1), After("write")), Reads("updates", batches=1, before=1)
-        stages.append(Stage("ahead", LINKS, asked, "rows", remote * ahead, ALL_TO_ALL, reads=(seen,)))
+        stages.append(Stage("ahead", LINKS, asked, "rows", remote * ahead, ALL_TO_ALL, in_copy=True, reads=(seen,)))
     return (*stages, Stage("embed", trains=True), Stage("score", trains=True))
 
 
@@ -88,9 +89,9 @@ def updated_by_owners() -> tuple[Stage, ...]:
         *_before(),
         Stage("fetch", after=(After("sample"),)),
         Stage("update", after=(After("updates", turns=1),), reads=(_OF_LAST_TURN,), trains=True),
-        Stage("rows", LINKS, (After("update"),), travel=ALL_TO_ALL),
+        Stage("rows", LINKS, (After("update"),), travel=ALL_TO_ALL, in_copy=True),
         Stage("write", after=(After("rows"),)),
-        Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL),
+        Stage("updates", LINKS, (After("write"),), travel=ALL_TO_ALL, in_copy=True),
         Stage("embed", trains=True),
         Stage("score", trains=True),
     )
@@ -99,35 +100,34 @@ def updated_by_owners() -> tuple[Stage, ...]:
 def mean_gradients(behind: Sequence[Stage], delay: int = 0, compression: str | None = None) -> tuple[Stage, ...]:
     """Return the stages of `MeanGradients`.
 
-    What is compressed in pieces goes from each rank to each, and its sums likewise: `GRADIENT_SUMS`. PowerSGD sums up
-    what it leaves alone, then the left and then the right matrices.
+    Gradients travel as `gradient_travels` has it, sums of pieces as `GRADIENT_SUMS`. The seconds of `COMPRESS` are all
+    that a rank takes beside these messages; in the background they are the rank's own, too.
 
     Args:
         behind: The stages before: the backward pass waits for the last of them.
         delay: 1 sends the gradients of a turn behind the next one's computation.
         compression: Its name; None for none.
     """
-    backward = Stage("backward", after=(After(behind[-1].name),), trains=True)
-    after = (After("backward", turns=delay), After("write")) if delay else (After("backward"),)
+    made = [Stage("backward", after=(After(behind[-1].name),), trains=True)]
+    if compression is not None:
+        made.append(Stage(COMPRESS, after=(After("backward"),)))
+    last = made[-1].name
+    after = (After(last, turns=delay), After("write")) if delay else (After(last),)
     sent = _sent(after, delay, compression)
     if not delay:
-        return backward, *sent, Stage("step", after=(After(sent[-1].name),), applies=(0, 0))
+        return *made, *sent, Stage("step", after=(After(sent[-1].name),), applies=(0, 0))
     step = Stage("step", after=(After(sent[-1].name),), begins=delay, applies=(delay, delay))
-    return *sent, backward, step
+    return *sent, *made, step
 
 
 def _sent(after: tuple[After, ...], delay: int, compression: str | None) -> list[Stage]:
     """Return the stages in which gradients travel."""
-    if compression is None:
-        return [Stage("gradients", LINKS, after, travel=ALL_REDUCE, begins=delay)]
-    if compression != PowerSGD.name:
-        there = Stage("gradients", LINKS, after, travel=ALL_TO_ALL, begins=delay)
-        return [there, Stage(GRADIENT_SUMS, LINKS, (After("gradients"),), travel=ALL_GATHER, begins=delay)]
-    stages: list[Stage] = []
-    for number in range(_PRODUCT_SUMS):
+    travels, stages = gradient_travels(compression), list[Stage]()
+    for number, travel in enumerate(travels):
         before = (After(stages[-1].name),) if stages else after
-        name, share = _numbered("gradients", number), 1 / _PRODUCT_SUMS
-        stages.append(Stage(name, LINKS, before, "gradients", share, ALL_REDUCE, begins=delay))
+        name = GRADIENT_SUMS if travel == ALL_GATHER else _numbered("gradients", number)
+        of, share = ("gradients", 1 / len(travels)) if travel == ALL_REDUCE else ("", 1.0)
+        stages.append(Stage(name, LINKS, before, of, share, travel, begins=delay))
     return stages
 
 

@@ -42,7 +42,8 @@ def parallelisms(
     devices: int,
     *,
     sharing: int,
-    copies: int,
+    copies: float,
+    across: bool = False,
     minibatch: int | None = None,
     epoch: int | None = None,
     memory: int | None = None,
@@ -50,14 +51,16 @@ def parallelisms(
     """Return all factors that a cluster can have, the one that section 3.2.4 takes first.
 
     The ranks of a copy of node memory are on one machine, so i j divides its devices and k is a multiple of the
-    machines. Of these, i is the largest that loses no more information than is allowed; then k is as large as memory
+    machines, unless rows of a copy may lie on several: then i j may be the devices of several whole machines, too. Of
+    these, i is the largest that loses no more information than is allowed; then k is as large as memory
     allows, for memory parallelism trains best; j is what is left.
 
     Args:
         machines: p.
         devices: q, of each machine.
         sharing: The largest i that loses no more information than is allowed.
-        copies: Of node memory that fit a machine.
+        copies: Of node memory that fit a machine; a part of one where machines share it.
+        across: Whether a copy may be cut over several machines.
         minibatch: i, where it is given, however much it loses.
         epoch: j, where it is given.
         memory: k, where it is given.
@@ -73,32 +76,38 @@ def parallelisms(
     given = {"minibatch": minibatch, "epoch": epoch, "memory": memory}
     fitting = [
         found
-        for found in _factors(machines, devices)
+        for found in _factors(machines, devices, across=across)
         if all(value in (None, own) for value, own in zip(given.values(), found, strict=True))
     ]
     if not fitting:
         shown = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+        of = "a machine or of several whole ones" if across else "a machine"
         requirement = (
-            f"factors of {machines} machines times {devices} devices, minibatch times epoch of the devices of a machine"
+            f"factors of {machines} machines times {devices} devices, minibatch times epoch of the devices of {of}"
         )
-        cure = "leave one of them out, or let minibatch x epoch x memory be the ranks, memory a multiple of machines"
+        whole = "memory a multiple or a divisor of machines" if across else "memory a multiple of machines"
+        cure = f"leave one of them out, or let minibatch x epoch x memory be the ranks, {whole}"
         raise InvalidArgumentError(refusal("minibatch, epoch, memory", requirement, shown, cure))
-    held = [found for found in fitting if found.memory <= copies * machines]
+    most = round(copies * machines, 6)  # parts of copies are rounded
+    held = [found for found in fitting if found.memory <= most]
     if not held:
-        fewest = min(found.memory for found in fitting) // machines
-        requirement = f"so many that a machine holds them: {copies} copies of node memory fit"
-        cure = "take strategy='sven', which cuts node memory over the machines, a smaller memory_dim, or more memory"
-        raise InvalidArgumentError(refusal("memory", requirement, f"{fewest} copies on each machine", cure))
+        fewest = min(found.memory for found in fitting) / machines
+        requirement = f"so many that a machine holds them: {copies:g} copies of node memory fit"
+        cut = "" if across else "take strategy='sven' or store='sharded', which cut node memory over the machines, "
+        cure = f"{cut}a smaller memory_dim, or more memory"
+        raise InvalidArgumentError(refusal("memory", requirement, f"{fewest:g} copies on each machine", cure))
     small = [found for found in held if found.minibatch <= sharing]
     least = min(found.minibatch for found in held)
     allowed = small or [found for found in held if found.minibatch == least]
     return sorted(allowed, key=lambda found: (-found.minibatch, -found.memory))
 
 
-def _factors(machines: int, devices: int) -> Iterator[Parallelism]:
-    for minibatch in _divisors(devices):
-        for epoch in _divisors(devices // minibatch):
-            yield Parallelism(minibatch, epoch, machines * devices // minibatch // epoch)
+def _factors(machines: int, devices: int, *, across: bool) -> Iterator[Parallelism]:
+    ranks = machines * devices
+    whole = [devices * count for count in _divisors(machines)] if across else []
+    for sharing in dict.fromkeys([*_divisors(devices), *whole]):
+        for minibatch in _divisors(sharing):
+            yield Parallelism(minibatch, sharing // minibatch, ranks // sharing)
 
 
 def _divisors(number: int) -> list[int]:

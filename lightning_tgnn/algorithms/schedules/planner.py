@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, is_compression
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS, Outline
+from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS, Outline, Stage
 
 _TURNS = 24
 _SLOWEST = 64.0  # times as slow as alone
@@ -75,6 +75,7 @@ class Candidate:
         global_batch: Events that see the same node state.
         batches_at_once: Batches that are trained at weights that lack each other's updates.
         copies: Of node state on each machine; a part of one where the machines share it.
+        note: What else speaks for it, in words; empty where nothing does.
     """
 
     strategy: str
@@ -85,10 +86,11 @@ class Candidate:
     global_batch: int
     batches_at_once: int
     copies: float
+    note: str = ""
 
     @property
     def written(self) -> str:
-        """As `lightning-tgnn simulate` and `bench` write it."""
+        """As `lightning-tgnn bench` writes it."""
         return ":".join([self.strategy, *(f"{name}={str(value).lower()}" for name, value in self.options.items())])
 
 
@@ -126,12 +128,14 @@ class Assessment:
     @property
     def accuracy_cost(self) -> tuple[int, float, int, int]:
         """What it costs in accuracy: staleness first, for what is lost is less than may be lost; then information."""
-        return self.staleness, round(self.loss, 2), self._compression_cost, self.candidate.batches_at_once
+        compression = compression_cost(self.candidate.options)
+        return self.staleness, round(self.loss, 2), compression, self.candidate.batches_at_once
 
-    @property
-    def _compression_cost(self) -> int:
-        name = self.candidate.options.get("gradient_compression")
-        return 1 + COMPRESSIONS.index(name) if is_compression(name) else 0
+
+def compression_cost(options: Mapping[str, Any]) -> int:
+    """Return which place the compression of a strategy's gradients has among all, by what it changes; 0 for none."""
+    name = options.get("gradient_compression")
+    return 1 + COMPRESSIONS.index(name) if is_compression(name) else 0
 
 
 def assess(candidate: Candidate, cluster: Cluster, stream: Stream) -> Assessment:
@@ -220,8 +224,19 @@ def calibrated(outline: Outline, layout: RankLayout, costs: Costs, seconds_per_t
 
 def _sent(outline: Outline, costs: Costs, ranks: int, kinds: Sequence[str] | None = None) -> float:
     """Return the bytes, of all kinds or of some, that a rank sends to others in a turn, the mean of the ranks."""
+    travelling = [stage for stage in outline.stages if stage.travel and (kinds is None or stage.cost in kinds)]
+    return sum(_copies_of(outline, stage, ranks) * _each_turn(outline, costs, stage, ranks) for stage in travelling)
+
+
+def _each_turn(outline: Outline, costs: Costs, stage: Stage, ranks: int) -> float:
+    """Return the bytes that a rank has at a stage, the mean of the ranks; none where its lane begins no batch."""
+    return float(costs.of(stage, _TURNS, ranks)[-1].mean()) / (outline.lanes if stage.first_pass else 1)
+
+
+def _copies_of(outline: Outline, stage: Stage, ranks: int) -> float:
+    """Return how many times a rank sends each of its bytes to others."""
     length = outline.length(ranks)
-    count = ranks // length
+    count = int(np.bincount(outline.groups_that_meet(stage, ranks))[0])
     times = {
         NEXT: float(length > 1),
         ALL: length - 1,
@@ -230,5 +245,4 @@ def _sent(outline: Outline, costs: Costs, ranks: int, kinds: Sequence[str] | Non
         ALL_GATHER: count - 1,
         ALL_REDUCE: 2 * (count - 1) / count,
     }
-    travelling = [stage for stage in outline.stages if stage.travel and (kinds is None or stage.cost in kinds)]
-    return sum(times[stage.travel] * float(costs.of(stage, _TURNS, ranks)[-1].mean()) for stage in travelling)
+    return times[stage.travel]

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from lightning_tgnn.types.outline import MEETINGS, SERVER, After, Outline, Stage
 
 
@@ -70,21 +72,24 @@ def programs(outline: Outline, ranks: int, turns: int) -> Programs:
     Raises:
         InvalidArgumentError: The ranks do not fit the outline.
     """
-    length = outline.length(ranks)
+    together = {stage.name: _together(outline, stage, ranks) for stage in outline.stages}
     written: Programs = {}
     for turn in range(turns):
         for stage in outline.stages:
             for rank in range(ranks):
                 if stage.on == SERVER and stage.first_pass and not outline.begins_batch(turn, rank, ranks):
                     continue  # nobody asks the server for it
-                action = _action(outline, stage, rank, turn, length, ranks, turns)
+                action = _action(outline, stage, rank, turn, together[stage.name][rank], ranks, turns)
                 sharing = ranks // outline.copies
                 doer = rank // sharing * sharing if stage.on == SERVER else rank
                 written.setdefault((doer, stage.on), []).append(action)
     return written
 
 
-def _action(outline: Outline, stage: Stage, rank: int, turn: int, length: int, ranks: int, turns: int) -> Action:
+def _action(
+    outline: Outline, stage: Stage, rank: int, turn: int, meets: tuple[int, ...], ranks: int, turns: int
+) -> Action:
+    length = outline.length(ranks)
     waits, receives = [], []
     for awaited in stage.after:
         found = _awaited(awaited, rank, turn, length, turns)
@@ -97,8 +102,16 @@ def _action(outline: Outline, stage: Stage, rank: int, turn: int, length: int, r
             batch = then * length + whose % length
             receives.append(Message(awaited.stage, stage.name, whose, rank, batch))
     sends = tuple(_sends(outline, stage, rank, turn, length, turns))
-    meets = tuple(range(rank % length, ranks, length)) if stage.travel in MEETINGS else ()
     return Action(stage.name, rank, turn, tuple(waits), tuple(receives), sends, meets)
+
+
+def _together(outline: Outline, stage: Stage, ranks: int) -> list[tuple[int, ...]]:
+    """Return for each rank the ranks that meet at a stage; none where ranks do not meet."""
+    if stage.travel not in MEETINGS:
+        return [()] * ranks
+    groups = outline.groups_that_meet(stage, ranks)
+    members = [tuple(np.flatnonzero(groups == group).tolist()) for group in range(groups.max() + 1)]
+    return [members[group] for group in groups]
 
 
 def _awaited(awaited: After, rank: int, turn: int, length: int, turns: int) -> tuple[int, int] | None:

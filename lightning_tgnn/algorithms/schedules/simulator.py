@@ -121,15 +121,19 @@ class _Graph:
         self._turns, self._ranks, self._length = turns, layout.ranks, length
         self._turn, self._rank = np.indices((turns, layout.ranks))
         self._meetings = [place for place, stage in enumerate(outline.stages) if stage.travel in MEETINGS]
+        self._groups = [outline.groups_that_meet(outline.stages[place], layout.ranks) for place in self._meetings]
+        self._meeting_sizes = [turns * (int(groups.max()) + 1) for groups in self._groups]
 
     def durations(self) -> np.ndarray:
         """Return the seconds of each number."""
-        own, meeting = [], []
+        own: list[np.ndarray] = []
+        meeting: list[np.ndarray] = []
         links, length = self._costs.links, self._length
         for stage in self._outline.stages:
             cost = self._costs.of(stage, self._turns, self._ranks) * self._takes_part(stage)
             if stage.travel in MEETINGS:
-                seconds = links.meeting(self._layout, length, stage.travel, cost)
+                groups = self._groups[len(meeting)]
+                seconds = links.meeting(self._layout, stage.travel, cost, groups, at_once=stage.in_copy)
                 seconds[: stage.begins] = 0  # there is none, not even its latency
                 meeting.append(seconds)
                 cost = np.zeros_like(cost)
@@ -175,8 +179,9 @@ class _Graph:
     def _meets(self, place: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         size = self._turns * self._ranks
         behind = (len(self._outline.stages) + len(self._meetings)) * size
-        first = behind + self._meetings.index(place) * self._turns * self._length
-        meeting = (first + self._turn * self._length + self._rank % self._length).ravel()
+        number = self._meetings.index(place)
+        first, groups = behind + sum(self._meeting_sizes[:number]), self._groups[number]
+        meeting = (first + self._turn * (groups.max() + 1) + groups[self._rank]).ravel()
         arrival = self._entries(place, self._turn, self._rank).ravel()
         nothing = np.zeros(size)
         return [(arrival, meeting, nothing), (meeting, self._numbers(place, self._turn, self._rank).ravel(), nothing)]
@@ -215,7 +220,7 @@ class _Graph:
         stages, size = len(self._outline.stages), self._turns * self._ranks
         kinds = np.repeat(np.arange(stages + len(self._meetings)), size)
         kinds[stages * size :] = np.repeat(self._meetings, size)
-        of_meetings = np.repeat(self._meetings, self._turns * self._length)
+        of_meetings = np.repeat(self._meetings, self._meeting_sizes)
         kinds = np.concatenate([kinds, of_meetings]).astype(np.int64)
         for place in self._meetings:
             own = slice(place * size, (place + 1) * size)

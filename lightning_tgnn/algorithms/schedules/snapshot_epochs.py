@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lightning_tgnn.algorithms.schedules.links import PIECES, WEIGHTS, Links, meeting_of_gradients
+from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates
 from lightning_tgnn.algorithms.schedules.pair_simulation import (
     OPEN_GROUPS,
@@ -20,6 +20,7 @@ from lightning_tgnn.algorithms.schedules.pair_simulation import (
 )
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
 from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds
+from lightning_tgnn.algorithms.traffic.gradient_compression import PIECES, WEIGHTS, gradient_traffic, gradient_travels
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL_TO_ALL
@@ -134,8 +135,8 @@ def blad_epoch(
         if found:
             longest.append(max(found, key=lambda run: run.seconds))
             seconds += longest[-1].seconds
-    meeting, weights = meeting_of_gradients(layout, links, gradient_bytes, len(updates), compression)
-    seconds += meeting
+    weights = gradient_traffic(compression, gradient_bytes, len(updates), layout.ranks)
+    seconds += len(updates) * (links or Links()).summing(layout, gradient_travels(compression), gradient_bytes)
     overlap = beside / devices / seconds if seconds else 0.0
     return EpochForecast(seconds, busy, weights, overlap, shared, tuple(longest))
 
@@ -189,8 +190,8 @@ def snapshot_partition_epoch(
             seconds += run.seconds
             beside += run.beside.max()
             found.append(run)
-    meeting, weights = meeting_of_gradients(layout, links, gradient_bytes, len(updates), compression)
-    seconds += meeting
+    weights = gradient_traffic(compression, gradient_bytes, len(updates), ranks)
+    seconds += len(updates) * links.summing(layout, gradient_travels(compression), gradient_bytes)
     # Through memory where all ranks are on a machine.
     shared = travelled if len(set(layout.hosts)) == 1 else 0.0
     sent = {STATES: travelled - shared, **weights}
@@ -231,7 +232,7 @@ def vertex_partition_epoch(
     ranks, links = layout.ranks, links or Links()
     for name, count in zip(("forward", "backward"), exchanges, strict=True):
         check_int(f"exchanges, {name},", count, minimum=0, cure="2 layers exchange twice")
-    meeting_of_gradients(layout, links, gradient_bytes, 0, compression)
+    weights = gradient_traffic(compression, gradient_bytes, len(updates), ranks)
     busy, seconds, travelled = np.zeros(ranks), 0.0, 0.0
     for place in (place for update in updates for place in update):
         ahead, back = (np.asarray(given[place], dtype=np.float64) for given in (forward, backward))
@@ -242,12 +243,12 @@ def vertex_partition_epoch(
         given = np.asarray(feature_bytes[place], dtype=np.float64)
         sent = np.broadcast_to(given[:, None] if given.ndim == 1 else given, ahead.shape)
         rounds = sum(exchanges) if ranks > 1 else 0
-        meeting = links.meeting(layout, 1, ALL_TO_ALL, sent) * rounds
+        meeting = links.meeting(layout, ALL_TO_ALL, sent) * rounds
         busy += ahead.sum(axis=0) + back.sum(axis=0)
         seconds += float(ahead.max(axis=1).sum() + back.max(axis=1).sum() + meeting.sum())
         travelled += float(sent.sum()) * rounds
-    meeting_seconds, weights = meeting_of_gradients(layout, links, gradient_bytes, len(updates), compression)
-    return EpochForecast(seconds + meeting_seconds, busy, {FEATURES: travelled, **weights})
+    seconds += len(updates) * links.summing(layout, gradient_travels(compression), gradient_bytes)
+    return EpochForecast(seconds, busy, {FEATURES: travelled, **weights})
 
 
 def _devices(updates: Sequence[Sequence[Sequence[int]]], layout: RankLayout) -> int:

@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
+from lightning_tgnn.types.outline import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
+
+WEIGHTS, PIECES = "weights", "pieces of weights"
+"""Kinds of bytes: gradients that are summed on their way, and those that one rank sums up."""
 
 _FLOAT = 4  # bytes
 _BLOCK = 256
@@ -25,9 +29,11 @@ class GradientCompression(ABC):
     Attributes:
         name: By which a user chooses it.
         has_residual: Whether each rank keeps what has not travelled, and adds it to its next gradient.
+        travels: Ways of the meetings in which all ranks sum up what is compressed; see `gradient_travels`.
     """
 
     name: ClassVar[str]
+    travels: ClassVar[tuple[str, ...]]
     has_residual: ClassVar[bool] = False
 
     @abstractmethod
@@ -49,6 +55,7 @@ class PieceCompression(GradientCompression):
         block_bytes: What it becomes.
     """
 
+    travels = (ALL_TO_ALL, ALL_GATHER)
     block: ClassVar[int]
     block_bytes: ClassVar[int]
 
@@ -133,6 +140,7 @@ class PowerSGD(GradientCompression):
 
     name = "powersgd"
     has_residual = True
+    travels = (ALL_REDUCE,) * 3  # what it leaves alone, then the left and then the right matrices
 
     rank: int = 4
     warm_up: int = 100
@@ -209,3 +217,35 @@ def compressed_bytes(name: str, exact: float) -> float | None:
     """
     kind = _KINDS[COMPRESSIONS.index(name)]
     return exact / _FLOAT * kind.block_bytes / kind.block if issubclass(kind, PieceCompression) else None
+
+
+def gradient_travels(compression: str | None) -> tuple[str, ...]:
+    """Return the ways of the meetings in which all ranks sum up gradients, as of `lightning_tgnn.types.outline.Stage`.
+
+    What a ring sums on its way goes in all-reduces. Where that cannot be, pieces go from each rank to each, and their
+    sums likewise.
+
+    Args:
+        compression: Its name; None for none.
+
+    >>> gradient_travels(None), gradient_travels("int8")
+    (('all_reduce',), ('all_to_all', 'all_gather'))
+    """
+    return (ALL_REDUCE,) if compression is None else _KINDS[COMPRESSIONS.index(compression)].travels
+
+
+def gradient_traffic(compression: str | None, size: float, updates: int, ranks: int) -> dict[str, float]:
+    """Return the bytes that all ranks send of gradients, by kind: `WEIGHTS` or `PIECES`.
+
+    Args:
+        compression: Its name; None for none.
+        size: Bytes of the gradients of an update, as they travel.
+        updates: How many.
+        ranks: M.
+
+    Raises:
+        InvalidArgumentError: The size is negative.
+    """
+    check_not_negative("gradient_bytes", size, cure="4 bytes a weight are usual")
+    kind = PIECES if ALL_TO_ALL in gradient_travels(compression) else WEIGHTS
+    return {kind: updates * 2.0 * (ranks - 1) * size}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lightning_tgnn.algorithms.schedules.links import Links
-from lightning_tgnn.algorithms.schedules.parallelism import parallelisms, sharing_ranks
+from lightning_tgnn.algorithms.schedules.outlines import COMPRESS
+from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, parallelisms, sharing_ranks
 from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster, calibrated
-from lightning_tgnn.commands.plan.measure import SHARDS, Measurements
-from lightning_tgnn.commands.simulate.given_costs import GivenCosts, compressed_name
-from lightning_tgnn.commands.simulate.plans import SimulatedPlan
+from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measurements
+from lightning_tgnn.commands.plan.remote_rows import changed
+from lightning_tgnn.commands.simulate.given_costs import GivenCosts, compressed_name, compressing_name
+from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.schedule import DESTINATION
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Candidates:
         largest_batch: Events of the largest global batch that loses no more information than is allowed.
         keep_batch: Whether a batch keeps its size where a global batch of that would lose more.
         compressions: Of gradients, by their names, beside none.
+        remote: Rows that travel where Sven's batches are split by destination, over those where they are split by time;
+            None where nobody has counted them.
     """
 
     measured: Measurements
@@ -34,6 +39,12 @@ class Candidates:
     largest_batch: int
     keep_batch: bool
     compressions: Sequence[str] = ()
+    remote: float | None = None
+
+    @property
+    def shared_batch_size(self) -> int:
+        """Events per rank and turn where all ranks share a batch."""
+        return self._batch(self.cluster.ranks)
 
     def all(self) -> list[Candidate]:
         """Return the plans of all strategies."""
@@ -46,17 +57,24 @@ class Candidates:
     def _sharing(self) -> Iterator[Candidate]:
         """Yield plans whose ranks all share each batch."""
         ranks, machines = self.cluster.ranks, self.cluster.machines
-        size = self._batch(ranks)
-        ahead = self._ahead()
+        size = self.shared_batch_size
+        ahead = self._ahead("sven")
         plans: list[tuple[str, dict[str, Any], dict[str, Any], float]] = [
             ("depcache", {}, {}, self.cluster.devices),
             ("depcache", {"staleness": 1}, {}, self.cluster.devices),
             ("sven", {"staleness": 0}, {"ahead": ahead}, 1 / machines),
             ("sven", {}, {"ahead": ahead}, 1 / machines),
         ]
+        if self.remote is not None:
+            split, travels = {"split_batch": DESTINATION}, {"ahead": ahead, "remote": self.remote}
+            plans += [("sven", {"staleness": 0} | split, travels, 1 / machines)]
+            plans += [("sven", split, travels, 1 / machines)]
         for name, options, only_simulated, copies in plans:
             for more in self._compressed():
-                yield self._made(name, options | more, only_simulated, size, size * ranks, ranks, copies)
+                plan = self._made(name, options | more, only_simulated, size, size * ranks, ranks, copies)
+                remote = only_simulated.get("remote")
+                note = "" if remote is None else f"its ranks need {changed(remote)} rows of each other"
+                yield replace(plan, note=note)
 
     def _compressed(self) -> list[dict[str, Any]]:
         """Return the options of compression; none of one rank, which sends nothing."""
@@ -77,25 +95,31 @@ class Candidates:
                 yield self._made("pipetgl", sending, only_simulated, size, size, ranks, groups / machines)
 
     def _copies(self) -> Iterator[Candidate]:
-        """Yield the factors that section 3.2.4 of DistTGL allows."""
+        """Yield the factors that section 3.2.4 of DistTGL allows, of copies that are served and of those that are cut.
+
+        A copy that is cut may lie on several machines; one over all ranks, without further epochs, is Sven's.
+        """
         machines, devices = self.cluster.machines, self.cluster.devices
-        held = min(int(self.cluster.memory // max(self.measured.state_bytes, 1)), devices)
         sharing = sharing_ranks(self.largest_batch, self._batch(1))
-        for found in parallelisms(machines, devices, sharing=sharing, copies=max(held, 1)):
-            size = self._batch(found.minibatch)
-            options = {name: value for name, value in found._asdict().items() if value > 1}
-            copies = found.memory / machines
-            for more in self._compressed():
-                yield self._made(
-                    "disttgl",
-                    options | more,
-                    {},
-                    size,
-                    size * found.minibatch,
-                    self.cluster.ranks,
-                    copies,
-                    memory=found.memory,
-                )
+        for sharded in (False, True):
+            together = machines if sharded else 1  # whose memory holds a copy
+            held = int(together * self.cluster.memory // max(self.measured.state_bytes, 1))
+            copies = max(min(held, together * devices), 1) / together
+            for found in parallelisms(machines, devices, sharing=sharing, copies=copies, across=sharded):
+                if sharded and found.minibatch == self.cluster.ranks:
+                    continue
+                yield from self._factored(found, sharded=sharded)
+
+    def _factored(self, found: Parallelism, *, sharded: bool) -> Iterator[Candidate]:
+        """Yield the plans of i, j and k, with each compression."""
+        size, copies = self._batch(found.minibatch), found.memory / self.cluster.machines
+        options: dict[str, Any] = {name: value for name, value in found._asdict().items() if value > 1}
+        options |= {"store": "sharded"} if sharded else {}
+        ahead = {"ahead": self._ahead(COPY_SHARDS)} if sharded and found.epoch == 1 else {}
+        for more in self._compressed():
+            only_simulated = {"memory": found.memory, **ahead}
+            global_batch, ranks = size * found.minibatch, self.cluster.ranks
+            yield self._made("disttgl", options | more, only_simulated, size, global_batch, ranks, copies)
 
     def _batch(self, sharing: int) -> int:
         """Return the events per rank and turn where so many ranks share a batch."""
@@ -111,15 +135,14 @@ class Candidates:
         global_batch: int,
         at_once: int,
         copies: float,
-        **factors: int,
     ) -> Candidate:
-        plan = SimulatedPlan(name, name, {**options, **only_simulated, **factors})
+        known = {option: value for option, value in options.items() if option in OPTIONS[name]}
+        plan = SimulatedPlan(name, name, {**known, **only_simulated})
         ranks, links = self.cluster.ranks, self.cluster.links
-        measured_as = SHARDS if options.get("store") == "sharded" else name
-        outline, given = plan.outline(ranks), self._costs(measured_as)
+        outline, given = plan.outline(ranks), self._costs(plan.measured_as)
         times, larger = self.measured.turn_of(size), size / self.measured.batch_size
         scaled = GivenCosts(
-            {stage: times * seconds for stage, seconds in given.seconds.items()},
+            {stage: seconds * (1 if stage.startswith(COMPRESS) else times) for stage, seconds in given.seconds.items()},
             {kind: sent * (1 if kind.startswith("gradients") else larger) for kind, sent in given.sent.items()},
             size,
         )
@@ -146,25 +169,27 @@ class Candidates:
             "disttgl": {"memory": ranks},
             "pipetgl": rows,
             SHARDS: {"store": "sharded", **rows},
-            "sven": {"ahead": self._ahead()},
+            COPY_SHARDS: {"store": "sharded", "minibatch": ranks, "ahead": self._ahead(COPY_SHARDS)},
+            "sven": {"ahead": self._ahead("sven")},
         }
         plan = SimulatedPlan(name, name.partition(":")[0], options.get(name, {}))
         outline, layout = plan.outline(ranks), RankLayout.of(ranks)
         costs = given.of(plan, outline, ranks, Links())
         found = calibrated(outline, layout, costs, self.measured.strategies[name].seconds_per_turn)
-        return {stage: float(np.asarray(seconds)) for stage, seconds in found.seconds.items()}
+        compressing = {compressing_name(name): one.seconds for name, one in self.measured.compressed.items()}
+        return {**compressing, **{stage: float(np.asarray(seconds)) for stage, seconds in found.seconds.items()}}
 
     def _sent(self, name: str) -> dict[str, float]:
         others, found = max(self.measured.processes - 1, 1), {"gradients": self.measured.gradient_bytes}
-        found |= {compressed_name(name): size for name, size in self.measured.compressed_bytes.items()}
+        found |= {compressed_name(name): one.nbytes for name, one in self.measured.compressed.items()}
         flows = self.measured.strategies["sven" if name in ("pipetgl", SHARDS) else name].sent
         if name == "depcache":
             return {**found, "updates": flows.get("aggregation", 0.0) / others / self.measured.processes}
         rows = sum(flows.get(kind, 0.0) for kind in ("dispatch", "dispatch_ahead", "request"))
         return {**found, "rows": rows / others, "updates": flows.get("aggregation", 0.0) / others}
 
-    def _ahead(self) -> float:
-        """Return the share of rows that Sven has asked for ahead."""
-        flows = self.measured.strategies["sven"].sent
+    def _ahead(self, name: str) -> float:
+        """Return the share of rows that a strategy has asked for ahead."""
+        flows = self.measured.strategies[name].sent
         ahead, then = flows.get("dispatch_ahead", 0.0), flows.get("dispatch", 0.0)
         return ahead / (ahead + then) if ahead else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,16 @@ import yaml
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
-from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, rank
+from lightning_tgnn.algorithms.schedules.planner import Stream, rank
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, EventDistances, event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
-from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
-from lightning_tgnn.checks import check_choice, check_fraction, check_int, check_positive
+from lightning_tgnn.checks import check_fraction, check_int, check_positive
 from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
-from lightning_tgnn.commands.plan.measure import SHARDS, Measurements, measure
+from lightning_tgnn.commands.plan.gradients import chosen_compressions, said_of_gradients
+from lightning_tgnn.commands.plan.measure import Measurements, measure
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
+from lightning_tgnn.commands.plan.remote_rows import remote_rows
 from lightning_tgnn.commands.plan.tables import figures_of, print_plans
 from lightning_tgnn.commands.shared.kinds import KindOption
 from lightning_tgnn.commands.shared.options import Options
@@ -74,15 +75,8 @@ class PlanOptions:
             check_int("batch_size", self.batch_size, minimum=1, cure="give a number, or leave it out")
         if self.memory is not None:
             check_positive("memory", self.memory, cure="give gigabytes, for example 64")
-        for name in self.compressions:
-            check_choice("gradient_compression", name, COMPRESSIONS)
+        chosen_compressions(self.gradient_compression)
         check_fraction("max_loss", self.max_loss, cure=f"{MAX_LOSS} is the default, a lower share is stricter")
-
-    @property
-    def compressions(self) -> list[str]:
-        """The compressions that may be recommended."""
-        words = (self.gradient_compression or "").split(",")
-        return list(dict.fromkeys(word.strip() for word in words if word.strip()))
 
     @property
     def memory_bytes(self) -> float:
@@ -141,8 +135,12 @@ def _recommend(
     """Rank all plans, print them and keep what was found."""
     folder, console, cluster = Path(where.output), Console(), where.cluster(options.memory_bytes)
     distances, events = _distances(data), len(data.split.train)
+    compressions = chosen_compressions(options.gradient_compression)
     largest = distances.largest_batch(options.max_loss, events)
-    candidates = Candidates(found, cluster, largest, options.batch_size is not None, options.compressions)
+    candidates = Candidates(found, cluster, largest, options.batch_size is not None, compressions)
+    remote = remote_rows(data, cluster.ranks, candidates.shared_batch_size)
+    if remote is not None:
+        candidates = replace(candidates, remote=remote.share)
     stream = Stream(cache(distances.loss), options.max_loss, found.state_bytes)
     plans = rank(candidates.all(), cluster, stream, tolerance=_TOLERANCE)
     print_plans(plans, console)
@@ -151,17 +149,18 @@ def _recommend(
     costs = {
         name: {"seconds": given.seconds, "bytes": given.sent, "batch_size": given.batch_size}
         for name, given in candidates.costs().items()
-        if name != SHARDS
     }
     write_text(folder / "costs.yaml", yaml.safe_dump({"strategies": costs}, sort_keys=False))
     figures = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}
+    figures |= {"remote_rows": None if remote is None else remote.figures()}
     figures |= {"plans": [figures_of(one) for one in plans]}
     write_text(folder / "plan.json", json.dumps(figures, indent=1))
     lines = [
         f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "
         f"{found.fixed_share:.0%} of their time does not grow with the events",
         f"global batches of up to {largest:,} events lose at most {options.max_loss:.0%} of the updates of node memory",
-        *_said_of_gradients(found, cluster),
+        *([] if remote is None else remote.said()),
+        *said_of_gradients(found.gradient_bytes, found.compressed, cluster.ranks),
         f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
         recipe,
@@ -169,16 +168,6 @@ def _recommend(
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _said_of_gradients(found: Measurements, cluster: Cluster) -> list[str]:
-    """Say what a rank sends of gradients in a turn, by compression."""
-    if cluster.ranks == 1:
-        return []
-    share = 2 * (cluster.ranks - 1) / cluster.ranks
-    sizes = ", ".join(f"{share * size / 1e3:,.0f} with {name}" for name, size in found.compressed_bytes.items())
-    own = f"a rank sends {share * found.gradient_bytes / 1e3:,.0f} kB of gradients in a turn as they are, {sizes}"
-    return [f"{own}: see gradient_compression"]
 
 
 def _distances(data: TemporalDataModule) -> EventDistances:

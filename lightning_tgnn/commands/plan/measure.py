@@ -11,14 +11,13 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 from lightning.pytorch.utilities.types import STEP_OUTPUT
-from torch.nn import Embedding
 
-from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, gradient_compression
 from lightning_tgnn.callbacks import SystemMonitor
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
 from lightning_tgnn.commands.bench.meters import finish, reduced, summed_flows
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
+from lightning_tgnn.commands.plan.gradients import CompressedGradients, gradient_bytes, measured_compressions
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.depcache import DepCacheStrategy
@@ -30,8 +29,8 @@ from lightning_tgnn.tasks import LinkPrediction
 from lightning_tgnn.types import datamodule_of, has_stages
 
 SHARDS = "pipetgl:store=sharded"
+COPY_SHARDS = "disttgl:store=sharded"
 _WINDOWS = 3  # that count
-_BYTES = 4  # of a weight
 _LOOKED_AT = 24  # batches whose rows are compared with those of the batch before
 _NARROW = 100  # events
 _WIDER = 4  # how many times as large the second batch is from which the share that does not grow follows
@@ -59,13 +58,14 @@ class Measurements:
     Attributes:
         processes: That ran at once.
         batch_size: Events per rank and turn.
-        strategies: By name; disttgl with a copy of node memory for each process, and `SHARDS` for several machines.
+        strategies: By name; disttgl with a copy of node memory for each process, `COPY_SHARDS` with one that is cut
+            over all of them, and `SHARDS` for several machines.
         fixed_share: Share of a turn that does not grow with the batch.
         gradient_bytes: Of all weights.
         state_bytes: Of a copy of node state.
         targets: Share of a batch's rows that the batch before changes.
         repeated: Share of the rows which a batch writes that the next one writes, too.
-        compressed_bytes: Of gradients, by the name of their compression.
+        compressed: What compressions make of gradients, by name.
     """
 
     processes: int
@@ -76,7 +76,7 @@ class Measurements:
     state_bytes: float
     targets: float
     repeated: float
-    compressed_bytes: Mapping[str, float] = field(default_factory=dict)
+    compressed: Mapping[str, CompressedGradients] = field(default_factory=dict)
 
     def turn_of(self, events: float) -> float:
         """Return how long a turn of so many events takes, beside one of ``batch_size``."""
@@ -172,38 +172,32 @@ def measure(
         "sven": SvenStrategy,
         "pipetgl": PipeTGLStrategy,
         "disttgl": lambda: DistTGLStrategy(memory=ranks),
+        COPY_SHARDS: lambda: DistTGLStrategy(minibatch=ranks, store="sharded"),
     }
     if several_machines:
         strategies[SHARDS] = lambda: PipeTGLStrategy(store="sharded")
     found: dict[str, Measured] = {}
     for number, (name, strategy) in product(range(rounds), strategies.items()):
         say(f"{name}, batches of {size} events, round {number + 1} of {rounds}")
-        measured, task = _trained(data, of_task, run, strategy(), steps)
+        runner = strategy()
+        measured, task = _trained(data, of_task, run, runner, steps)
         found[name] = min(found.get(name, measured), measured, key=_turn)
     if size == narrow:
         turns[narrow] = min(turns[narrow], found["depcache"].seconds_per_turn)
     assert has_stages(task)
+    device = runner.root_device
     targets, repeated = _shares_of_rows(data)
     return Measurements(
         processes=ranks,
         batch_size=size,
         strategies=found,
         fixed_share=_fixed_share(turns, narrow, wide, size),
-        gradient_bytes=float(_BYTES * sum(weights.numel() for weights in task.parameters() if weights.requires_grad)),
+        gradient_bytes=gradient_bytes(task),
         state_bytes=float(state_bytes(task.state_spec)),
         targets=targets,
         repeated=repeated,
-        compressed_bytes=_compressed_bytes(task),
+        compressed=measured_compressions(task, device),
     )
-
-
-def _compressed_bytes(task: LinkPrediction) -> dict[str, float]:
-    """Return the bytes of gradients by compression; those of embedding tables travel as they are."""
-    tables = {id(module.weight): module.weight.numel() for module in task.modules() if isinstance(module, Embedding)}
-    shapes = [weights.shape for weights in task.parameters() if weights.requires_grad and id(weights) not in tables]
-    plain = _BYTES * sum(tables.values())
-    kinds = {name: gradient_compression(name) for name in COMPRESSIONS}
-    return {name: float(plain + kind.nbytes(shapes)) for name, kind in kinds.items() if kind is not None}
 
 
 def _line(turns: Mapping[int, float], narrow: int, wide: int) -> tuple[float, float]:

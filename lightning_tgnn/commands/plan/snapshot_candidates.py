@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 
 from lightning_tgnn.algorithms.partitions.simple import metis_partition
-from lightning_tgnn.algorithms.schedules.planner import Cluster
+from lightning_tgnn.algorithms.schedules.planner import Cluster, compression_cost
 from lightning_tgnn.algorithms.schedules.snapshot_epochs import EVEN, LOAD
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.plan.recipe import written_as
@@ -80,6 +81,7 @@ class SnapshotCandidates:
         groups: Of an update, over all ranks.
         cluster: Where the plans are to run.
         on_gpu: Whether the devices are GPUs.
+        compressions: Of gradients, by their names, beside none.
     """
 
     data: SnapshotDataModule
@@ -87,27 +89,30 @@ class SnapshotCandidates:
     groups: int
     cluster: Cluster
     on_gpu: bool
+    compressions: Sequence[str] = ()
 
     def all(self) -> list[SnapshotCandidate]:
         """Return the plans of all strategies, the recommended one first, those that cannot be taken last.
 
-        All of them train the same weights. So of the plans that are nearly as fast as the fastest, the one that sends
+        All of them train the same weights but for what compression of gradients changes. So of the plans that are
+        nearly as fast as the fastest, those are taken whose compression changes least; of these the one that sends
         least between machines is recommended, and of these the fastest.
         """
         found = sorted(self._made(), key=lambda one: one.seconds)
         limit = (1 + _TOLERANCE) * found[0].seconds
         near = [one for one in found if not one.objection and one.seconds <= limit]
-        first = min(near, key=lambda one: sum(one.sent.values()))
+        first = min(near, key=lambda one: (compression_cost(one.options), sum(one.sent.values())))
         return [first, *(one for one in found if one is not first)]
 
     def _made(self) -> Iterator[SnapshotCandidate]:
+        several = self.cluster.ranks > 1  # one process sends nothing that could be compressed
+        chosen = [{}, *({"gradient_compression": name} for name in (self.compressions if several else ()))]
         for processes in (2, 1):
-            for balance in (LOAD, EVEN):
+            for balance, more in product((LOAD, EVEN), chosen):
                 options: dict[str, Any] = {"processes_per_device": processes}
-                yield self._blad(options | ({} if balance == LOAD else {"balance": balance}), processes)
-        alone = "one process has nobody to share groups with" if self.cluster.ranks == 1 else ""
+                yield self._blad(options | ({} if balance == LOAD else {"balance": balance}) | more, processes)
         for name in (SNAPSHOTS, VERTICES):
-            yield SnapshotCandidate(name, {}, objection=alone) if alone else self._shared(name)
+            yield from self._shared(name, chosen)
 
     def _blad(self, options: dict[str, Any], processes: int) -> SnapshotCandidate:
         cluster, objection = self.cluster, ""
@@ -121,15 +126,21 @@ class SnapshotCandidates:
             return SnapshotCandidate(BLAD, options, objection=objection)
         return self._taken(BLAD, options, self.groups * processes // cluster.ranks)
 
-    def _shared(self, name: str) -> SnapshotCandidate:
-        """Return a plan whose ranks all share each group."""
-        if name == SNAPSHOTS:
-            return self._taken(name, {}, self.groups)
-        try:
-            shares = vertex_shares(self.data, self.cluster.ranks)
-        except InvalidArgumentError as error:  # what cuts the graph is not installed
-            return SnapshotCandidate(name, {}, objection=str(error))
-        return self._taken(name, {}, self.groups, shares)
+    def _shared(self, name: str, chosen: Sequence[Mapping[str, Any]]) -> Iterator[SnapshotCandidate]:
+        """Yield plans whose ranks all share each group, with each of some options."""
+        shares, objection = None, ""
+        if self.cluster.ranks == 1:
+            objection = "one process has nobody to share groups with"
+        elif name == VERTICES:
+            try:
+                shares = vertex_shares(self.data, self.cluster.ranks)
+            except InvalidArgumentError as error:  # what cuts the graph is not installed
+                objection = str(error)
+        for options in chosen:
+            if objection:
+                yield SnapshotCandidate(name, options, objection=objection)
+            else:
+                yield self._taken(name, options, self.groups, shares)
 
     def _taken(
         self, name: str, options: Mapping[str, Any], batch_size: int, shares: VertexShares | None = None

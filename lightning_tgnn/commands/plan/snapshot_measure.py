@@ -15,10 +15,12 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.links import Link
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, LAST_BACKWARD, Load, LoadModel, Measured
+from lightning_tgnn.algorithms.traffic.gradient_compression import BFloat16, Int8, PowerSGD
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
 from lightning_tgnn.commands.bench.meters import finish
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
+from lightning_tgnn.commands.plan.gradients import CompressedGradients, gradient_bytes, measured_compressions
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
 from lightning_tgnn.data import SnapshotDataModule
 from lightning_tgnn.strategies.blad import BLADStrategy
@@ -41,11 +43,13 @@ class SnapshotMeasurements:
         processes: That ran at once.
         costs: Of operators, updates and messages.
         error: Mean relative error of the loads, by operator, on snapshots of sizes that they were not fitted to.
+        compressed: What compressions make of gradients, by name.
     """
 
     processes: int
     costs: SnapshotCosts
     error: Mapping[str, float]
+    compressed: Mapping[str, CompressedGradients]
 
 
 @without_setup_notes()
@@ -89,8 +93,17 @@ def measure_snapshots(
     pl.seed_everything(data.seed, verbose=False)
     trainer.fit(task, datamodule=data)
     costs = _costs(meter.measured, task, data, local)
-    costs = replace(costs, update=meter.update_seconds, message=meter.message_seconds)
-    return SnapshotMeasurements(ranks, costs, held_out_error(meter.measured))
+    compressed = measured_compressions(task, trainer.strategy.root_device)
+    costs = replace(
+        costs,
+        update=meter.update_seconds,
+        message=meter.message_seconds,
+        gradients_powersgd=compressed[PowerSGD.name].nbytes,
+        compress_bfloat16=compressed[BFloat16.name].seconds,
+        compress_int8=compressed[Int8.name].seconds,
+        compress_powersgd=compressed[PowerSGD.name].seconds,
+    )
+    return SnapshotMeasurements(ranks, costs, held_out_error(meter.measured), compressed)
 
 
 def held_out_error(measured: Sequence[Measured]) -> dict[str, float]:
@@ -224,7 +237,7 @@ def _costs(
         found,
         state_width=state / most,
         hand_over=local.latency + _FLOAT * state / local.bandwidth,
-        gradients=float(_FLOAT * sum(weights.numel() for weights in task.parameters() if weights.requires_grad)),
+        gradients=gradient_bytes(task),
     )
 
 

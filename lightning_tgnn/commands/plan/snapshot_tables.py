@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from lightning_tgnn.algorithms.schedules.planner import compression_cost
 from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidate
 from lightning_tgnn.commands.shared.printed import print_table
 
@@ -44,7 +45,12 @@ def snapshot_reason(one: SnapshotCandidate, found: Sequence[SnapshotCandidate]) 
     if one is first:
         if slower < 0.005:
             return "recommended: the fastest"
-        return f"recommended: {slower:.1%} slower than the fastest, and sends less between machines"
+        exact = compression_cost(one.options) < compression_cost(min(found, key=lambda each: each.seconds).options)
+        better = "its gradients lose less" if exact else "sends less between machines"
+        return f"recommended: {slower:.1%} slower than the fastest, and {better}"
+    if one.seconds < first.seconds and compression_cost(one.options) > compression_cost(first.options):
+        compression = one.options["gradient_compression"]
+        return f"{first.seconds / one.seconds - 1:.1%} faster, but gradients travel as {compression}"
     if one.seconds < first.seconds:
         more = sum(one.sent.values()) / max(sum(first.sent.values()), 1e-12)
         return f"{first.seconds / one.seconds - 1:.1%} faster, but sends {more:.1f} times as much between machines"

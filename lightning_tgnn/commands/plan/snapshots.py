@@ -14,6 +14,7 @@ from rich.console import Console
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
+from lightning_tgnn.commands.plan.gradients import chosen_compressions, said_of_gradients
 from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
 from lightning_tgnn.commands.plan.snapshot_candidates import (
     SnapshotCandidate,
@@ -39,8 +40,9 @@ _DESCRIPTION = """Choose a strategy for a cluster: measure training on this mach
 Some processes train whole groups: what each operator takes on a snapshot, by its vertices and edges, is measured on
 this machine, with as many at once as a machine of the cluster is to run. An epoch of blad with one and two processes on
 a device, balanced by load and by number, of snapshot_partition and of vertex_partition is then simulated on the links
-of the cluster. All of them train the same weights. The first row of the table is recommended: of the plans that are
-nearly as fast as the fastest, the one that sends least between machines.
+of the cluster. All of them train the same weights, but for what a compression of gradients changes. The first row of
+the table is recommended: of the plans that are nearly as fast as the fastest, those whose gradients lose least, and of
+these the one that sends least between machines.
 
 DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all figures; and costs.yaml and snapshots.yaml,
 for lightning-tgnn simulate --stages and --snapshots: the last line printed is that command.
@@ -58,13 +60,17 @@ class SnapshotPlanOptions:
             and a multiple of the processes of the cluster if null.
         measured_epochs: Behind one to warm up.
         updates: Of each of these epochs; all if null.
+        gradient_compression: Names of compressions of gradients that may be recommended, separated by commas: bfloat16,
+            int8, powersgd; gradients travel as they are if null.
     """
 
     groups_per_update: int | None = None
     measured_epochs: int = 2
     updates: int | None = None
+    gradient_compression: str | None = None
 
     def __post_init__(self) -> None:
+        chosen_compressions(self.gradient_compression)
         check_int("measured_epochs", self.measured_epochs, minimum=1, cure="2 is usual")
         for name in ("groups_per_update", "updates"):
             if getattr(self, name) is not None:
@@ -140,7 +146,8 @@ def _recommend(
     folder, console, cluster = Path(where.output), Console(), where.cluster(float("inf"))
     found, shared = measured[0], measured[-1]
     costs = _with_first_product(found.costs, shared.costs)
-    plans = SnapshotCandidates(data, costs, groups, cluster, _on_gpu(where.accelerator)).all()
+    compressions = chosen_compressions(options.gradient_compression)
+    plans = SnapshotCandidates(data, costs, groups, cluster, _on_gpu(where.accelerator), compressions).all()
     print_snapshot_plans(plans, console)
     first = plans[0]
     trained = Trained(of_data, of_task, where.accelerator, where.epochs)
@@ -159,6 +166,7 @@ def _recommend(
         f"that were not fitted are off by: {errors or 'not known, for all have one size'}",
         f"an epoch has {len(groups_of(data)):,} groups of up to {data.group_size} snapshots, {groups} an update, which "
         f"takes {1e3 * costs.update:.1f} ms beside its snapshots",
+        *said_of_gradients(costs.gradients, found.compressed, cluster.ranks),
         f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
         recipe,
@@ -186,7 +194,8 @@ def _simulation(plans: list[SnapshotCandidate], where: ClusterOptions, folder: P
 
 def _figures(found: SnapshotMeasurements) -> dict[str, Any]:
     """Return what was measured as plain values."""
-    return {**vars(found), "costs": written_costs(found.costs)}
+    compressed = {name: asdict(one) for name, one in found.compressed.items()}
+    return {**vars(found), "costs": written_costs(found.costs), "compressed": compressed}
 
 
 def _on_gpu(accelerator: str) -> bool:

@@ -79,7 +79,7 @@ def reason(one: Assessment, found: Sequence[Assessment], place: int) -> str:
     fastest = max(each.events_per_second for each in found if not each.objection)
     slower = 1 - one.events_per_second / fastest
     waits = ", ".join(f"{share:.0%} for {name}" for name, share in list(one.waits_for.items())[:2] if share >= 0.01)
-    waiting = f"; waits {waits}" if waits else ""
+    waiting = (f"; {one.candidate.note}" if one.candidate.note else "") + (f"; waits {waits}" if waits else "")
     if place == 0:
         speed = "the fastest" if slower < 0.005 else f"{slower:.1%} slower than the fastest, and costs less accuracy"
         return f"recommended: {speed}{waiting}"

@@ -41,8 +41,7 @@ _DESCRIPTION = """Time strategies without a process, on any number of ranks: eve
   lightning-tgnn simulate --strategy pipetgl:groups=2 --ranks 16 --hosts 2 --link 500:0.2 --stages costs.yaml
   lightning-tgnn simulate --strategy sven --stages costs.yaml --timeline sven.png --trace sven.json
 
-costs.yaml, or the same in braces in its place, has the seconds of the stages of a turn on one rank, and the bytes that
-a rank sends in it (each is 0 where it is left out):
+costs.yaml, or the same in braces, has the seconds of the stages of a turn on one rank, and bytes that it sends (or 0):
 
   seconds: {sample: 0.001, gather: 0.001, fetch: 0.002, update: 0.006, embed: 0.018, score: 0.002, write: 0.003,
             backward: 0.028, step: 0.002, other: 0.001}
@@ -58,12 +57,13 @@ Options of a strategy follow its name after colons, with values as in YAML:
   sven      staleness=1, micro_batches=1, ahead=0 (share of rows that are asked for ahead), remote=1 (rows that travel
             over those of a batch that is split by time: less than 1 where it is split by destination)
   depcomm, depcache   staleness=0
-  all three and disttgl   gradient_compression (bfloat16, int8, powersgd: bytes of gradients_powersgd have to be given)
+  all three and disttgl   gradient_compression (bfloat16, int8, powersgd, with bytes of gradients_powersgd; each takes
+            the seconds of compress_NAME)
   pipetgl   groups=1, targets_first=true, pass_on=true, sampling=background (ahead, at_once), gather_ahead=true,
             sends=gradients (weights, weights_and_moments), targets=0.5 (share of rows that the batch before
             changes), repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1 of M ranks),
             store=host (sharded)
-  disttgl   minibatch=1, epoch=1, memory (as many copies as there are ranks for), fetch_ahead=true
+  disttgl   minibatch=1, epoch=1, memory (as many as ranks allow), fetch_ahead=true, store=served (sharded), ahead=0
 staleness=smallest takes the smallest at which nothing stalls (MSPipe's rule).
 
 Strategies on snapshots forecast an epoch: its seconds, the share of them for which ranks wait, the share in which the
@@ -81,7 +81,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
   backward_width: 144                             state_width: 64 (numbers of a vertex's hidden state)
   rates: [[0.7, 1.0], [1.0, 0.8]]                 speed of a graph and an NN operator beside a graph and an NN operator
   hand_over: 1e-4                                 gradients: 120000 (bytes of all weights)
-  update: 0.001, message: 1e-4                    beside the operators of an update, and beside the link of a message
+  update: 0.001, message: 1e-4, compress_int8: 2e-3   beside the operators of an update, and the link of a message
   where_cut_loads: {graph 1: [1e-4, 0, 2e-9]}     of operators that take more where vertices are cut over ranks
 
 `plan --kind snapshots` writes both files, `data inspect --snapshots` the sizes: snapshots.json.
@@ -267,14 +267,14 @@ def _kept(batch_size: int | None, figures: list[dict[str, Any]], options: Simula
 
 
 def _missing(costs: GivenCosts, plan: SimulatedPlan, options: SimulateOptions) -> list[str]:
-    return costs.of_strategy(plan.name).missing([plan.outline(max(options.counts))])
+    return costs.of_plan(plan).missing(plan, max(options.counts))
 
 
 def _simulated(plan: SimulatedPlan, costs: GivenCosts, ranks: int, options: SimulateOptions) -> Simulation:
     layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
     plan.check_hosts(ranks, options.hosts)
     outline = plan.outline(ranks)
-    taken = costs.of_strategy(plan.name).of(plan, outline, ranks, options.links)
+    taken = costs.of_plan(plan).of(plan, outline, ranks, options.links)
     if plan.finds_staleness:
         largest = plan.largest_staleness(ranks)
         found = smallest_staleness(lambda late: plan.outline(ranks, late), layout, taken, largest=largest)

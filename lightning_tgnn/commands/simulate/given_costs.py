@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from lightning_tgnn.algorithms.schedules.links import Link, Links
-from lightning_tgnn.algorithms.schedules.outlines import GRADIENT_SUMS
+from lightning_tgnn.algorithms.schedules.outlines import COMPRESS, GRADIENT_SUMS
 from lightning_tgnn.algorithms.schedules.pipetgl import WEIGHTS_AND_MOMENTS, PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
@@ -26,7 +26,7 @@ from lightning_tgnn.checks import (
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_seconds
 from lightning_tgnn.commands.report.run_log import find_run, read_run
-from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import OPTIONS, STORES, SimulatedPlan
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
 
 _PARTS = ("seconds", "bytes", "batch_size")
@@ -39,6 +39,7 @@ _PLANS = (
     "pipetgl:sends=weights",
     "pipetgl:store=sharded",
     "disttgl",
+    "disttgl:store=sharded",
 )
 _ADAM = 3  # weights, and two moments of each
 
@@ -59,22 +60,23 @@ class GivenCosts:
     batch_size: int | None = None
     strategies: Mapping[str, GivenCosts] = field(default_factory=dict)
 
-    def of_strategy(self, name: str) -> GivenCosts:
-        """Return what a strategy takes.
+    def of_plan(self, plan: SimulatedPlan) -> GivenCosts:
+        """Return what the strategy of a plan takes, by its store where that has costs of its own.
 
         Raises:
             InvalidArgumentError: Others have what they take, and it has not.
         """
-        if not self.strategies:
-            return self
-        check_choice("strategy", name, self.strategies)
-        return self.strategies[name]
+        if not self.strategies or plan.measured_as in self.strategies:
+            return self.strategies.get(plan.measured_as, self)
+        check_choice("strategy", plan.name, self.strategies)
+        return self.strategies[plan.name]
 
     def of(self, plan: SimulatedPlan, outline: Outline, ranks: int, links: Links) -> Costs:
         """Return what the stages of a plan take on so many ranks.
 
-        Of the rows that a rank reads or writes, (M - 1) / M live elsewhere. Rows that are handed on are those written
-        that the next batch writes, too; weights are as large as gradients, and three times that with Adam's moments.
+        Of the rows that a rank reads or writes, (M - 1) / M live elsewhere, where M ranks share them. Rows that are
+        handed on are those written that the next batch writes, too; weights are as large as gradients, and three times
+        that with Adam's moments.
 
         Raises:
             InvalidArgumentError: The plan compresses gradients, and nobody has said to how many bytes.
@@ -82,6 +84,8 @@ class GivenCosts:
         seconds_of = {stage.cost for stage in outline.stages if not stage.travel} | {s.name for s in outline.stages}
         seconds = {name: value for name, value in self.seconds.items() if name in seconds_of}
         known = dict(self.sent)
+        if plan.compression is not None:
+            seconds[COMPRESS] = self.seconds.get(compressing_name(plan.compression), 0.0)
         if plan.name == "pipetgl":
             pipeline = PipeTGLOutline(**{name: plan.options[name] for name in plan.options if name != "staleness"})
             known.setdefault("hand", pipeline.repeated * known.get("updates", 0.0))
@@ -90,7 +94,9 @@ class GivenCosts:
         if plan.compression is not None and "gradients" in known:
             known["gradients"] = self._compressed(plan.compression)
             known[GRADIENT_SUMS] = known["gradients"] / ranks
-        share = {stage.cost: (ranks - 1) / ranks for stage in outline.stages if stage.travel == ALL_TO_ALL}
+        meeting = [stage for stage in outline.stages if stage.travel == ALL_TO_ALL]
+        count = {stage.cost: ranks // (outline.copies if stage.in_copy else 1) for stage in meeting}
+        share = {name: (members - 1) / members for name, members in count.items()}
         sent = {name: known[name] * share.get(name, 1.0) for name in outline.costs(travelling=True) if name in known}
         return Costs(seconds, sent, links)
 
@@ -104,10 +110,13 @@ class GivenCosts:
             raise InvalidArgumentError(refusal("bytes", requirement, dict(self.sent), cure))
         return found
 
-    def missing(self, outlines: list[Outline]) -> list[str]:
-        """Return the names that are taken to be nothing."""
+    def missing(self, plan: SimulatedPlan, ranks: int) -> list[str]:
+        """Return the names that are taken to be nothing in a plan of so many ranks."""
+        outlines = [plan.outline(ranks)]
         wanted = {name for outline in outlines for name in outline.costs(travelling=False)}
         given = set(self.seconds)
+        if plan.compression is not None:
+            wanted = {*wanted, compressing_name(plan.compression)} - {COMPRESS}
         for outline in outlines:
             for stage in outline.stages:
                 if stage.name in given:
@@ -121,6 +130,11 @@ class GivenCosts:
 def compressed_name(compression: str) -> str:
     """Return under what name the bytes of compressed gradients are given."""
     return f"gradients_{compression}"
+
+
+def compressing_name(compression: str) -> str:
+    """Return under what name the seconds of compressing gradients, and of restoring their sum, are given."""
+    return f"{COMPRESS}_{compression}"
 
 
 def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
@@ -181,7 +195,7 @@ def _of_file(held: Mapping[str, Any]) -> GivenCosts:
         requirement = "strategies with their seconds, and nothing else"
         raise InvalidArgumentError(refusal("stages", requirement, str(held)[:60], cure))
     for name in each:
-        check_choice("a strategy of stages", name, OPTIONS)
+        check_choice("a strategy of stages", name, {*OPTIONS, *STORES})
     found = {name: _of_mapping(f"stages of {name}", own) for name, own in each.items()}
     return GivenCosts(batch_size=next(iter(found.values())).batch_size, strategies=found)
 
@@ -215,6 +229,7 @@ def _names(*, travelling: bool) -> set[str]:
     names = {name for outline in outlines for name in outline.costs(travelling=travelling)}
     if travelling:
         return names | {compressed_name(compression) for compression in COMPRESSIONS}
+    names |= {compressing_name(compression) for compression in COMPRESSIONS}
     return names | {stage.name for outline in outlines for stage in outline.stages if not stage.travel}
 
 

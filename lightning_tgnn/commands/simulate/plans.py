@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
+from lightning_tgnn.algorithms.schedules.disttgl import SERVED, DistTGLOutline
 from lightning_tgnn.algorithms.schedules.outlines import (
     data_parallel,
     in_order,
@@ -14,7 +14,7 @@ from lightning_tgnn.algorithms.schedules.outlines import (
     pipelined,
     updated_by_owners,
 )
-from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
+from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED, PipeTGLOutline
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.commands.shared.options import name_and_options
@@ -32,6 +32,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "sven": ("staleness", "micro_batches", "ahead", "remote", _COMPRESSION),
     **{name: tuple(field.name for field in fields(kind)) for name, kind in _PIPELINES.items()},
 }
+STORES = tuple(f"{name}:store={SHARDED}" for name in _PIPELINES)
+"""Strategies whose stages take something else where rows are cut over ranks."""
 _STALENESS = {"depcache": 0, "depcomm": 0, "sven": 1}
 
 
@@ -80,6 +82,12 @@ class SimulatedPlan:
         return self.options.get(_COMPRESSION)
 
     @property
+    def measured_as(self) -> str:
+        """Under what name its costs are given where strategies have costs of their own; see `STORES`."""
+        store = self.options.get("store")
+        return self.name if store != SHARDED else f"{self.name}:store={store}"
+
+    @property
     def finds_staleness(self) -> bool:
         """Whether the smallest staleness is asked for at which nothing stalls."""
         return self.options.get("staleness") == SMALLEST
@@ -116,15 +124,17 @@ class SimulatedPlan:
         return self.outline(ranks).length(ranks) - 1 if self.name == "pipetgl" else 1
 
     def check_hosts(self, ranks: int, hosts: int) -> None:
-        """Refuse copies of node memory over several hosts, whose ranks one process could not serve.
+        """Refuse served copies of node memory over several hosts, whose ranks one process could not serve.
 
         Raises:
             InvalidArgumentError: There are such.
         """
-        copies = self.outline(ranks).copies if self.name == "disttgl" else hosts
-        if copies % hosts:
+        if self.name != "disttgl" or (plan := self.copies(ranks)).store != SERVED:
+            return
+        if plan.memory % hosts:
             requirement = f"a multiple of the {hosts} hosts: a copy of node memory lies on one"
-            raise InvalidArgumentError(refusal("memory", requirement, copies, "take as many, or fewer hosts"))
+            cure = "take as many, or store=sharded"
+            raise InvalidArgumentError(refusal("memory", requirement, plan.memory, cure))
 
     def copies(self, ranks: int) -> DistTGLOutline:
         """Return i, j and k of so many ranks: where no k is given, as many copies as there are ranks for."""

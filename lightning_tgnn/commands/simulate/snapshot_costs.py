@@ -8,13 +8,14 @@ from typing import Any
 
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, check_rates
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Load, LoadModel
-from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD, compressed_bytes
+from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, PowerSGD, compressed_bytes
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, refusal
-from lightning_tgnn.commands.simulate.given_costs import compressed_name, is_folder, read_mapping
+from lightning_tgnn.commands.simulate.given_costs import compressed_name, compressing_name, is_folder, read_mapping
 
 POWERSGD = compressed_name(PowerSGD.name)
 _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [...]}, widths: {graph 1: 16, nn 1: 64}}"
-_NUMBERS = ("backward_width", "state_width", "hand_over", "gradients", POWERSGD, "update", "message")
+_COMPRESSING = tuple(compressing_name(name) for name in COMPRESSIONS)
+_NUMBERS = ("backward_width", "state_width", "hand_over", "gradients", POWERSGD, "update", "message", *_COMPRESSING)
 _PARTS = ("loads", "last_only", "where_cut_loads", "widths", "exchanged_widths", "rates", *_NUMBERS)
 
 
@@ -36,6 +37,9 @@ class SnapshotCosts:
             of neighbours travel each time.
         update: Seconds that an update takes beside its operators.
         message: Seconds in which processes send and receive a message, beside the link.
+        compress_bfloat16: Seconds in which a rank compresses its gradients and restores their sum.
+        compress_int8: Likewise.
+        compress_powersgd: Likewise.
     """
 
     model: LoadModel
@@ -50,6 +54,9 @@ class SnapshotCosts:
     where_cut_loads: Mapping[str, Load] = field(default_factory=dict)
     update: float = 0.0
     message: float = 0.0
+    compress_bfloat16: float = 0.0
+    compress_int8: float = 0.0
+    compress_powersgd: float = 0.0
 
     @property
     def where_cut(self) -> SnapshotCosts:
@@ -74,6 +81,14 @@ class SnapshotCosts:
             cure = "give for example 20000, or leave the compression out"
             raise InvalidArgumentError(refusal(f"{POWERSGD} of stages", requirement, "nothing", cure))
         return found
+
+    def update_seconds(self, compression: str | None) -> float:
+        """Return what an update takes beside its operators and messages.
+
+        Args:
+            compression: Of gradients, its name; None for none.
+        """
+        return self.update + (0.0 if compression is None else float(getattr(self, compressing_name(compression))))
 
     @property
     def graph_widths(self) -> list[float]:

@@ -148,7 +148,9 @@ class SnapshotPlan:
         updates = [range(first, min(first + groups, len(spans))) for first in range(0, len(spans), groups)]
         slower = Links(links.within.after(costs.message), links.between.after(costs.message))
         found = self._of_operators(sizes, spans, updates, costs, layout, slower, shares)
-        beside = len(updates) * costs.update
+        # One rank sends no gradients, and compresses none.
+        compression = self.options[_COMPRESSION] if layout.ranks > 1 else None
+        beside = len(updates) * costs.update_seconds(compression)
         return replace(found, seconds=found.seconds + beside, busy=found.busy + beside)
 
     def _of_operators(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -66,7 +67,8 @@ class CompressedMean:
         own = [(name, one) for name, one in parameters if one.requires_grad and id(one) not in apart]
         self._weights = [(name, list(one.shape)) for name, one in own]
         if self._compression is not None and self._group is not None:
-            self.sum = self._new_sum([one.shape for _, one in own])
+            shapes = [one.shape for _, one in own]
+            self.sum = _new_sum(self._compression, shapes, self._exchange, self._group, background=self._background)
         if kept is None:
             return
         if self.sum is None or any(kept[name] != value for name, value in self._of().items()):
@@ -74,12 +76,6 @@ class CompressedMean:
             rank_zero_info(f"{what}: what compression has kept back of them is dropped")
         else:
             self.sum.load_state_dict(kept["state"])
-
-    def _new_sum(self, shapes: Sequence[torch.Size]) -> CompressedSum:
-        if isinstance(self._compression, PieceCompression):
-            return SumOfPieces(self._compression, shapes, self._exchange, background=self._background)
-        assert isinstance(self._compression, PowerSGD)
-        return SumOfProducts(self._compression, shapes, self._exchange, self._group)
 
     def _of(self) -> dict[str, Any]:
         """Return what is kept back, as plain values."""
@@ -106,3 +102,35 @@ class CompressedMean:
         cure = "set precision='bf16-mixed', or gradient_compression='bfloat16': what is kept back has the scale before"
         requirement = f"without a loss scale where gradients travel as {self._compression.name}"
         raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, precision, cure))
+
+
+def sum_alone(compression: GradientCompression, shapes: Sequence[torch.Size], device: torch.device) -> CompressedSum:
+    """Return what compresses and sums up the gradients of this rank alone; nothing travels.
+
+    It takes what each rank takes beside its messages. All ranks have to call it together.
+
+    Args:
+        compression: Without its first steps in which gradients travel as they are.
+        shapes: Of the weights.
+        device: Where the gradients are.
+    """
+    group: dist.ProcessGroup | None = None
+    if isinstance(compression, PowerSGD):  # torch's hook needs a group
+        compression = replace(compression, warm_up=0)
+        # Kept until all groups end: a thread of gloo that has just ended a sum must not be the last to let go of it.
+        group, _ = dist.new_subgroups(group_size=1)
+    return _new_sum(compression, shapes, Exchange(1, 0, group, device), group, background=False)
+
+
+def _new_sum(
+    compression: GradientCompression,
+    shapes: Sequence[torch.Size],
+    exchange: Exchange,
+    group: dist.ProcessGroup | None,
+    *,
+    background: bool,
+) -> CompressedSum:
+    if isinstance(compression, PieceCompression):
+        return SumOfPieces(compression, shapes, exchange, background=background)
+    assert isinstance(compression, PowerSGD)
+    return SumOfProducts(compression, shapes, exchange, group)

@@ -34,11 +34,12 @@ class ChosenParallelism:
         epoch: j, where it is given.
         memory: k, where it is given.
         max_loss: Share of the updates of node memory that a global batch may lose.
+        across: Whether a copy of node memory may be cut over several machines.
     """
 
-    def __init__(self, epoch: int | None, memory: int | None, max_loss: float) -> None:
+    def __init__(self, epoch: int | None, memory: int | None, max_loss: float, *, across: bool = False) -> None:
         self._given = {"epoch": epoch, "memory": memory}
-        self._max_loss = max_loss
+        self._max_loss, self._across = max_loss, across
         self._found: Parallelism | None = None
 
     def check(self, machines: int, devices: int) -> None:
@@ -47,7 +48,7 @@ class ChosenParallelism:
         Raises:
             InvalidArgumentError: It does not fit.
         """
-        parallelisms(machines, devices, sharing=devices, copies=devices, **self._given)
+        parallelisms(machines, devices, sharing=devices, copies=devices, across=self._across, **self._given)
 
     def of(
         self, strategy: DDPStrategy, task: pl.LightningModule, trainer: pl.Trainer, saved: Mapping[str, Any]
@@ -84,10 +85,13 @@ class ChosenParallelism:
         ends = ends_by_node(data.store.src[train].numpy(), data.store.dst[train].numpy())
         largest = event_distances(*ends).largest_batch(self._max_loss, len(train))
         each, left = state_bytes(model.state_spec), memory_left(trainer)
-        copies = int(min(left // each, strategy.world_size))
         sharing = sharing_ranks(largest, data.batch_size)
-        machines = strategy.num_nodes
-        found = parallelisms(machines, strategy.world_size // machines, sharing=sharing, copies=copies, **self._given)
+        ranks, machines = strategy.world_size, strategy.num_nodes
+        together = machines if self._across else 1  # whose memory holds a copy
+        copies = min(left * together // each, ranks) / together
+        found = parallelisms(
+            machines, ranks // machines, sharing=sharing, copies=copies, across=self._across, **self._given
+        )
         rank_zero_info(
             f"minibatch='auto': {found[0]} (minibatch x epoch x memory). Batches have {data.batch_size:,} events; "
             f"global batches of up to {largest:,} lose at most {self._max_loss:.0%} of the updates of node memory. "

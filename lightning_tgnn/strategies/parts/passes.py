@@ -7,9 +7,10 @@ from typing import ClassVar, TypeVar
 
 import torch
 
-from lightning_tgnn.algorithms.schedules.disttgl import read_once
-from lightning_tgnn.state import ServedStateStore
-from lightning_tgnn.strategies.parts.stores import Served
+from lightning_tgnn.algorithms.schedules.disttgl import SERVED, read_once
+from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED
+from lightning_tgnn.state import ServedStateStore, ShardedStateStore
+from lightning_tgnn.strategies.parts.stores import Served, Sharded
 from lightning_tgnn.types import (
     EventBatch,
     KeptRows,
@@ -44,12 +45,14 @@ class ReadOnce(OrderPart):
         return ReadOnceOrder(task.state_store, run.kept_rows, fetch_ahead=self.fetch_ahead)
 
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
-        """Return the stages of a turn over served node state.
+        """Return the stages of a turn over served or sharded node state.
 
         Raises:
             InvalidArgumentError: It lies elsewhere.
         """
-        return read_once(fetch_ahead=self.fetch_ahead) if isinstance(store, Served) else super().stages(store)
+        if not isinstance(store, Served | Sharded):
+            return super().stages(store)
+        return read_once(SHARDED if isinstance(store, Sharded) else SERVED, fetch_ahead=self.fetch_ahead)
 
 
 class ReadOnceOrder:
@@ -92,5 +95,8 @@ class ReadOnceOrder:
                 self._asked.ask_ahead(shared.upcoming)
         with stages("embed"):
             embeddings = stages.embedded(batch, task.embed(updated, batch))
+        if isinstance(self.store, ShardedStateStore):
+            with stages("fetch"):
+                self.store.carry_on()  # what is written follows the counts of it, which are there by now
         with stages("score"):
             return task.score(embeddings, batch)

@@ -24,6 +24,11 @@ DATA_PARALLEL = [
     *(sharing("sharded, in order", in_order(rows="all_to_all", updates="all_to_all"), delay) for delay in (0, 1)),
 ]
 SERVED = [DistTGLOutline(i, j, k, ahead) for i, j, k in product((1, 2), (1, 3), (1, 2)) for ahead in (True, False)]
+CUT = [
+    DistTGLOutline(i, j, k, store="sharded", ahead=ahead)
+    for i, j, k in product((1, 2), (1, 3), (1, 2))
+    for ahead in ((0.0, 0.4) if j == 1 else (0.0,))
+]
 FLAGS = ("targets_first", "pass_on", "gather_ahead")
 PIPELINES = [
     PipeTGLOutline(sends=sends, groups=groups, sampling=sampling, store=store, **dict(zip(FLAGS, values, strict=True)))

@@ -15,7 +15,8 @@ def slowly(outline, layout, turns, *, seconds, transfer, latency):
         layout: The ranks.
         turns: Of every rank.
         seconds: Of an action, by stage, rank and turn.
-        transfer: Of what several ranks do, from what they are and the bytes of each; of one message.
+        transfer: Of what several ranks do, from what they are, the bytes of each, and the bytes of other ranks that
+            meet at the same time; of one message.
         latency: Between two ranks.
     """
     written = programs(outline, layout.ranks, turns)
@@ -42,8 +43,13 @@ def slowly(outline, layout, turns, *, seconds, transfer, latency):
         begin[key] = max((end[earlier] + lag for member in members for earlier, lag in waits[member]), default=0.0)
         stage = outline.stages[outline.place(key[0])]
         if stage.travel in MEETINGS:
-            sent = [seconds(stage, rank, turn) for _, rank, turn in members]
-            lasts = transfer(stage.travel, [rank for _, rank, _ in members], sent) if key[2] >= stage.begins else 0.0
+            groups = [action.meets for action in actions.values() if (action.stage, action.turn) == (key[0], key[2])]
+            sent = {
+                group: {rank: seconds(stage, rank, key[2]) for rank in group}
+                for group in (set(groups) if stage.in_copy else {actions[key].meets})
+            }
+            own = sent.pop(actions[key].meets)
+            lasts = transfer(stage.travel, own, [*sent.values()]) if key[2] >= stage.begins else 0.0
         elif stage.travel:
             lasts = transfer(stage.travel, key[1], seconds(stage, *key[1:]), stage.on == INCOMING)
         else:

@@ -15,7 +15,7 @@ from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import Pass, RankLayout
 from lightning_tgnn.types.layout import families_of
 from lightning_tgnn.types.outline import After, Reads
-from tests.algorithms.schedules.example_outlines import DATA_PARALLEL, PIPELINES, SERVED
+from tests.algorithms.schedules.example_outlines import CUT, DATA_PARALLEL, PIPELINES, SERVED
 
 
 @pytest.mark.parametrize("outline", DATA_PARALLEL, ids=lambda outline: outline.name)
@@ -40,6 +40,20 @@ SERVED_RANKS = [(served, served.minibatch * served.epoch * served.memory) for se
 def test_served_copies_have_no_fault(served, ranks):
     outline = served.of(ranks)
     assert faults(programs(outline, ranks, 5), outline, ranks) == []
+
+
+@pytest.mark.parametrize("cut", CUT, ids=str)
+def test_copies_that_are_cut_have_no_fault(cut):
+    """Rows and writes travel among the ranks of a copy, gradients among all; ranks of all lanes take part."""
+    ranks = cut.minibatch * cut.epoch * cut.memory
+    outline = cut.of(ranks)
+    written = programs(outline, ranks, 5)
+    assert faults(written, outline, ranks) == []
+    sharing = ranks // cut.memory
+    for action in written[ranks - 1, "links"]:
+        others = range(ranks) if action.stage == "gradients" else range(ranks - sharing, ranks)
+        assert action.meets == tuple(others)
+    assert len(written[0, "links"]) == 5 * (4 if cut.ahead else 3)
 
 
 @pytest.mark.parametrize(("served", "ranks"), SERVED_RANKS[::2], ids=str)
@@ -89,6 +103,7 @@ TWO = PipeTGLOutline(groups=2)
 SVEN = next(outline for outline in DATA_PARALLEL if outline.name == "sven" and outline.staleness)
 AHEAD = next(outline for outline in DATA_PARALLEL if any(stage.name == "ahead" for stage in outline.stages))
 COPIES, SHARDS = DistTGLOutline(2, 2, 1), PipeTGLOutline(store="sharded")
+CUT_COPIES = DistTGLOutline(1, 2, 2, store="sharded")
 DEPCACHE = DATA_PARALLEL[0]
 
 
@@ -153,6 +168,16 @@ DEPCACHE = DATA_PARALLEL[0]
             "state: serve of rank 2 in turn 1 may miss store of rank 0 in turn 0",
         ),
         (moved(COPIES.of(4), "serve", "store"), 4, "deadlock: "),
+        (
+            with_stage(CUT_COPIES.of(4), "gradients", in_copy=True),
+            4,
+            "weights: step of rank 0 in turn 0 does not wait for the gradient of backward of rank 2 in turn 0",
+        ),
+        (
+            with_stage(without_wait(CUT_COPIES.of(4), "fetch", "updates"), "updates", on="incoming"),
+            4,
+            "state: rows of rank 2 in turn 1 may miss updates of rank 3 in turn 0",
+        ),
         (
             without_wait(SHARDS.of(3), "others rows", "updates"),
             3,
