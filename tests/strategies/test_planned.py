@@ -94,7 +94,8 @@ def test_parts_that_do_not_fit_are_refused_at_once(parts, message):
 
 
 def test_an_option_that_there_is_not_is_refused():
-    requirement = "one of schedule, store, order, updates, groups, hosts, prefetch_batches, or an option of DDPStrategy"
+    own = "schedule, store, order, updates, groups, hosts, prefetch_batches, state_dict_type"
+    requirement = f"one of {own}, or an option of DDPStrategy"
     with pytest.raises(InvalidArgumentError, match=f"option of PlannedStrategy must be {requirement}, got 'staleness'"):
         PlannedStrategy(**OF_EVENTS, staleness=1)
 
