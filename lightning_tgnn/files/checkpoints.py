@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
@@ -83,7 +84,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
     def open_checkpoint(
         self,
         path: _PATH | IO[bytes],
-        map_location: Any = on_cpu,
+        map_location: object = on_cpu,
         weights_only: bool | None = None,
         *,
         check_parts: bool = True,
@@ -114,13 +115,14 @@ class WholeCheckpointIO(TorchCheckpointIO):
             _forget_files_elsewhere(held, str(path))
             return held
 
-    def _load(self, path: _PATH | IO[bytes], map_location: Any, plain_only: bool) -> dict[str, Any]:
+    def _load(self, path: _PATH | IO[bytes], map_location: object, plain_only: bool) -> dict[str, Any]:
         """Return what a file holds."""
         check_records(path)
+        where = cast("Callable[..., Any] | None", map_location)  # or a device, and the like
         if not isinstance(path, (str, os.PathLike)):
-            held = torch.load(path, map_location=map_location, weights_only=plain_only)
+            held = torch.load(path, map_location=where, weights_only=plain_only)
         else:
-            held = super().load_checkpoint(path, map_location, plain_only)
+            held = super().load_checkpoint(path, where, plain_only)
         if not isinstance(held, dict):
             raise ValueError(f"a {type(held).__name__}")
         return held

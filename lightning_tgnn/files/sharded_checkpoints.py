@@ -20,10 +20,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import Any, TypeVar, cast
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.saved_table import SavedTable
@@ -36,6 +33,7 @@ _KEY = "lightning_tgnn.sharded"
 _VERSION = 1
 _PART = re.compile(r"([0-9a-f]{32})/__\d+_\d+\.distcp")
 _CHUNK = 1 << 20
+_Held = TypeVar("_Held")
 _CURE = "give a folder that was written whole, with the files of one checkpoint"
 
 
@@ -121,11 +119,16 @@ def with_tables(held: dict[str, Any], folder: Path, *, check_parts: bool) -> dic
         if table["nodes"] is not None:
             tables[name] = SavedTable(folder, name, table, tables[table["nodes"]])
     for name, keys in layout["places"]:
-        within: Any = held
-        for key in keys[:-1]:
-            within = within[key]
-        within[keys[-1]] = tables[name]
+        put(held, keys, tables[name])
     return held
+
+
+def put(held: dict[str, Any], keys: Sequence[str | int], value: object) -> None:
+    """Put a value where keys and numbers lead, from the outside in."""
+    within = cast("dict[str | int, Any]", held)  # or a list in it
+    for key in keys[:-1]:
+        within = within[key]
+    within[keys[-1]] = value
 
 
 def _check_part(path: Path, expected: Mapping[str, int]) -> None:
@@ -142,10 +145,10 @@ def _check_part(path: Path, expected: Mapping[str, int]) -> None:
         raise CheckpointError(refusal(str(path), requirement, "another checksum: damaged, or of another run", _CURE))
 
 
-def read_tables(value: object) -> Any:
+def read_tables(value: _Held) -> _Held:
     """Return a value in which tables that lie in a folder are tensors, on the CPU."""
     if isinstance(value, SavedTable):
-        return value[:]
+        return cast(_Held, value[:])
     if isinstance(value, dict):
         for key, entry in value.items():
             value[key] = read_tables(entry)
@@ -229,8 +232,3 @@ def sync_folder(folder: Path) -> None:
             os.fsync(opened)
         finally:
             os.close(opened)
-
-
-def as_tensor(table: Tensor | SavedTable) -> Tensor:
-    """Return a table of a checkpoint as a tensor."""
-    return table if isinstance(table, torch.Tensor) else table[:]

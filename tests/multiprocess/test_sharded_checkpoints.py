@@ -1,33 +1,106 @@
 """A checkpoint that ranks write together holds what the one file holds, and a run goes on with it in the same way."""
 
 import gc
+import os
+from pathlib import Path
 
 import pytest
 import torch
 
+from lightning_tgnn import LinkPrediction, Predictor, SvenStrategy
+from lightning_tgnn.__main__ import main as command
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+from lightning_tgnn.files.saved_table import SavedTable
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.sharded_runs import STEP, STRATEGIES, differing, run
-from tests.multiprocess.training import as_torchrun
+from tests.multiprocess.training import as_torchrun, build, fit
+
+RESUMED = ("sven", "sven, int8", "sven, powersgd", "pipetgl, two copies", "disttgl, passes", "cdfgnn")
+"""Each loads what the others do not: rows, residuals, turns, copies, kept rows, caches."""
+MOVED = {"sven": "depcache", "pipetgl, sharded": "pipetgl, sharded", "cdfgnn": "cdfgnn"}
+"""What goes on with which checkpoint on other numbers of ranks."""
+
+
+def saved(folder, kind, name):
+    return f"{folder}/{kind}/{name}/step={STEP}.ckpt"
+
+
+def goes_on_alike(name, ranks, folder, of):
+    """Hold a run that goes on with a folder against one that goes on with the file."""
+    file, parts = (
+        run(name, ranks, f"{folder}/{ranks}/{kind}/{name}", ckpt_path=saved(folder, kind, of), sharded=kind != "full")
+        for kind in ("full", "sharded")
+    )
+    assert len(file["losses"]) > 1
+    assert torch.equal(parts["losses"], file["losses"]), name
+    assert not differing(parts["weights"], file["weights"]), name
+    return parts
 
 
 def on_rank(rank, ranks, folder):
     as_torchrun(rank, ranks)
+    read = WholeCheckpointIO().load_checkpoint
     for name in STRATEGIES:
         whole = run(name, ranks, f"{folder}/full/{name}", sharded=False)
         parts = run(name, ranks, f"{folder}/sharded/{name}")
         assert torch.equal(parts["losses"], whole["losses"]), name
-        file, saved = (f"{folder}/{kind}/{name}/step={STEP}.ckpt" for kind in ("full", "sharded"))
-        read = WholeCheckpointIO().load_checkpoint
-        assert not differing(read(saved), read(file)), (name, differing(read(saved), read(file)))
-        resumed = run(name, ranks, f"{folder}/resumed/{name}", ckpt_path=saved)
-        assert torch.equal(resumed["losses"], whole["losses"][-len(resumed["losses"]) :]), name
-        assert not differing(resumed["weights"], whole["weights"]), name
-        del whole, parts, resumed
-        gc.collect()
+        file, written = read(saved(folder, "full", name)), read(saved(folder, "sharded", name))
+        assert not differing(written, file), (name, differing(written, file))
+        if name in RESUMED:
+            resumed = goes_on_alike(name, ranks, folder, name)
+            assert torch.equal(resumed["losses"], whole["losses"][-len(resumed["losses"]) :]), name
+            assert not differing(resumed["weights"], whole["weights"]), name
+            del resumed
+        del whole, parts, file, written
+        gc.collect()  # nobody keeps a memory process from the next
     return True
 
 
-@pytest.mark.timeout(280)
-def test_it_holds_what_one_file_holds_and_a_run_goes_on(tmp_path):
+def elsewhere(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    for of, name in MOVED.items():
+        goes_on_alike(name, ranks, folder, of)
+    if ranks == 1:
+        through_other_doors(saved(folder, "sharded", "sven"), saved(folder, "full", "sven"), folder)
+    else:
+        reads_only_its_own(saved(folder, "sharded", "sven"))
+    return True
+
+
+def reads_only_its_own(path):
+    """No rank reads a table whole that it needs a part of."""
+    whole, SavedTable._whole = SavedTable._whole, None
+    try:
+        data, task = build("tgn", 8, task_class=LinkPrediction, events=110, dropout=0.3)
+        strategy = SvenStrategy(partition="range", state_dict_type="sharded")
+        state = fit(data, task, strategy, 3, ckpt_path=path)["state"]
+    finally:
+        SavedTable._whole = whole
+    assert state["position"]
+
+
+def through_other_doors(parts, file, folder):
+    states = [LinkPrediction.load_from_checkpoint(path) for path in (parts, file)]
+    assert not differing(*(task.state_store.state_dict() for task in states))
+    assert not differing(*(dict(task.state_dict()) for task in states))
+    answers = []
+    for number, path in enumerate((parts, file)):
+        data, _ = build("tgn", 24, events=110)
+        predictor = Predictor.from_checkpoint(path, data)
+        answers.append(predictor.score(torch.tensor([1, 2, 3]), torch.tensor([20, 21, 22]), predictor.latest_time))
+        predictor.save(f"{folder}/predictor-{number}.pt")
+        Path(folder, "pairs.csv").write_text("src,dst\n1,20\n2,21\n")
+        words = ["--score", f"{folder}/pairs.csv", "--output", f"{folder}/scores-{number}.csv"]
+        data.store.save(f"{folder}/store-{number}")
+        os.environ.pop("LOCAL_RANK", None)
+        command(["predict", "--ckpt_path", path, "--source", f"{folder}/store-{number}", *words])
+    assert torch.equal(*map(torch.as_tensor, answers))
+    scores = [Path(folder, f"scores-{number}.csv").read_text() for number in (0, 1)]
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.timeout(400)
+def test_it_holds_what_one_file_holds_and_a_run_goes_on_with_any_number_of_ranks(tmp_path):
     assert all(run_ranks(on_rank, 2, str(tmp_path), timeout=250))
+    for ranks in (3, 1):
+        assert all(run_ranks(elsewhere, ranks, str(tmp_path), timeout=120))

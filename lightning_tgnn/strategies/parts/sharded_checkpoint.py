@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from lightning_tgnn.files.sharded_checkpoints import (
     described,
     move_in_place,
     parts_of,
+    put,
     sync_folder,
 )
 from lightning_tgnn.files.whole import refusal_to_write, write_tensors, writing_to
@@ -46,7 +47,7 @@ class _Split:
     each: dict[_Keys, tuple[int, object]] = field(default_factory=dict)
     _known: dict[int, str] = field(default_factory=dict)
 
-    def rest(self, value: object, keys: _Keys = (), *, in_list: bool = False) -> Any:
+    def rest(self, value: object, keys: _Keys = (), *, in_list: bool = False) -> object:
         """Return a value without what this rank writes, of which it takes note."""
         if isinstance(value, OwnRows):
             self._add(keys, value)
@@ -133,7 +134,7 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
     try:
         _check_shared(hidden, place, messages, broadcast)
         split = _Split()
-        held = split.rest(dict(checkpoint))
+        held = cast("dict[str, Any]", split.rest(dict(checkpoint)))
         tables = _write(split, parts_of(hidden), place, messages)
         parts = {f"{part.parent.name}/{part.name}": checksum(part) for part in _own_parts(hidden, messages.place)}
         told = messages.gather(_Told(tables, split.places, split.each, parts))
@@ -146,7 +147,7 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
 def _on_first(act: Callable[[], _Result], messages: Messages, broadcast: Broadcast) -> _Result:
     """Return what the first rank has come to; all raise what it raises."""
     failed: Exception | None = None
-    result: Any = None
+    result: _Result | None = None
     if messages.place == 0:
         try:
             result = act()
@@ -157,7 +158,7 @@ def _on_first(act: Callable[[], _Result], messages: Messages, broadcast: Broadca
         raise failed
     if refused is not None:
         raise InvalidArgumentError(refused)
-    return result
+    return cast(_Result, result)
 
 
 def _begin(path: Path) -> tuple[Path, Path]:
@@ -233,10 +234,7 @@ def _finish(held: dict[str, Any], told: list[_Told], hidden: Path, place: Path) 
         for keys, (number, value) in one.each.items():
             lists.setdefault(keys, {})[number] = value
     for keys, values in lists.items():
-        within: Any = held
-        for key in keys[:-1]:
-            within = within[key]
-        within[keys[-1]] = [values[number] for number in range(len(values))]
+        put(held, keys, [values[number] for number in range(len(values))])
     parts = {name: part for one in told for name, part in one.parts.items()}
     with writing_to(place):
         write_tensors(hidden / META, described(held, parts, tables, places))
