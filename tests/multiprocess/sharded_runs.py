@@ -39,9 +39,8 @@ def run(name, ranks, folder, *, ckpt_path=None, sharded=True):
     options = {"state_dict_type": "sharded"} if sharded else {}
     if name == "cdfgnn":
         return of_a_graph(CDFGNNStrategy(**options), ranks, keep, ckpt_path)
-    data, task = build(
-        "tgn", 12 if name.startswith("pipetgl") else 24 // ranks, task_class=QuietLinks, events=110, dropout=0.3
-    )
+    batch_size = 12 if name.startswith("pipetgl") else 24 // ranks
+    data, task = build("tgn", batch_size, task_class=QuietLinks, events=110, dropout=0.3)
     callbacks, saving = [keep], {"enable_checkpointing": True}
     strategy = STRATEGIES[name](**options)
     return fit(data, task, strategy, ranks, callbacks=callbacks, epochs=2, ckpt_path=ckpt_path, **saving)

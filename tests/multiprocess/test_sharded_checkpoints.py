@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_tgnn import LinkPrediction, Predictor, SvenStrategy
+from lightning_tgnn import Predictor, SvenStrategy
 from lightning_tgnn.__main__ import main as command
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.saved_table import SavedTable
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.sharded_runs import STEP, STRATEGIES, differing, run
-from tests.multiprocess.training import as_torchrun, build, fit
+from tests.multiprocess.training import QuietLinks, as_torchrun, build, fit
 
 RESUMED = ("sven", "sven, int8", "sven, powersgd", "pipetgl, two copies", "disttgl, passes", "cdfgnn")
 """Each loads what the others do not: rows, residuals, turns, copies, kept rows, caches."""
@@ -71,7 +71,7 @@ def reads_only_its_own(path):
     """No rank reads a table whole that it needs a part of."""
     whole, SavedTable._whole = SavedTable._whole, None
     try:
-        data, task = build("tgn", 8, task_class=LinkPrediction, events=110, dropout=0.3)
+        data, task = build("tgn", 8, task_class=QuietLinks, events=110, dropout=0.3)
         strategy = SvenStrategy(partition="range", state_dict_type="sharded")
         state = fit(data, task, strategy, 3, ckpt_path=path)["state"]
     finally:
@@ -80,17 +80,24 @@ def reads_only_its_own(path):
 
 
 def through_other_doors(parts, file, folder):
-    states = [LinkPrediction.load_from_checkpoint(path) for path in (parts, file)]
+    states = [QuietLinks.load_from_checkpoint(path) for path in (parts, file)]
     assert not differing(*(task.state_store.state_dict() for task in states))
     assert not differing(*(dict(task.state_dict()) for task in states))
     answers = []
     for number, path in enumerate((parts, file)):
         data, _ = build("tgn", 24, events=110)
-        predictor = Predictor.from_checkpoint(path, data)
+        predictor = Predictor.from_checkpoint(path, data, task=QuietLinks)
         answers.append(predictor.score(torch.tensor([1, 2, 3]), torch.tensor([20, 21, 22]), predictor.latest_time))
         predictor.save(f"{folder}/predictor-{number}.pt")
         Path(folder, "pairs.csv").write_text("src,dst\n1,20\n2,21\n")
-        words = ["--score", f"{folder}/pairs.csv", "--output", f"{folder}/scores-{number}.csv"]
+        words = [
+            "--task",
+            "tests.multiprocess.training.QuietLinks",
+            "--score",
+            f"{folder}/pairs.csv",
+            "--output",
+            f"{folder}/scores-{number}.csv",
+        ]
         data.store.save(f"{folder}/store-{number}")
         os.environ.pop("LOCAL_RANK", None)
         command(["predict", "--ckpt_path", path, "--source", f"{folder}/store-{number}", *words])
