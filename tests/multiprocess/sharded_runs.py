@@ -25,7 +25,6 @@ STRATEGIES = {
     "pipetgl": lambda **options: PipeTGLStrategy(**options),
     "pipetgl, sharded": lambda **options: PipeTGLStrategy(store="sharded", partition="interval", **options),
     "pipetgl, two copies": lambda **options: PipeTGLStrategy(groups=2, **options),
-    "disttgl": lambda **options: DistTGLStrategy(minibatch=2, **options),
     "disttgl, two copies": lambda **options: DistTGLStrategy(memory=2, **options),
     "disttgl, passes": lambda **options: DistTGLStrategy(epoch=2, store="sharded", **options),
     "cdfgnn": lambda **options: CDFGNNStrategy(**options),

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from lightning_tgnn import Predictor, SvenStrategy
 from lightning_tgnn.__main__ import main as command
+from lightning_tgnn.comm import Messages
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.saved_table import SavedTable
+from lightning_tgnn.strategies.parts.sharded_checkpoint import save_sharded
+from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.sharded_runs import STEP, STRATEGIES, differing, run
 from tests.multiprocess.training import QuietLinks, as_torchrun, build, fit
@@ -64,6 +68,7 @@ def elsewhere(rank, ranks, folder):
         through_other_doors(saved(folder, "sharded", "sven"), saved(folder, "full", "sven"), folder)
     else:
         reads_only_its_own(saved(folder, "sharded", "sven"))
+        holds_rows_of_groups(rank, f"{folder}/groups.ckpt")
     return True
 
 
@@ -77,6 +82,37 @@ def reads_only_its_own(path):
     finally:
         SavedTable._whole = whole
     assert state["position"]
+
+
+def holds_rows_of_groups(rank, path):
+    """The first two ranks share a table, the third has another of its own."""
+    group, start, nodes = (0, 2 * rank, torch.tensor([3, 1, 2, 0])[2 * rank :][:2]) if rank < 2 else (1, 0, None)
+    rows = OwnRows(nodes * 10.0 if group == 0 else torch.ones(4), start, 4, nodes)
+    own = {"rows": rows, "same": torch.full((2,), group), "rank": rank}
+    task_table = OwnRows(torch.full((1, 2), rank), rank, 3)
+    held = {
+        "copies": OneOfEach(own, group),
+        "each": OneOfEach([rank], rank),
+        "table": task_table,
+        "of all": torch.eye(2),
+    }
+    save_sharded(held, path, Messages(range(3), rank, dist.new_group()), from_first)
+    expected = {
+        "copies": [
+            {"rows": torch.tensor([0.0, 10.0, 20.0, 30.0]), "same": torch.tensor([0, 0]), "rank": 0},
+            {"rows": torch.ones(4), "same": torch.tensor([1, 1]), "rank": 2},
+        ],
+        "each": [[0], [1], [2]],
+        "table": torch.tensor([[0, 0], [1, 1], [2, 2]]),
+        "of all": torch.eye(2),
+    }
+    assert not differing(WholeCheckpointIO().load_checkpoint(path), expected)
+
+
+def from_first(value):
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
 
 
 def through_other_doors(parts, file, folder):
