@@ -85,9 +85,9 @@ def reads_only_its_own(path):
 
 
 def holds_rows_of_groups(rank, path):
-    """The first two ranks share a table, the third has another of its own."""
-    group, start, nodes = (0, 2 * rank, torch.tensor([3, 1, 2, 0])[2 * rank :][:2]) if rank < 2 else (1, 0, None)
-    rows = OwnRows(nodes * 10.0 if group == 0 else torch.ones(4), start, 4, nodes)
+    """The first rank has a table of its own, the other two share one."""
+    group, start, nodes = (1, 2 * (rank - 1), torch.tensor([3, 1, 2, 0])[2 * rank - 2 :][:2]) if rank else (0, 0, None)
+    rows = OwnRows(nodes * 10.0 if rank else torch.ones(4), start, 4, nodes)
     own = {"rows": rows, "same": torch.full((2,), group), "rank": rank}
     task_table = OwnRows(torch.full((1, 2), rank), rank, 3)
     held = {
@@ -99,8 +99,8 @@ def holds_rows_of_groups(rank, path):
     save_sharded(held, path, Messages(range(3), rank, dist.new_group()), from_first)
     expected = {
         "copies": [
-            {"rows": torch.tensor([0.0, 10.0, 20.0, 30.0]), "same": torch.tensor([0, 0]), "rank": 0},
-            {"rows": torch.ones(4), "same": torch.tensor([1, 1]), "rank": 2},
+            {"rows": torch.ones(4), "same": torch.tensor([0, 0]), "rank": 0},
+            {"rows": torch.tensor([0.0, 10.0, 20.0, 30.0]), "same": torch.tensor([1, 1]), "rank": 1},
         ],
         "each": [[0], [1], [2]],
         "table": torch.tensor([[0, 0], [1, 1], [2, 2]]),

@@ -82,6 +82,7 @@ class _Told:
 
     tables: dict[str, dict[str, Any]]
     places: dict[str, _Keys]
+    nodes: dict[str, str]
     each: dict[_Keys, tuple[int, object]]
     parts: dict[str, dict[str, int]]
 
@@ -137,7 +138,7 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
         held = cast("dict[str, Any]", split.rest(dict(checkpoint)))
         tables = _write(split, parts_of(hidden), place, messages)
         parts = {f"{part.parent.name}/{part.name}": checksum(part) for part in _own_parts(hidden, messages.place)}
-        told = messages.gather(_Told(tables, split.places, split.each, parts))
+        told = messages.gather(_Told(tables, split.places, split.nodes, split.each, parts))
         _on_first(lambda: _finish(held, told, hidden, place), messages, broadcast)
     finally:
         if messages.place == 0:
@@ -190,7 +191,7 @@ def _is_there(hidden: Path) -> bool:
 
 
 def _write(split: _Split, folder: Path, place: Path, messages: Messages) -> dict[str, dict[str, Any]]:
-    """Write this rank's rows into its part, and return on the first rank where all tables lie; see `SavedTable`.
+    """Write this rank's rows into its part, and return where its tables lie, on the first rank all; see `SavedTable`.
 
     Raises:
         InvalidArgumentError: A part does not fit, or may not be written.
@@ -216,7 +217,7 @@ def _write(split: _Split, folder: Path, place: Path, messages: Messages) -> dict
     for name, own in split.rows.items():  # those without a value lie nowhere
         shape = [own.size, *own.rows.shape[1:]]
         tables.setdefault(name, {"shape": shape, "dtype": own.rows.dtype, "pieces": []})
-    return {name: {**table, "nodes": split.nodes.get(name)} for name, table in tables.items()}
+    return tables
 
 
 def _own_parts(hidden: Path, rank: int) -> list[Path]:
@@ -227,14 +228,17 @@ def _finish(held: dict[str, Any], told: list[_Told], hidden: Path, place: Path) 
     """Write what is the same on all ranks and where the rest lies, and move the folder in place."""
     tables: dict[str, dict[str, Any]] = {}
     places: dict[str, _Keys] = {}
+    nodes: dict[str, str] = {}
     lists: dict[_Keys, dict[int, object]] = {}
     for one in reversed(told):  # of what several have, the first rank's counts
         tables |= {name: table for name, table in one.tables.items() if table["pieces"] or name not in tables}
         places |= one.places
+        nodes |= one.nodes
         for keys, (number, value) in one.each.items():
             lists.setdefault(keys, {})[number] = value
     for keys, values in lists.items():
         put(held, keys, [values[number] for number in range(len(values))])
+    tables = {name: {**table, "nodes": nodes.get(name)} for name, table in tables.items()}
     parts = {name: part for one in told for name, part in one.parts.items()}
     with writing_to(place):
         write_tensors(hidden / META, described(held, parts, tables, places))
