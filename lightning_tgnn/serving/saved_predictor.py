@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.sharded_checkpoints import is_sharded
 from lightning_tgnn.files.tensors import load_tensors
 from lightning_tgnn.files.whole import write_tensors
@@ -24,6 +23,8 @@ def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dic
         CheckpointError: It is no such file.
     """
     if Path(path).is_dir():
+        from lightning_tgnn.files.checkpoints import WholeCheckpointIO  # with Lightning, which refusals do not wait for
+
         return WholeCheckpointIO().load_checkpoint(path, device)
     try:
         held = load_tensors(path, device=device)
