@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lightning_tgnn.comm.failure import handle_failure, peer_failure
 from lightning_tgnn.comm.traffic import Traffic
@@ -68,6 +69,9 @@ class Messages:
         group: The process group; None for one rank, which sends nothing.
         device: Where tensors are.
         traffic: Where they are counted; None counts them here.
+
+    Attributes:
+        group: The process group.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class Messages:
         self.device = torch.device(device)
         self.traffic = traffic or Traffic()
         self._numbers = list(ranks)
-        self._group = group
+        self.group = group
         self._sent: list[deque[tuple[dist.Work, Tensor]]] = [deque() for _ in ranks]
         self._own: SimpleQueue[Tensor | BaseException] = SimpleQueue()
 
@@ -102,7 +106,7 @@ class Messages:
             return
         self._forget_sent(place, _KEPT)
         with peer_failure(f"{operation} to rank {self._numbers[place]}"):
-            work = dist.isend(values, group=self._group, dst=self._numbers[place])
+            work = dist.isend(values, group=self.group, dst=self._numbers[place])
         assert work is not None
         self._sent[place].append((work, values))
         count = values.numel() * values.element_size()
@@ -126,7 +130,7 @@ class Messages:
         if place == self.place:
             return _FromItself(values, self._own, operation, waits)
         with peer_failure(f"{operation} from rank {sender}"):
-            work = dist.irecv(values, group=self._group, src=sender)
+            work = dist.irecv(values, group=self.group, src=sender)
         assert work is not None
         self.traffic.add(operation, sent=0, received=values.numel() * values.element_size())
         return Message(values, work, operation, sender, waits)
@@ -139,10 +143,10 @@ class Messages:
         """
         handle_failure(self._numbers[self.place], error)
         self._own.put(error)
-        if self._group is not None and self.device.type == "cpu":
+        if self.group is not None and self.device.type == "cpu":
             # A receipt that runs out of time closes the connections of its group, here and at the other ranks.
             with suppress(RuntimeError):
-                nothing = dist.irecv(torch.empty(1), self._numbers[self.place - 1], self._group, tag=_NEVER_SENT)
+                nothing = dist.irecv(torch.empty(1), self._numbers[self.place - 1], self.group, tag=_NEVER_SENT)
                 assert nothing is not None
                 nothing.wait(timedelta(milliseconds=1))
 
@@ -156,7 +160,7 @@ class Messages:
             return values
         begin = perf_counter()
         with peer_failure(operation):
-            dist.all_reduce(values, group=self._group)
+            dist.all_reduce(values, group=self.group)
         waited = perf_counter() - begin
         count = values.numel() * values.element_size() * 2 * (self.ranks - 1) // self.ranks  # as a ring sends them
         self.traffic.add(operation, sent=count, received=count)
@@ -177,7 +181,7 @@ class Messages:
             return values
         values = values.contiguous()
         with peer_failure(operation):
-            dist.broadcast(values, self._numbers[0], group=self._group)
+            dist.broadcast(values, self._numbers[0], group=self.group)
         count = values.numel() * values.element_size()
         is_first = self.place == 0
         self.traffic.add(operation, sent=count if is_first else 0, received=0 if is_first else count)
@@ -187,16 +191,19 @@ class Messages:
         """Return the values of all ranks of the group, who have to call it together; none but on the first.
 
         Args:
-            value: Tensors and plain values.
+            value: Tensors, which arrive on the CPU, and plain values.
 
         Raises:
             PeerFailureError: Another rank has failed, or has been silent for too long.
         """
+        value = tree_map_only(
+            Tensor, Tensor.cpu, value
+        )  # a pickle of a GPU's tensor takes memory of that GPU there, too
         if self.ranks == 1:
             return [value]
         gathered = [None] * self.ranks if self.place == 0 else None
         with peer_failure("state of all copies"):
-            dist.gather_object(value, gathered, dst=self._numbers[0], group=self._group)
+            dist.gather_object(value, gathered, dst=self._numbers[0], group=self.group)
         return gathered or []
 
     def flush(self) -> None:
@@ -217,7 +224,7 @@ class Messages:
         if self.ranks > 1:
             with peer_failure("barrier of ranks that share node state"):
                 here = torch.zeros(1, device=self.device)
-                dist.all_reduce(here, group=self._group)
+                dist.all_reduce(here, group=self.group)
                 here.item()  # a GPU's ranks have met when it can be read
 
     def _forget_sent(self, place: int, kept: int) -> None:

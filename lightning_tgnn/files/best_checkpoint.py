@@ -9,6 +9,8 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+from lightning_tgnn.files.sharded_checkpoints import is_checkpoint
+
 _PATHS = ("best_model_path", "kth_best_model_path")
 _RUN_NAMES = 3  # of a path: version, checkpoints, file
 
@@ -86,4 +88,4 @@ def _find_again(recorded: str, beside: Path) -> str | None:
     places = [Path(recorded), beside.parent / names[-1]]
     if len(names) >= _RUN_NAMES:
         places.append(beside.parent.parent.parent.joinpath(*names[-_RUN_NAMES:]))
-    return next((str(place) for place in places if place.is_file()), None)
+    return next((str(place) for place in places if is_checkpoint(place)), None)

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import UntypedStorage
 from typing_extensions import override
 
+from lightning_tgnn.files.sharded_checkpoints import (
+    META,
+    check_folder,
+    is_sharded,
+    read_tables,
+    remove,
+    swap_in,
+    with_tables,
+)
 from lightning_tgnn.files.tensors import check_records
-from lightning_tgnn.files.whole import reading_tensors, write_tensors
+from lightning_tgnn.files.whole import hidden_name, reading_tensors, write_tensors
 
 
 def on_cpu(storage: UntypedStorage, location: str) -> UntypedStorage:
@@ -40,8 +51,14 @@ class WholeCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: _PATH, storage_options: object = None) -> None:
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        place = Path(path).expanduser().resolve()
+        if is_sharded(place):  # a checkpoint of the same name, from when each rank wrote its own rows
+            whole = hidden_name(place)
+            write_tensors(whole, checkpoint)
+            swap_in(whole, place)
         else:
-            write_tensors(Path(path).expanduser(), checkpoint)
+            write_tensors(place, checkpoint)
 
     @override
     def load_checkpoint(
@@ -53,7 +70,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         """Return a checkpoint that is whole; this is the one way in which this package reads one.
 
         Args:
-            path: A path, an address of other storage, or an open file.
+            path: A path of a file or a folder, an address of other storage, or an open file.
             map_location: As for `torch.load`.
             weights_only: Whether to refuse objects of other classes; None does, of other storage too.
 
@@ -61,17 +78,65 @@ class WholeCheckpointIO(TorchCheckpointIO):
             CheckpointError: It is damaged, or holds something else than tensors and plain values.
             FileNotFoundError: It is not there.
         """
+        held = self.open_checkpoint(path, map_location, weights_only)
+        return read_tables(held) if is_sharded(path) else held
+
+    def open_checkpoint(
+        self,
+        path: _PATH | IO[bytes],
+        map_location: object = on_cpu,
+        weights_only: bool | None = None,
+        *,
+        check_parts: bool = True,
+    ) -> dict[str, Any]:
+        """Return a checkpoint as `load_checkpoint` does, but tables in the parts of a folder as `SavedTable`.
+
+        Args:
+            path: As there.
+            map_location: As there.
+            weights_only: As there.
+            check_parts: Look at all parts of a folder first; otherwise what they hold is not to be asked for.
+
+        Raises:
+            CheckpointError: As there.
+            FileNotFoundError: It is not there.
+        """
         plain_only = True if weights_only is None else weights_only
         with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
-            check_records(path)
-            if not isinstance(path, (str, os.PathLike)):
-                held = torch.load(path, map_location=map_location, weights_only=plain_only)
-            else:
-                held = super().load_checkpoint(path, map_location, plain_only)
-            if not isinstance(held, dict):
-                raise ValueError(f"a {type(held).__name__}")
+            if isinstance(path, (str, os.PathLike)) and "://" not in str(path):
+                folder = Path(path).expanduser()
+                check_folder(folder)
+                if is_sharded(folder):
+                    held = self._load(folder / META, map_location, plain_only)
+                    held = with_tables(held, folder, check_parts=check_parts)
+                    _forget_files_elsewhere(held, str(path))
+                    return held
+            held = self._load(path, map_location, plain_only)
             _forget_files_elsewhere(held, str(path))
             return held
+
+    def _load(self, path: _PATH | IO[bytes], map_location: object, plain_only: bool) -> dict[str, Any]:
+        """Return what a file holds."""
+        check_records(path)
+        where = cast("Callable[..., Any] | None", map_location)  # or a device, and the like
+        if not isinstance(path, (str, os.PathLike)):
+            held = torch.load(path, map_location=where, weights_only=plain_only)
+        else:
+            held = super().load_checkpoint(path, where, plain_only)
+        if not isinstance(held, dict):
+            raise ValueError(f"a {type(held).__name__}")
+        return held
+
+    @override
+    def remove_checkpoint(self, path: _PATH) -> None:
+        """Remove a checkpoint, a folder at once; a folder that is none stays."""
+        place = Path(path).expanduser()
+        if "://" in str(path):
+            super().remove_checkpoint(path)
+        elif place.is_symlink() or place.is_file() or is_sharded(place):
+            remove(place)
+        elif place.exists():
+            rank_zero_warn(f"{place} is not removed: it is no checkpoint")
 
 
 def save_whole_checkpoints(strategy: Strategy) -> None:

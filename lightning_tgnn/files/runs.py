@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.best_checkpoint import best_of
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+from lightning_tgnn.files.sharded_checkpoints import is_checkpoint
 
 WORDS = ("last", "best")
 """What may stand for the path of a checkpoint."""
@@ -88,7 +89,7 @@ class RunFolders:
         if word == "last":
             return last
         try:
-            best = best_of(WholeCheckpointIO().load_checkpoint(last), last)
+            best = best_of(WholeCheckpointIO().open_checkpoint(last, check_parts=False), last)
         except FileNotFoundError as error:
             raise _nowhere(word, str(error)) from error
         if best is None:
@@ -107,7 +108,7 @@ class RunFolders:
             before = settings.get("ckpt_path")
             if before is None:
                 raise _nowhere(word, f"the newest run, {run}, has ended before its first checkpoint")
-            if not Path(before).is_file():
+            if not is_checkpoint(before):
                 raise _nowhere(word, f"the newest run, {run}, went on with {before}, which is not there any more")
             return Path(before)
         if not saved:
@@ -127,7 +128,7 @@ class RunFolders:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, the one saved last at the end."""
-    return sorted((path for path in folder.glob("*.ckpt") if path.is_file()), key=_age)
+    return sorted((path for path in folder.glob("*.ckpt") if is_checkpoint(path)), key=_age)
 
 
 def class_at(class_path: str) -> type:

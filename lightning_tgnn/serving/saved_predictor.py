@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.files.sharded_checkpoints import is_sharded
 from lightning_tgnn.files.tensors import load_tensors
 from lightning_tgnn.files.whole import write_tensors
 
@@ -16,11 +17,15 @@ VERSION = 2
 
 
 def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dict[str, Any]:
-    """Return what a file of tensors and plain values holds; nothing in it is run.
+    """Return what a file of tensors and plain values holds, or a checkpoint folder; nothing in it is run.
 
     Raises:
         CheckpointError: It is no such file.
     """
+    if Path(path).is_dir():
+        from lightning_tgnn.files.checkpoints import WholeCheckpointIO  # with Lightning, which refusals do not wait for
+
+        return WholeCheckpointIO().load_checkpoint(path, device)
     try:
         held = load_tensors(path, device=device)
     except ValueError as error:
@@ -41,6 +46,8 @@ def write_predictor(held: dict[str, Any], path: str | Path) -> None:
 
 def is_saved_predictor(path: str | Path) -> bool:
     """Whether a file says of itself that `Predictor.save` wrote it; does not read its tensors."""
+    if is_sharded(path):
+        return False
     with Path(path).open("rb"):
         pass
     try:

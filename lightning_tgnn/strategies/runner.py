@@ -19,6 +19,7 @@ from lightning_tgnn.strategies.parts.orders import PipelinedOrder, give_order
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
 from lightning_tgnn.types import (
+    SHARDED,
     ChecksGradients,
     KeptRows,
     OpenState,
@@ -39,7 +40,7 @@ class PlanRunner(SupervisedStrategy):
     """Runs what `plan` says; subclasses say it.
 
     Args:
-        **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+        **options: Of `SupervisedStrategy`.
 
     Attributes:
         shares_node_state: Whether the ranks share one node state.
@@ -172,6 +173,7 @@ class PlanRunner(SupervisedStrategy):
             kept_rows=self._kept_rows,
             send_gradients=self._send_gradients,
             stages=lambda: plan.order.stages(plan.store),
+            writes_own_rows=self.state_dict_type == SHARDED,
         )
         if before is None or before.store is not plan.store:
             self._state = plan.store.open(run)
@@ -187,6 +189,7 @@ class PlanRunner(SupervisedStrategy):
         traffic = self.exchange.traffic if family == STATE else None
         return Messages(ranks, self.global_rank, self._groups.of(family), self.root_device, traffic)
 
+    @override
     def _host_messages(self, family: str, way: str) -> Messages:
         assert self._groups is not None
         ranks, group = self._groups.layout.group_of(family, self.global_rank), self._groups.on_hosts(family, way)

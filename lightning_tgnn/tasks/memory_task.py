@@ -29,8 +29,10 @@ from lightning_tgnn.types import (
     StateSnapshot,
     StreamInfo,
     datamodule_of,
+    on_this_rank,
     ranks_per_batch,
     shares_node_state,
+    state_to_save,
 )
 
 _CHECKPOINT_KEY = "lightning_tgnn"
@@ -237,8 +239,8 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         super().on_save_checkpoint(checkpoint)
         assert self.info is not None
         # A checkpoint made in the middle of an evaluation holds what that evaluation will put back.
-        state = self.state_store.state_dict(self._snapshot)
-        self.check_saved("node state", state)
+        state = state_to_save(self.trainer.strategy, self.state_store, self._snapshot)
+        self.check_saved("node state", on_this_rank(state))
         data = datamodule_of(self.trainer)
         batch_size = data.batch_size if isinstance(data, BatchedData) else 0
         checkpoint[_CHECKPOINT_KEY] = {

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.files.sharded_checkpoints import read_tables
 from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
@@ -25,6 +26,7 @@ from lightning_tgnn.types import (
     NodeStateTask,
     RootBatch,
     SampledRoots,
+    ShardingStore,
     StageOrder,
     Stages,
     StateRows,
@@ -235,7 +237,9 @@ class StagedTask(OptimizedTask):
 
     def _load_saved_state(self) -> None:
         if self._saved_state is not None and self._state_store is not None:
-            self._state_store.load_state_dict(self._saved_state)
+            store, saved = self._state_store, self._saved_state
+            # Ours ask for the rows of tables that they need; another store gets them whole.
+            store.load_state_dict(saved if isinstance(store, ShardingStore) else read_tables(saved))
             self._saved_state = None
 
 

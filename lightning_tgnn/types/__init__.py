@@ -49,6 +49,16 @@ from lightning_tgnn.types.node_state import (
     UpdatedRows,
     WriteRouter,
 )
+from lightning_tgnn.types.own_rows import (
+    FULL,
+    SHARDED,
+    OneOfEach,
+    OwnRows,
+    ShardingStore,
+    on_this_rank,
+    sharded_state,
+    writes_own_rows,
+)
 from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
 from lightning_tgnn.types.queries import QueryBatch, RootBatch
 from lightning_tgnn.types.run import (
@@ -62,6 +72,7 @@ from lightning_tgnn.types.run import (
     ranks_per_batch,
     ranks_per_copy,
     shares_node_state,
+    state_to_save,
 )
 from lightning_tgnn.types.schedule import (
     CountingLoader,
@@ -112,6 +123,8 @@ from lightning_tgnn.types.temporal import EventBatch, SampledRoots, SharedBatch,
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [
+    "FULL",
+    "SHARDED",
     "BatchedData",
     "Broadcast",
     "CachingStore",
@@ -142,10 +155,12 @@ __all__ = [
     "MessageExchange",
     "NamedData",
     "NodeStateTask",
+    "OneOfEach",
     "OpenState",
     "Operators",
     "OrderPart",
     "OrderedTask",
+    "OwnRows",
     "Pass",
     "PieceHandle",
     "PiecewiseStore",
@@ -170,6 +185,7 @@ __all__ = [
     "ScheduledLoader",
     "ServedCounts",
     "ServedStore",
+    "ShardingStore",
     "SharedBatch",
     "SharedWrites",
     "SharesNodeState",
@@ -213,7 +229,11 @@ __all__ = [
     "datamodule_of",
     "has_stages",
     "missing_stages",
+    "on_this_rank",
     "ranks_per_batch",
     "ranks_per_copy",
+    "sharded_state",
     "shares_node_state",
+    "state_to_save",
+    "writes_own_rows",
 ]

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.types.exchange import MessageExchange, RowExchange
-from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.layout import GRADIENTS, RankLayout
+from lightning_tgnn.types.node_state import StateSnapshot, StateStore
 from lightning_tgnn.types.outline import Stage
+from lightning_tgnn.types.own_rows import OneOfEach, OwnRows, sharded_state, writes_own_rows
 from lightning_tgnn.types.schedule import Schedule
 from lightning_tgnn.types.stages import KeptRows
 
@@ -67,6 +69,7 @@ class Run:
         send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
         count_wait: Counts how long this rank has stood waiting for an operation, and how long that was under way.
         kept_rows: What the rank's first pass over a batch has read for later ones.
+        writes_own_rows: Whether each rank writes what it holds into checkpoints, as `OwnRows` and `OneOfEach`.
     """
 
     layout: RankLayout
@@ -84,6 +87,11 @@ class Run:
     stages: Callable[[], Sequence[Stage]] = tuple
     count_wait: Callable[..., None] | None = None
     kept_rows: KeptRows = field(default_factory=KeptRows)
+    writes_own_rows: bool = False
+
+    def of_each_rank(self, value: object) -> object:
+        """Return the values of all ranks for a checkpoint; all have to call it together."""
+        return OneOfEach(value, self.rank) if self.writes_own_rows else self.messages(GRADIENTS).gather(value)
 
     @property
     def ranks(self) -> int:
@@ -271,3 +279,16 @@ class TrainsAtOnce(Protocol):
 def batches_at_once(strategy: Strategy) -> int:
     """Return how many batches of a rank's size a strategy trains at once: one a rank, where it does not say."""
     return strategy.batches_at_once if isinstance(strategy, TrainsAtOnce) else getattr(strategy, "world_size", 1)
+
+
+def state_to_save(strategy: Strategy, store: StateStore, snapshot: StateSnapshot | None = None) -> dict[str, Any]:
+    """Return what a rank puts of the first copy of node state into a checkpoint; all have to call it together.
+
+    Rank 0 has all of it, unless each rank writes its own rows.
+    """
+    if not writes_own_rows(strategy):
+        return store.state_dict(snapshot)
+    state = sharded_state(store, snapshot)
+    if getattr(strategy, "global_rank", 0) < ranks_per_copy(strategy):
+        return state
+    return {name: value.none() if isinstance(value, OwnRows) else value for name, value in state.items()}

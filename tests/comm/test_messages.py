@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lightning_tgnn.comm import Messages, PeerFailureError, ProcessGroups
 from lightning_tgnn.comm.parcels import Parcels
@@ -106,3 +107,21 @@ def test_a_group_of_hosts_is_made_once(answers):
 def test_nobody_waits_for_a_thread_that_has_failed(answers):  # for the 30 minutes of the group, that is
     assert answers[0]["failing"] == "unwell"
     assert answers[1]["failing"].startswith("values from rank 0: rank 0 has failed with ValueError: unwell")
+
+
+def test_what_ranks_gather_has_left_their_accelerators():
+    """A pickle of a GPU's tensor would open that GPU in the first rank's process, and take its memory."""
+    held = []
+
+    def gather(value, *_, **__):
+        held.append(value)
+
+    with FakeTensorMode(), mock.patch("torch.distributed.gather_object", gather):
+        there = [torch.empty(1, device="cuda"), "word"]
+        copy = {"memory": torch.empty(4, 2, device="cuda"), "position": 7, "both": there}
+        Messages((0, 1), 1).gather(copy)
+        alone = Messages().gather(copy)
+    assert copy["memory"].device.type == "cuda"
+    for (value,) in (held, alone):
+        assert [value["memory"].device.type, value["both"][0].device.type] == ["cpu", "cpu"]
+        assert (value["position"], value["both"][1]) == (7, "word")

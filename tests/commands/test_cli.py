@@ -4,6 +4,7 @@ import io
 import re
 import sys
 from contextlib import nullcontext
+from functools import partial
 from inspect import signature
 from pathlib import Path
 
@@ -100,6 +101,26 @@ def test_a_recipe_trains_in_two_processes(tmp_path):
     first, second = run_commands(tmp_path, ["fit", recipe, source, *LIMITS, *QUIET, *TINY], timeout=120)
     assert "MEMBER: 2/2" in second
     check_what_fit_left(first)
+
+
+def test_a_recipe_goes_on_and_is_measured_with_a_part_of_each_host(tmp_path):
+    """Of folders, which `last` and `best` find; after a stop the figures are those of a run without one."""
+    parts = "--trainer.strategy.init_args.state_dict_type=sharded"
+    run_on_hosts = partial(run_commands, tmp_path, hosts=2, timeout=120)
+    source = f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"
+    recipe = f"--config={ROOT / 'recipes/sven_multinode.yaml'}"
+    limits = ["--trainer.limit_val_batches=2", "--trainer.limit_test_batches=2", *QUIET, *TINY]
+    words = [recipe, source, *limits, "--trainer.limit_train_batches=3", parts]
+    whole, goes_on = ([*words, f"--trainer.logger.name={name}"] for name in ("whole", "parts"))
+    printed, _ = run_on_hosts(["fit", *whole, "--trainer.max_epochs=2"])
+    figures = re.search(r"test .*", printed).group()
+    run_on_hosts(["fit", *goes_on, "--trainer.max_epochs=1", "--test_after_fit=false"])
+    printed, _ = run_on_hosts(["fit", *goes_on, "--trainer.max_epochs=2", "--ckpt_path=last"])
+    assert re.search(r"test .*", printed).group() == figures
+    (last,) = (tmp_path / "runs/parts/version_1/checkpoints").glob("last.ckpt")
+    assert sorted(path.name for path in last.glob("*/*")) == ["__0_0.distcp", "__1_0.distcp"]
+    printed, _ = run_on_hosts(["test", *goes_on, "--ckpt_path=best"])
+    assert "is the best checkpoint" in printed
 
 
 def test_a_graph_recipe_trains_in_two_processes_with_a_bar(tmp_path):

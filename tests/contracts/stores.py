@@ -15,7 +15,7 @@ from lightning_tgnn.state import (
     ServedStateStore,
     ShardedStateStore,
 )
-from lightning_tgnn.types import RankLayout
+from lightning_tgnn.types import OwnRows, RankLayout
 from tests.contracts.node_state import EDGE_FEATURES, NODES, SETTINGS, Draw, sequence
 
 RANKS = 3
@@ -94,6 +94,14 @@ class Group:
         dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
+    def to_first(self, value):
+        """Return the values of all on the first rank, which keeps them as ``parts``; no others."""
+        self.parts = [value]
+        if self.ranks > 1:
+            self.parts = [None] * self.ranks if self.rank == 0 else None
+            dist.gather_object(value, self.parts, dst=0, group=self._group)
+        return self.parts or []
+
     def make(self, name, setting):
         return STORES[name][0](SETTINGS[setting], self.exchange)
 
@@ -120,10 +128,12 @@ def do(store, steps, group):
                 store.restore(kept)
             elif step.kind == "save the snapshot":
                 answer = store.state_dict(kept)
+                check_same_rows(store.sharded_state_dict(kept), answer, group)
             elif step.kind == "save":
                 # A file is written at once; what is done to the store later must not change what it holds.
                 answer = copied(store.state_dict())
                 saved = group.from_first(answer)
+                check_same_rows(store.sharded_state_dict(), answer, group)
             elif step.kind == "load":
                 store.load_state_dict(saved)
             if step.kind == "train":  # raises where rows are of inference mode
@@ -131,6 +141,20 @@ def do(store, steps, group):
                 (answer.memory * weight).sum().backward()
         answers.append(answer)
     return answers
+
+
+def check_same_rows(own, whole, group):
+    """What ranks hold is together what the first one is sent."""
+    for rank, state in enumerate(group.to_first(own)):
+        for name, value in state.items():
+            if isinstance(value, OwnRows):
+                rows = slice(value.start, value.start + len(value.rows)) if value.nodes is None else value.nodes
+                assert value.size == len(whole[name])
+                assert torch.equal(value.rows, whole[name][rows]), (rank, name)
+            else:
+                assert torch.equal(torch.as_tensor(value), whole[name]) if name == "changed" else value == whole[name]
+        assert state.keys() == whole.keys()
+    assert not group.parts or sum(len(state["memory"].rows) for state in group.parts) == own["memory"].size
 
 
 def copied(state):

@@ -5,6 +5,7 @@ import os
 import signal
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
@@ -26,7 +27,9 @@ from lightning_tgnn import (
 from lightning_tgnn.__main__ import main as command
 from lightning_tgnn.comm import Exchange, HandOver, Messages, failure
 from lightning_tgnn.data import generate_graph
+from lightning_tgnn.files.sharded_checkpoints import META
 from lightning_tgnn.state import ServedStateStore
+from lightning_tgnn.strategies.parts.checkpoint_parts import PartWriter
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from lightning_tgnn.strategies.parts.group_pipeline import _PipelinedTurn
 from lightning_tgnn.tasks import SnapshotLinkPrediction
@@ -78,6 +81,10 @@ def break_at(where, how, folder):
     elif where.startswith("hand-over "):
         method = where.removeprefix("hand-over ")
         setattr(HandOver, method, counted(getattr(HandOver, method)))
+    elif where == "part":
+        PartWriter.write_data = counted(PartWriter.write_data, leaves_half)
+    elif where == "meta.pt":
+        Path.replace = counted(Path.replace, lambda path, _: path.name == META)
     elif where in ("go_forward", "_back"):
         setattr(_PipelinedTurn, where, counted(getattr(_PipelinedTurn, where)))
     elif where == "loss":
@@ -85,6 +92,12 @@ def break_at(where, how, folder):
         SnapshotLinkPrediction.loss = counted(SnapshotLinkPrediction.loss)
     else:
         Exchange.start = counted(Exchange.start, lambda *arguments: arguments[-1] == where)
+
+
+def leaves_half(writer, plan, planner):
+    """Have the beginning of a part on the disk, as whoever is killed while writing it has."""
+    (writer.path / f"__{os.environ['RANK']}_0.distcp").write_bytes(b"PK and no more")
+    return True
 
 
 def serving(left, store, nodes):
@@ -103,10 +116,10 @@ def trainer(folder, strategy, callbacks, **options):
     return runner, resume if os.path.exists(resume) else None
 
 
-def sven(folder):
+def sven(folder, **options):
     data, task = build("tgn", 8, task_class=QuietLinks)
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
-    strategy = SvenStrategy(partition="interval", micro_batches=2, timeout=timedelta(seconds=20))
+    strategy = SvenStrategy(partition="interval", micro_batches=2, timeout=timedelta(seconds=20), **options)
     runner, resume = trainer(folder, strategy, [keep], max_epochs=2)
     runner.fit(task, datamodule=data, ckpt_path=resume)
     return runner.global_step
@@ -159,6 +172,7 @@ def main(run, where, how, folder):
         break_at(where, how, folder)
     runs = {
         "sven": sven,
+        "parts": partial(sven, state_dict_type="sharded"),
         "pipetgl": pipetgl,
         "copies": partial(pipetgl, groups=RANKS),
         "shards": shards,

@@ -1,6 +1,7 @@
 """A script whose Trainer starts processes of its own, and what its process then holds."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -15,10 +16,15 @@ from lightning_tgnn import (
     NodeClassification,
     SvenStrategy,
 )
+from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from tests.multiprocess.training import build
 
 QUIET = {"accelerator": "cpu", "devices": 2, "enable_progress_bar": False, "enable_model_summary": False}
-STRATEGIES = {"sven": SvenStrategy, "depcache": DepCacheStrategy, "cdfgnn": CDFGNNStrategy}
+STRATEGIES = {
+    "sven": partial(SvenStrategy, state_dict_type="sharded"),
+    "depcache": DepCacheStrategy,
+    "cdfgnn": CDFGNNStrategy,
+}
 
 
 class FirstWeights(Callback):
@@ -49,7 +55,7 @@ def run(strategy, name, folder):
     trainer.fit(task, datamodule=data)
     fitted = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("val/")}
     weights = {key: value.clone() for key, value in task.state_dict().items()}
-    checkpoint = torch.load(saved.best_model_path, weights_only=True)
+    checkpoint = WholeCheckpointIO().load_checkpoint(saved.best_model_path)
     found = {
         "fitted": fitted,
         "validated": trainer.validate(task, datamodule=data, verbose=False)[0],

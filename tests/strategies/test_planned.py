@@ -46,6 +46,7 @@ from lightning_tgnn.strategies.planned import PlannedStrategy
 from lightning_tgnn.types import OrderPart, Plan, RankLayout, Schedule, StorePart, UpdatesPart
 from tests.data.example_streams import random_store
 
+CPU = torch.device("cpu")
 OF_EVENTS = {"schedule": DataParallel(), "store": Sharded(), "order": Pipelined(), "updates": MeanGradients(1)}
 KINDS = {"schedule": Schedule, "store": StorePart, "order": OrderPart, "updates": UpdatesPart}
 STRATEGIES = (SvenStrategy, DepCacheStrategy, DepCommStrategy, DistTGLStrategy, CDFGNNStrategy, BLADStrategy)
@@ -94,7 +95,8 @@ def test_parts_that_do_not_fit_are_refused_at_once(parts, message):
 
 
 def test_an_option_that_there_is_not_is_refused():
-    requirement = "one of schedule, store, order, updates, groups, hosts, prefetch_batches, or an option of DDPStrategy"
+    own = "schedule, store, order, updates, groups, hosts, prefetch_batches, state_dict_type"
+    requirement = f"one of {own}, or an option of DDPStrategy"
     with pytest.raises(InvalidArgumentError, match=f"option of PlannedStrategy must be {requirement}, got 'staleness'"):
         PlannedStrategy(**OF_EVENTS, staleness=1)
 
@@ -113,7 +115,7 @@ def test_a_delay_is_refused_by_the_name_that_a_user_has_written(delay):
 )
 def test_a_loss_scale_is_refused_with_the_argument_that_a_user_has_written(strategy, cure):
     trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), precision="16-mixed")
-    run = SimpleNamespace(group_of=lambda family: None, ranks=1, rank=0, device=torch.device("cpu"))
+    run = SimpleNamespace(group_of=lambda family: None, ranks=1, rank=0, device=CPU, writes_own_rows=False)
     updates = strategy().plan(None, trainer).updates.open(run)
     with pytest.raises(InvalidArgumentError, match=cure):
         updates.check(trainer)
@@ -122,7 +124,7 @@ def test_a_loss_scale_is_refused_with_the_argument_that_a_user_has_written(strat
 @pytest.mark.parametrize("compression", ["bfloat16", "int8", PowerSGD(rank=2)])
 def test_a_loss_scale_is_refused_where_compression_keeps_something_back(compression):
     trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), precision="16-mixed")
-    run = SimpleNamespace(group_of=lambda family, way="": None, ranks=1, rank=0, device=torch.device("cpu"))
+    run = SimpleNamespace(group_of=lambda family, way="": None, ranks=1, rank=0, device=CPU, writes_own_rows=False)
     updates = DepCacheStrategy(gradient_compression=compression).plan(None, trainer).updates.open(run)
     if compression == "bfloat16":
         updates.check(trainer)

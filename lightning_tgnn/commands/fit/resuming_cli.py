@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -19,6 +18,7 @@ from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrup
 from lightning_tgnn.commands.fit.saved_task import saved_task
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.runs import WORDS, RunFolders, class_at
+from lightning_tgnn.files.sharded_checkpoints import is_checkpoint
 from lightning_tgnn.tasks.resumable import CURE, ResumableTask, check_same
 
 
@@ -37,7 +37,7 @@ class ResumingCLI(LightningCLI):
             chosen["ckpt_path"] = str(RunFolders.of_trainer(chosen["trainer"]).find(word))
             rank_zero_info(f"ckpt_path: {chosen['ckpt_path']} is the {word} checkpoint")
         path = chosen.get("ckpt_path")
-        if path and Path(path).is_file():
+        if path and is_checkpoint(path):
             self._take_saved_task(path)
             self._keep_given_settings(self.config[self.config["subcommand"]]["model"])
 
@@ -46,7 +46,8 @@ class ResumingCLI(LightningCLI):
         options = self.config[self.config["subcommand"]]
         dumped = self.parser.dump(self.config, skip_link_targets=False, skip_none=False, format="yaml")
         chosen = yaml.safe_load(dumped)[self.config["subcommand"]]["model"] or {}
-        model = saved_task(WholeCheckpointIO().load_checkpoint(path), chosen, file=path, trust=options["trust"])
+        held = WholeCheckpointIO().open_checkpoint(path, check_parts=False)
+        model = saved_task(held, chosen, file=path, trust=options["trust"])
         if model is None:
             return
         if model["class_path"] != chosen.get("class_path"):

@@ -15,6 +15,7 @@ from lightning_tgnn.commands.predict.options import DESCRIPTION, QUESTIONS, Pred
 from lightning_tgnn.commands.predict.question_status import OK, plain, with_status, with_unknown
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.readers.frame_columns import time_column
+from lightning_tgnn.files.sharded_checkpoints import is_checkpoint
 from lightning_tgnn.files.whole import check_place
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.serving.tables import answer_table, check_table, read_pieces
@@ -71,8 +72,10 @@ def predict(arguments: Sequence[str]) -> None:
 
 def _predictor(options: PredictOptions) -> Predictor:
     path = Path(options.ckpt_path)
-    if not path.is_file():
-        raise InvalidArgumentError(refusal("ckpt_path", "a file", str(path), "give a checkpoint of a run"))
+    if not is_checkpoint(path):
+        raise InvalidArgumentError(
+            refusal("ckpt_path", "a file or a checkpoint folder", str(path), "give a checkpoint of a run")
+        )
     from lightning_tgnn.serving import Predictor  # late: with Lightning, which refusals do not wait for
 
     paths = {name: getattr(options, name) for name in ("task", "model", "message")}

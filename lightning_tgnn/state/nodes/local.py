@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.types import CommitHandle, FetchHandle, StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import CommitHandle, FetchHandle, OwnRows, StateRows, StateSpec, StateUpdate
 
 
 class _Fetched:
@@ -84,13 +84,17 @@ class LocalStateStore:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Put a snapshot back, into the same memory: tensors made under inference mode must not stay."""
         for name, table in self._tables().items():
-            table.copy_(snapshot[name])
+            table.copy_(snapshot[name][:])
         self.position = snapshot["position"]
 
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return tensors and plain values that hold the whole state, or that of a snapshot."""
         held = {"position": self.position, **self._tables()} if snapshot is None else snapshot
         return {"spec": asdict(self.spec), **held}
+
+    def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what `state_dict` does, with tables as rows of the only rank; they are no copies."""
+        return as_own_rows(self.state_dict(snapshot), 0, self.spec.num_nodes)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned.
@@ -101,14 +105,28 @@ class LocalStateStore:
         check_same_spec(state, self.spec)
         for name, table in self._tables().items():
             given = state.get(name)
-            if not isinstance(given, Tensor) or given.shape != table.shape or given.dtype != table.dtype:
-                received = f"{given.dtype} {list(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+            # A tensor, or a table that is read when it is asked for.
+            shape, dtype = getattr(given, "shape", None), getattr(given, "dtype", None)
+            if shape != table.shape or dtype != table.dtype:
+                received = type(given).__name__ if shape is None else f"{dtype} {list(shape)}"
                 cure = "give a file that was written whole"
                 raise CheckpointError(refusal(name, f"{table.dtype} {list(table.shape)}", received, cure))
         self.restore(state)
 
     def _tables(self) -> dict[str, Tensor]:
         return {field.name: getattr(self.rows, field.name) for field in fields(self.rows)}
+
+
+def as_own_rows(state: dict[str, Any], start: int, size: int, nodes: Tensor | None = None) -> dict[str, Any]:
+    """Return a state whose tables are the rows of a rank, see `OwnRows`."""
+    tables = {field.name: OwnRows(state[field.name], start, size, nodes) for field in fields(StateRows)}
+    return {**state, **tables}
+
+
+def share_of(place: int, places: int, size: int) -> slice:
+    """Return the rows that are a rank's share where all write or copy at once."""
+    each = -(-size // places)
+    return slice(min(place * each, size), min((place + 1) * each, size))
 
 
 def state_bytes(spec: StateSpec) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_tgnn.state.nodes.batch_rows import BatchRows
-from lightning_tgnn.state.nodes.local import LocalStateStore, table_shapes
+from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, share_of, table_shapes
 from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
 from lightning_tgnn.types import CommitHandle, MessageExchange, StateRows, StateSpec, StateUpdate, Surroundings
 from lightning_tgnn.types.exchange import RowHandle
@@ -159,8 +159,7 @@ class PipelinedStateStore:
 
     def _own(self) -> dict[str, Tensor]:
         """Return the tables' rows that are this rank's share where all copy at once."""
-        each = -(-self.spec.num_nodes // self.messages.ranks)
-        own = slice(self.messages.place * each, (self.messages.place + 1) * each)
+        own = share_of(self.messages.place, self.messages.ranks, self.spec.num_nodes)
         return {name: table[own] for name, table in vars(self.local.rows).items()}
 
     def reset(self) -> None:
@@ -208,6 +207,13 @@ class PipelinedStateStore:
         if snapshot is not None:
             self.restore(now)
         return state
+
+    def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what `state_dict` does, with this rank's share of the tables, as rows that are no copies."""
+        self._meet()
+        state = {"position": int(self._shared_position), **self._own()} if snapshot is None else snapshot
+        start = share_of(self.messages.place, self.messages.ranks, self.spec.num_nodes).start
+        return as_own_rows({**state, "spec": asdict(self.spec)}, start, self.spec.num_nodes)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned.

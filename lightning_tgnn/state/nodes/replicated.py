@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_tgnn.state.nodes.local import LocalStateStore
+from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, share_of
 from lightning_tgnn.state.nodes.routed_update import UpdateRouter
 from lightning_tgnn.state.nodes.wire import MailCodec
 from lightning_tgnn.types import CommitHandle, FetchHandle, RowExchange, StateRows, StateSpec, StateUpdate
@@ -96,6 +96,13 @@ class ReplicatedStateStore(LocalStateStore):
         """Return tensors and plain values that hold the whole state, or that of a snapshot."""
         self._settle()
         return super().state_dict(snapshot)
+
+    def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what `state_dict` does, with this rank's share of the tables, as rows that are no copies."""
+        own = share_of(self.exchange.rank, self.exchange.ranks, self.spec.num_nodes)
+        state = self.state_dict(snapshot)
+        state |= {name: state[name][own] for name in self._tables()}
+        return as_own_rows(state, own.start, self.spec.num_nodes)
 
     def _settle(self) -> None:
         if self._under_way is not None:

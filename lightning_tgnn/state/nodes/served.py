@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_tgnn.comm import Service, SharedBuffer, Traffic, shared_tensors
 from lightning_tgnn.state.nodes import memory_process as process
-from lightning_tgnn.state.nodes.local import LocalStateStore
+from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, share_of
 from lightning_tgnn.types import CommitHandle, FetchHandle, ServedCounts, StateRows, StateSpec, StateUpdate
 
 if TYPE_CHECKING:
@@ -155,8 +155,7 @@ class ServedStateStore:
 
     def _own(self) -> dict[str, Tensor]:
         """Return the tables' rows that are this rank's share where all copy at once."""
-        each = -(-self.spec.num_nodes // self.ranks)
-        own = slice(self._place * each, (self._place + 1) * each)
+        own = share_of(self._place, self.ranks, self.spec.num_nodes)
         return {name: table[own] for name, table in vars(self._local.rows).items()}
 
     def held(self) -> StateRows:
@@ -196,6 +195,14 @@ class ServedStateStore:
         if now is not None:
             self.restore(now)
         return state
+
+    def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what `state_dict` does, with this rank's share of the tables, as rows that are no copies."""
+        position = self._meet()[1]
+        state = {"position": position, **self._own()} if snapshot is None else dict(snapshot)
+        state.pop("lane", None)
+        start = share_of(self._place, self.ranks, self.spec.num_nodes).start
+        return as_own_rows({**state, "spec": asdict(self.spec)}, start, self.spec.num_nodes)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned.

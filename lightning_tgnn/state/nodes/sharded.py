@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Conversation, Conversations
-from lightning_tgnn.state.nodes.local import LocalStateStore, check_same_spec
+from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, check_same_spec
 from lightning_tgnn.state.nodes.routed_update import UpdateRouter
 from lightning_tgnn.state.nodes.row_cache import RowCache
 from lightning_tgnn.state.nodes.step_fetch import PieceFetch, StepFetch
@@ -229,11 +229,7 @@ class ShardedStateStore:
 
         The form is that of `LocalStateStore`, so that any number of ranks can load it.
         """
-        self._settle()
-        mine = self.local.state_dict(snapshot)
-        state: dict[str, Any] = {"spec": asdict(self.spec), "position": mine["position"]}
-        state["changed"] = (self._changed if snapshot is None else snapshot["changed"]).cpu()
-        state["pieces"] = 0 if self._ahead is None else len(self._ahead.pieces)
+        state = self._on_this_rank(snapshot)
         ranks, rank = self.exchange.ranks, self.exchange.rank
         sizes = torch.bincount(self.owner, minlength=ranks).tolist()
         sent = [sizes[rank], *[0] * (ranks - 1)]
@@ -241,9 +237,21 @@ class ShardedStateStore:
         # Rows come rank by rank, each in the order of its nodes.
         order = self.owner.argsort(stable=True)
         for name in _TABLES:
-            rows = self.exchange.start(mine[name], sent, received, "checkpoint").wait()
+            rows = self.exchange.start(state.pop(name), sent, received, "checkpoint").wait()
             if rank == 0:
                 state[name] = torch.empty_like(rows).index_copy_(0, order, rows)
+        return state
+
+    def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what `state_dict` does, with this rank's rows of the tables, which are no copies; nothing is sent."""
+        start = int((self.owner < self.exchange.rank).sum())
+        return as_own_rows(self._on_this_rank(snapshot), start, self.spec.num_nodes, self.own_nodes)
+
+    def _on_this_rank(self, snapshot: dict[str, Any] | None) -> dict[str, Any]:
+        self._settle()
+        state = {**self.local.state_dict(snapshot), "spec": asdict(self.spec)}
+        state["changed"] = (self._changed if snapshot is None else snapshot["changed"]).cpu()
+        state["pieces"] = 0 if self._ahead is None else len(self._ahead.pieces)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ class CompressedMean:
     def __init__(
         self, compression: GradientCompression | None, run: Run, traffic: Traffic, *, background: bool
     ) -> None:
-        self._compression, self._background = compression, background
+        self._compression, self._background, self._sharded = compression, background, run.writes_own_rows
         self.sum: CompressedSum | None = None
         self._weights: list[tuple[str, list[int]]] = []
         self._group: dist.ProcessGroup | None = None
@@ -87,8 +87,11 @@ class CompressedMean:
         self.sum = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold; the first rank has it whole. All ranks have to call it together."""
-        state = {} if self.sum is None else self.sum.state_dict()
+        """Return what a checkpoint has to hold; all ranks have to call it together.
+
+        The first rank has it whole, unless each writes its own.
+        """
+        state = {} if self.sum is None else self.sum.state_dict(sharded=self._sharded)
         return {**self._of(), "state": state} if state else {}
 
     def refuse_loss_scale(self, precision: object) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from lightning_tgnn.comm import Exchange
+from lightning_tgnn.types import OwnRows
 
 DENSE = "gradients"
 """Under what name the bytes of gradients are counted."""
@@ -30,14 +32,17 @@ class CompressedSum(Protocol):
         """Begin to sum what a rank has, [n], all weights one after the other."""
         ...
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
         """Return what all ranks keep for the next step, on the first one; all have to call it together.
 
         ``"residuals"`` are those of all ranks, [M, n].
+
+        Args:
+            sharded: Return what this rank keeps, as `OwnRows`, on all of them.
         """
         ...
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what `state_dict` returned; other numbers of ranks each take the mean of the residuals."""
         ...
 
@@ -48,8 +53,13 @@ def add_ring(exchange: Exchange, count: int) -> None:
     exchange.traffic.add(DENSE, sent=sent, received=sent)
 
 
+def own_of(residual: Tensor, exchange: Exchange) -> OwnRows:
+    """Return the residual [n] of this rank as its row of those of all [M, n]."""
+    return OwnRows(residual.unsqueeze(0), exchange.rank, exchange.ranks)
+
+
 def of_rank(residuals: Tensor, exchange: Exchange) -> Tensor:
     """Return the residual [n] of this rank from those of all [M, n]; other numbers of ranks have the same in all."""
     if len(residuals) == exchange.ranks:
-        return residuals[exchange.rank]
-    return residuals.sum(0) / exchange.ranks
+        return residuals[torch.tensor([exchange.rank])][0]
+    return residuals[:].sum(0) / exchange.ranks

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from threading import Thread
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,8 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import PieceCompression
 from lightning_tgnn.comm import Exchange
-from lightning_tgnn.strategies.parts.compressed_sums import DENSE, KEPT, CompressedSum, SumUnderWay, of_rank
+from lightning_tgnn.strategies.parts.compressed_sums import DENSE, KEPT, CompressedSum, SumUnderWay, of_rank, own_of
+from lightning_tgnn.types import OwnRows
 
 
 class SumOfPieces(CompressedSum):
@@ -95,23 +97,34 @@ class SumOfPieces(CompressedSum):
         return torch.cat(values.split(widths)[::2])
 
     @override
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
         if self._sent is None or self._summed is None:
             return {}
+        if sharded:
+            residual = own_of(self._unpadded(self._sent), self._exchange)
+            return {"residuals": residual, "of the sum": self._own_of_sum(self._summed)}
         sent = self._exchange.gather(self._unpadded(self._sent).unsqueeze(0), KEPT)
         summed = self._exchange.gather(self._summed, KEPT)
         if self._exchange.rank:
             return {}
         return {"residuals": torch.cat(sent).cpu(), "of the sum": self._unpadded(torch.cat(summed)).cpu()}
 
+    def _own_of_sum(self, summed: Tensor) -> OwnRows:
+        """Return the residual of this rank's piece of the sum without what pads it, and where it lies."""
+        block, rank = self._compression.block, self._exchange.rank
+        places = self._unpadded(torch.arange(sum(self._sizes) + sum(self._padding)))
+        begin = sum(self._pieces[:rank]) * block
+        start, end = torch.searchsorted(places, torch.tensor([begin, begin + len(summed)])).tolist()
+        return OwnRows(summed[(places[start:end] - begin).to(summed.device)], start, len(places))
+
     @override
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if not state:
             return
         device, rank = self._exchange.device, self._exchange.rank
         self._sent = self._padded(of_rank(state["residuals"], self._exchange).to(device))
         lengths = [count * self._compression.block for count in self._pieces]
-        self._summed = self._padded(state["of the sum"].to(device)).split(lengths)[rank].clone()
+        self._summed = self._padded(state["of the sum"][:].to(device)).split(lengths)[rank].clone()
 
 
 @dataclass(frozen=True)

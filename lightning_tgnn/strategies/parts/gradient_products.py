@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
 from lightning_tgnn.comm import Exchange
-from lightning_tgnn.strategies.parts.compressed_sums import KEPT, CompressedSum, SumUnderWay, add_ring, of_rank
+from lightning_tgnn.strategies.parts.compressed_sums import KEPT, CompressedSum, SumUnderWay, add_ring, of_rank, own_of
 
 _NUDGE = 1e-15
 _NEVER_ZERO = 1e-20
@@ -77,16 +77,19 @@ class SumOfProducts(CompressedSum):
         right.add_(torch.randn(right.shape, generator=generator).to(right), alpha=_NUDGE)
 
     @override
-    def state_dict(self) -> dict[str, Tensor]:
-        state, kept = self._state, {"steps": torch.tensor(self._steps)}
+    def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
+        state = self._state
+        kept: dict[str, Any] = {"steps": torch.tensor(self._steps)}
         if 0 in state.error_dict:
-            residuals = self._exchange.gather(state.error_dict[0].unsqueeze(0), KEPT)
             kept |= {"rank": torch.tensor(self._compression.rank), "right": state.q_memory_dict[0].cpu()}
+            if sharded:
+                return {**kept, "residuals": own_of(state.error_dict[0], self._exchange)}
+            residuals = self._exchange.gather(state.error_dict[0].unsqueeze(0), KEPT)
             kept |= {"residuals": torch.cat(residuals).cpu()} if self._exchange.rank == 0 else {}
         return kept
 
     @override
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if not state:
             return
         self._steps, device = int(state["steps"]), self._exchange.device

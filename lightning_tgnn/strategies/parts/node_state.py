@@ -8,21 +8,25 @@ from typing import Any, Protocol
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.files.sharded_checkpoints import read_tables
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.types import (
     NodeStateTask,
+    OneOfEach,
     PipelineStore,
     RoutingStore,
     Run,
     ScheduledLoader,
     ServedStore,
+    ShardingStore,
     SnapshotTask,
     StateStore,
     TurnTakingStore,
     has_stages,
     missing_stages,
+    sharded_state,
 )
-from lightning_tgnn.types.layout import COPIES, GRADIENTS
+from lightning_tgnn.types.layout import COPIES
 
 _TURNS, _KEPT = "turns", "kept rows"
 
@@ -109,13 +113,14 @@ class NodeState:
         if len(run.layout.copies) > 1 and run.trainer.ckpt_path is not None and not goes_on:
             rank_zero_info("copies of node state beside the first begin empty: other ranks have shared them before")
         if copy and goes_on:
-            store.load_state_dict(saved[COPIES][copy])
+            state = saved[COPIES][copy]
+            store.load_state_dict(state if isinstance(store, ShardingStore) else read_tables(state))
         elif copy:
             store.reset()
         if goes_on and isinstance(store, TurnTakingStore):
-            store.load_turn_state(saved[_TURNS][run.rank])
+            store.load_turn_state(read_tables(saved[_TURNS][run.rank]))
         if goes_on and _KEPT in saved:
-            run.kept_rows.load_state_dict(saved[_KEPT][run.rank], run.device)
+            run.kept_rows.load_state_dict(read_tables(saved[_KEPT][run.rank]), run.device)
 
     def loader(self, loader: object) -> object:
         """Return a loader that follows the plan's schedule.
@@ -160,11 +165,13 @@ class NodeState:
         assert store is not None
         saved: dict[str, Any] = {}
         if isinstance(store, TurnTakingStore):
-            saved[_TURNS] = run.messages(GRADIENTS).gather(store.turn_state())
+            saved[_TURNS] = run.of_each_rank(store.turn_state())
         if "passes" in run.schedule.needs:
-            saved[_KEPT] = run.messages(GRADIENTS).gather(run.kept_rows.state_dict())
-        if len(run.layout.copies) > 1:
-            copy, place = run.layout.copy_of(run.rank)
+            saved[_KEPT] = run.of_each_rank(run.kept_rows.state_dict())
+        copy, place = run.layout.copy_of(run.rank)
+        if len(run.layout.copies) > 1 and run.writes_own_rows:
+            saved[COPIES] = OneOfEach(sharded_state(store) if copy else None, copy)
+        elif len(run.layout.copies) > 1:
             state = store.state_dict() if copy else None  # the task has that of the first
             states = run.messages(COPIES).gather(state) if place == 0 else []
             saved[COPIES] = states

@@ -16,7 +16,16 @@ from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.state import SANCUS, CachedReplicaSum
 from lightning_tgnn.strategies.parts.partition import broadcast_of, choose_edge_partition
-from lightning_tgnn.types import CuttableLoader, ReplicaSum, ReplicaTask, Run, SnapshotTask, StorePart, TracksAccuracy
+from lightning_tgnn.types import (
+    CuttableLoader,
+    OneOfEach,
+    ReplicaSum,
+    ReplicaTask,
+    Run,
+    SnapshotTask,
+    StorePart,
+    TracksAccuracy,
+)
 
 ADAPTIVE = "adaptive"
 
@@ -187,19 +196,22 @@ class ReplicaState:
         if self.replicas is None or self._cut is None or self._run is None:
             return {}
         caches = self.replicas.state_dict()["caches"]
-        gathered = {
-            name: {key: self._run.exchange.gather(rows, "checkpoint") for key, rows in cache.items()}
-            for name, cache in caches.items()
-        }
+        of_all = {name: {key: self._of_all(rows) for key, rows in cache.items()} for name, cache in caches.items()}
         return {
             "part": self._cut,
             "hosts": self.hosts.tolist(),
             "relay": self._planned.relay,
-            "caches": gathered,
+            "caches": of_all,
             "threshold": self.replicas.threshold,
             "mean": self.controller.mean,
             "accuracy": self._accuracy,
         }
+
+    def _of_all(self, rows: Tensor) -> object:
+        """Return the rows of all ranks, for a checkpoint."""
+        run = self._run
+        assert run is not None
+        return OneOfEach(rows, run.rank) if run.writes_own_rows else run.exchange.gather(rows, "checkpoint")
 
     def _fits(self, loader: CuttableLoader) -> bool:
         """Whether what a checkpoint holds of the cut is of this graph and these hosts."""
@@ -225,7 +237,7 @@ class ReplicaState:
             return
         assert self._run is not None
         tables, rank = saved["caches"] if with_caches else {}, self._run.rank
-        own = {name: {key: rows[rank] for key, rows in cache.items()} for name, cache in tables.items()}
+        own = {name: {key: rows[rank][:] for key, rows in cache.items()} for name, cache in tables.items()}
         if self._planned.threshold == ADAPTIVE:
             self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
             self._saved_accuracy = saved["accuracy"]

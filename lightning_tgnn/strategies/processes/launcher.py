@@ -26,6 +26,7 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.whole import write_tensors
+from lightning_tgnn.types import FULL
 
 _Result = TypeVar("_Result")
 
@@ -102,7 +103,12 @@ def _trained(trainer: pl.Trainer) -> dict[str, Any]:
         "callbacks": call._call_callbacks_state_dict(trainer),
         "loops": trainer.fit_loop.state_dict(),
     }
-    call._call_lightning_module_hook(trainer, "on_save_checkpoint", held)
+    before = getattr(trainer.strategy, "state_dict_type", FULL)
+    try:
+        trainer.strategy.state_dict_type = FULL  # type: ignore[attr-defined]  # all of it goes back to one process
+        call._call_lightning_module_hook(trainer, "on_save_checkpoint", held)
+    finally:
+        trainer.strategy.state_dict_type = before  # type: ignore[attr-defined]
     # Rank 0 has the node state, and every host's first process hands back.
     return trainer.strategy.broadcast(held) if trainer.num_nodes > 1 else held
 

@@ -17,7 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
-from lightning_tgnn.comm import Attendance, handle_failure, keep_from_printing
+from lightning_tgnn.comm import Attendance, Messages, handle_failure, keep_from_printing
+from lightning_tgnn.strategies.parts.sharded_checkpoint import (
+    check_state_dict_type,
+    check_writes_folders,
+    save_sharded,
+)
 from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
 from lightning_tgnn.strategies.processes.signals import (
     FirstRankLauncher,
@@ -26,6 +31,14 @@ from lightning_tgnn.strategies.processes.signals import (
     ignore_interrupts,
     restore_interrupts,
 )
+from lightning_tgnn.types import FULL, SHARDED
+from lightning_tgnn.types.layout import GRADIENTS
+
+
+def _arguments(kind: type) -> list[str]:
+    """Return what a strategy takes beside the options of DDPStrategy."""
+    kinds = [one for one in kind.__mro__ if issubclass(one, SupervisedStrategy)]
+    return [*dict.fromkeys(name for one in kinds for name in signature(one).parameters if name != "options")]
 
 
 class SupervisedStrategy(DDPStrategy):
@@ -40,17 +53,18 @@ class SupervisedStrategy(DDPStrategy):
     refused on all ranks is printed by one of them.
 
     Args:
+        state_dict_type: ``"full"`` writes a checkpoint as one file, on rank 0, to which all send what they hold;
+            ``"sharded"`` as a folder that all hosts see, in which each rank writes what it holds.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
         InvalidArgumentError: There is no such option, or it cannot work in this session.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, state_dict_type: str = FULL, **options: Any) -> None:
         known = {*signature(DDPStrategy).parameters, *signature(DistributedDataParallel).parameters}
         for name in options.keys() - known:  # Lightning hands it on to DistributedDataParallel, which refuses it late
-            own = [argument for argument in signature(type(self)).parameters if argument != "options"]
-            requirement = f"one of {', '.join(own)}, or an option of DDPStrategy"
+            requirement = f"one of {', '.join(_arguments(type(self)))}, or an option of DDPStrategy"
             raise InvalidArgumentError(
                 refusal(f"option of {type(self).__name__}", requirement, name, "correct its name")
             )
@@ -59,6 +73,7 @@ class SupervisedStrategy(DDPStrategy):
         if _IS_INTERACTIVE:  # there is no script to run once more
             options.setdefault("start_method", "spawn")
         super().__init__(**options)
+        self.state_dict_type = check_state_dict_type(state_dict_type)
         self._attendance: Attendance | None = None
         self._interrupts: Handler | None = None  # what Ctrl-C did before this rank left it to the first
         self._termination: Termination | None = None
@@ -121,8 +136,25 @@ class SupervisedStrategy(DDPStrategy):
             self._termination.compare_in_evaluation()
         return outcome
 
+    def _host_messages(self, family: str, way: str) -> Messages:
+        """Return a further way, of a name, to the ranks of this rank's group of a family, for tensors on the CPU."""
+        raise NotImplementedError
+
+    @override
+    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
+        from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+
+        if not isinstance(self.checkpoint_io, WholeCheckpointIO):
+            return super().load_checkpoint(checkpoint_path, weights_only)
+        torch.cuda.empty_cache()  # as Lightning does
+        return self.checkpoint_io.open_checkpoint(checkpoint_path, weights_only=weights_only)
+
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
+        if self.state_dict_type == SHARDED:
+            check_writes_folders(self.checkpoint_io, filepath, storage_options)
+            save_sharded(checkpoint, filepath, self._host_messages(GRADIENTS, "checkpoint"), self.broadcast)
+            return
         failed: Exception | None = None
         try:
             super().save_checkpoint(checkpoint, filepath, storage_options)

@@ -1,0 +1,246 @@
+"""Checkpoints that all ranks write together: each its own rows, into a folder that appears when all have finished."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.comm import Messages, peer_failure
+from lightning_tgnn.files.sharded_checkpoints import (
+    META,
+    begin_folder,
+    checksum,
+    described,
+    move_in_place,
+    parts_of,
+    put,
+    sync_folder,
+)
+from lightning_tgnn.files.whole import refusal_to_write, write_tensors, writing_to
+from lightning_tgnn.types import FULL, SHARDED, Broadcast, OneOfEach, OwnRows
+
+_Keys = tuple[str | int, ...]
+_Result = TypeVar("_Result")
+
+
+@dataclass
+class _Split:
+    """What a rank has found in a checkpoint.
+
+    Attributes:
+        rows: What it writes itself, by the name of the table.
+        places: Where the tables stand in the checkpoint.
+        nodes: The tables that say which rows others hold, by the names of these.
+        each: Its values of a list, plain ones, with its number in it; by where the list stands.
+    """
+
+    rows: dict[str, OwnRows] = field(default_factory=dict)
+    places: dict[str, _Keys] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    each: dict[_Keys, tuple[int, object]] = field(default_factory=dict)
+    _known: dict[int, str] = field(default_factory=dict)
+
+    def rest(self, value: object, keys: _Keys = (), *, in_list: bool = False) -> object:
+        """Return a value without what this rank writes, of which it takes note."""
+        if isinstance(value, OwnRows):
+            self._add(keys, value)
+            return None
+        if isinstance(value, OneOfEach):
+            self.each[keys] = value.number, self.rest(value.value, (*keys, value.number), in_list=True)
+            return None
+        if in_list and isinstance(value, Tensor) and value.dim():
+            self._add(keys, OwnRows(value, 0, len(value)))
+            return None
+        entries: list[tuple[Any, Any]] = []
+        if isinstance(value, dict):
+            entries = [(key, self.rest(entry, (*keys, key), in_list=in_list)) for key, entry in value.items()]
+        elif isinstance(value, list):
+            entries = [(key, self.rest(entry, (*keys, key), in_list=in_list)) for key, entry in enumerate(value)]
+        if all(entry is value[key] for key, entry in entries):  # type: ignore[index]
+            return value
+        return dict(entries) if isinstance(value, dict) else [entry for _, entry in entries]
+
+    def _add(self, keys: _Keys, own: OwnRows) -> None:
+        name = "/".join(map(str, keys))
+        self.rows[name], self.places[name] = own, keys
+        if own.nodes is not None:
+            of_nodes = self._known.setdefault(id(own.nodes), f"{name} of nodes")
+            self.nodes[name] = of_nodes
+            self.rows[of_nodes] = OwnRows(own.nodes, own.start, own.size)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the first rank has to know of another: plain values."""
+
+    tables: dict[str, dict[str, Any]]
+    places: dict[str, _Keys]
+    nodes: dict[str, str]
+    each: dict[_Keys, tuple[int, object]]
+    parts: dict[str, dict[str, int]]
+
+
+def check_state_dict_type(given: object) -> str:
+    """Return a ``state_dict_type`` that there is.
+
+    Raises:
+        InvalidArgumentError: There is no such one.
+    """
+    if given not in (FULL, SHARDED):
+        cure = f"'{FULL}' is usual, '{SHARDED}' for node state of gigabytes"
+        raise InvalidArgumentError(refusal("state_dict_type", f"'{FULL}' or '{SHARDED}'", given, cure))
+    return str(given)
+
+
+def check_writes_folders(checkpoint_io: object, path: str | Path, storage_options: object) -> None:
+    """Refuse what cannot be a folder that all ranks write.
+
+    Raises:
+        InvalidArgumentError: It is such.
+    """
+    from lightning_tgnn.files.checkpoints import WholeCheckpointIO  # late: it imports Lightning, which imports this
+
+    cure = f"leave it out, or set state_dict_type='{FULL}'"
+    if storage_options is not None or "://" in str(path):
+        received = str(path) if storage_options is None else "storage_options"
+        raise InvalidArgumentError(refusal("checkpoint", f"on a disk with state_dict_type='{SHARDED}'", received, cure))
+    if type(checkpoint_io) is not WholeCheckpointIO:
+        requirement = f"left out with state_dict_type='{SHARDED}': it would have to write a part of each rank"
+        raise InvalidArgumentError(refusal("CheckpointIO", requirement, type(checkpoint_io).__name__, cure))
+
+
+def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Messages, broadcast: Broadcast) -> None:
+    """Write a checkpoint as a folder: each rank its `OwnRows` and `OneOfEach`, the first rank all else.
+
+    The folder has a hidden name until all is on the disk, and what was at ``path`` stays until then.
+
+    Args:
+        checkpoint: Of the same form on all ranks, which have to call it together.
+        path: The folder; that of the first rank counts.
+        messages: Between all ranks, on the CPU.
+        broadcast: Sends a value of the first rank to all.
+
+    Raises:
+        InvalidArgumentError: It does not fit, may not be written, or is not the same folder on all hosts.
+        PeerFailureError: A rank has failed.
+    """
+    place, hidden = _on_first(lambda: _begin(Path(path)), messages, broadcast)
+    try:
+        _check_shared(hidden, place, messages, broadcast)
+        split = _Split()
+        held = cast("dict[str, Any]", split.rest(dict(checkpoint)))
+        tables = _write(split, parts_of(hidden), place, messages)
+        parts = {f"{part.parent.name}/{part.name}": checksum(part) for part in _own_parts(hidden, messages.place)}
+        told = messages.gather(_Told(tables, split.places, split.nodes, split.each, parts))
+        _on_first(lambda: _finish(held, told, hidden, place), messages, broadcast)
+    finally:
+        if messages.place == 0:
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _on_first(act: Callable[[], _Result], messages: Messages, broadcast: Broadcast) -> _Result:
+    """Return what the first rank has come to; all raise what it raises."""
+    failed: Exception | None = None
+    result: _Result | None = None
+    if messages.place == 0:
+        try:
+            result = act()
+        except Exception as error:
+            failed = error
+    refused, result = broadcast((failed and str(failed), result))
+    if failed is not None:
+        raise failed
+    if refused is not None:
+        raise InvalidArgumentError(refused)
+    return cast(_Result, result)
+
+
+def _begin(path: Path) -> tuple[Path, Path]:
+    place = path.expanduser().resolve()  # a link stays one, and its folder is replaced
+    with writing_to(place):
+        return place, begin_folder(place)
+
+
+def _check_shared(hidden: Path, place: Path, messages: Messages, broadcast: Broadcast) -> None:
+    """Refuse a folder that not all hosts see.
+
+    Raises:
+        InvalidArgumentError: It is such a one.
+    """
+    seen = messages.gather((socket.gethostname(), _is_there(hidden)))
+    blind = broadcast([(rank, host) for rank, (host, sees) in enumerate(seen) if not sees])
+    if blind:
+        rank, host = blind[0]
+        cure = (
+            "give ModelCheckpoint(dirpath=...) or default_root_dir on a disk that all share, or state_dict_type='full'"
+        )
+        received = f"a folder that rank {rank} on {host} does not see"
+        requirement = "in a folder that all hosts share, with state_dict_type='sharded'"
+        raise InvalidArgumentError(refusal(str(place), requirement, received, cure))
+
+
+def _is_there(hidden: Path) -> bool:
+    return parts_of(hidden).is_dir()
+
+
+def _write(split: _Split, folder: Path, place: Path, messages: Messages) -> dict[str, dict[str, Any]]:
+    """Write this rank's rows into its part, and return where its tables lie, on the first rank all; see `SavedTable`.
+
+    Raises:
+        InvalidArgumentError: A part does not fit, or may not be written.
+        PeerFailureError: A rank has failed.
+    """
+    from torch.distributed.checkpoint import CheckpointException, save
+
+    from lightning_tgnn.strategies.parts.checkpoint_parts import PartWriter, RowPlanner
+
+    writer = PartWriter(folder)
+    rows = {name: own for name, own in split.rows.items() if own.rows.numel()}
+    try:
+        with peer_failure("checkpoint"):
+            save({}, storage_writer=writer, planner=RowPlanner(rows), process_group=messages.group)
+        sync_folder(folder)
+    except CheckpointException as failed:
+        rank, (error, _) = min(failed.failures.items(), key=lambda failure: failure[0])
+        if isinstance(error, OSError):
+            error = refusal_to_write(place, error) or error
+            error.args = (f"rank {rank}: {error}",)
+        raise error from None
+    tables = writer.tables
+    for name, own in split.rows.items():  # those without a value lie nowhere
+        shape = [own.size, *own.rows.shape[1:]]
+        tables.setdefault(name, {"shape": shape, "dtype": own.rows.dtype, "pieces": []})
+    return tables
+
+
+def _own_parts(hidden: Path, rank: int) -> list[Path]:
+    return sorted(parts_of(hidden).glob(f"__{rank}_*"))
+
+
+def _finish(held: dict[str, Any], told: list[_Told], hidden: Path, place: Path) -> None:
+    """Write what is the same on all ranks and where the rest lies, and move the folder in place."""
+    tables: dict[str, dict[str, Any]] = {}
+    places: dict[str, _Keys] = {}
+    nodes: dict[str, str] = {}
+    lists: dict[_Keys, dict[int, object]] = {}
+    for one in reversed(told):  # of what several have, the first rank's counts
+        tables |= {name: table for name, table in one.tables.items() if table["pieces"] or name not in tables}
+        places |= one.places
+        nodes |= one.nodes
+        for keys, (number, value) in one.each.items():
+            lists.setdefault(keys, {})[number] = value
+    for keys, values in lists.items():
+        put(held, keys, [values[number] for number in range(len(values))])
+    tables = {name: {**table, "nodes": nodes.get(name)} for name, table in tables.items()}
+    parts = {name: part for one in told for name, part in one.parts.items()}
+    with writing_to(place):
+        write_tensors(hidden / META, described(held, parts, tables, places))
+        sync_folder(hidden)
+        move_in_place(hidden, place)
