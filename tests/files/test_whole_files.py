@@ -16,7 +16,6 @@ from lightning_tgnn import TemporalDataModule as Events
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.commands.data.stream_figure import save_stream_figure
 from lightning_tgnn.commands.partition.node_report import save_heat_map
-from lightning_tgnn.data import generate_stream
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.partitions import save_partition
 from lightning_tgnn.files.whole import new_file, write_tensors, write_text
@@ -132,12 +131,13 @@ def answers(path):
             add(pd.DataFrame(np.random.default_rng(0).normal(size=(200, 4)), columns=list("abcd")))
 
 
+GAPS = {"node": np.arange(1.0, 100)}
 WRITERS = {
     "answers.csv": answers,
     "answers.parquet": answers,
     "cut.pt": lambda path: save_partition(path, torch.arange(5000), 5000, "range", "of a graph"),
     "cut.png": lambda path: save_heat_map(path, torch.arange(16).view(4, 4), "rows", 16),
-    "stream.png": lambda path: save_stream_figure(path, generate_stream(num_events=100)),
+    "stream.png": lambda path: save_stream_figure(path, np.arange(100.0), GAPS, GAPS),
     "cut.json": lambda path: write_text(path, "ä" * 9000),
 }
 
