@@ -77,15 +77,16 @@ class SavedTable:
         place = torch.full((len(self),), -1)
         place[rows] = torch.arange(len(rows))
         answer = torch.empty(len(rows), *self.shape[1:], dtype=self.dtype)
-        left = len(place[rows].unique()) if self.shape.numel() else 0
+        seen = torch.zeros(len(rows), dtype=torch.bool)
         for piece in self._pieces:
             places = place[self._nodes_of(piece)]
             asked = (places >= 0).nonzero().squeeze(1)
             if len(asked):
                 answer[places[asked]] = self._read(piece)[asked]
-                left -= len(asked)
-        if left:
-            raise ValueError(f"{self._name} without {left} of its rows")
+                seen[places[asked]] = True
+        missing = rows[~seen[place[rows]]]
+        if len(missing) and self.shape.numel():
+            raise ValueError(f"{self._name} without row {int(missing[0])}")
         return answer[place[rows]]  # which may be asked for twice
 
     def _nodes_of(self, piece: _Piece) -> Tensor:

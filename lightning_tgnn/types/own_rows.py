@@ -32,8 +32,8 @@ class OwnRows:
     nodes: Tensor | None = None
 
     def none(self) -> OwnRows:
-        """Return no rows of the same table."""
-        return OwnRows(self.rows[:0], 0, self.size, None if self.nodes is None else self.nodes[:0])
+        """Return no rows of the same table; whoever has some says which they are."""
+        return OwnRows(self.rows[:0], 0, self.size)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ STRATEGIES = {
     "pipetgl, sharded": lambda **options: PipeTGLStrategy(store="sharded", partition="interval", **options),
     "pipetgl, two copies": lambda **options: PipeTGLStrategy(groups=2, **options),
     "disttgl, two copies": lambda **options: DistTGLStrategy(memory=2, **options),
+    "disttgl, cut copies": lambda **options: DistTGLStrategy(memory=2, store="sharded", partition="range", **options),
     "disttgl, passes": lambda **options: DistTGLStrategy(epoch=2, store="sharded", **options),
     "cdfgnn": lambda **options: CDFGNNStrategy(**options),
 }
