@@ -82,6 +82,19 @@ def test_rows_are_those_of_the_whole_table(tmp_path_factory, rows):
     assert torch.equal(opened["state"]["memory"][chosen], content()[1][chosen])
 
 
+@pytest.mark.parametrize("rows", [slice(None), torch.arange(NODES)], ids=["all", "some"])
+def test_a_row_that_is_there_twice_does_not_make_up_for_another(rows, tmp_path):
+    nodes, memory = content()
+    missing = int(nodes[1])
+    nodes[1] = nodes[0]
+    held = {"state": {"memory": OwnRows(memory, 0, NODES, nodes)}}
+    save_sharded(held, tmp_path / "last.ckpt", Messages(), lambda value: value)
+    table = WholeCheckpointIO().open_checkpoint(tmp_path / "last.ckpt")["state"]["memory"]
+    with pytest.raises(CheckpointError, match=r"last\.ckpt") as refused:
+        table[rows]
+    assert f"memory without row {missing}" in repr(refused.value.__cause__)
+
+
 def missing(folder):
     part_of(folder).unlink()
     return rf"{part_of_name(folder)} must be there, as a part of its checkpoint, got 'no such file'"
