@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import UntypedStorage
 from typing_extensions import override
 
-from lightning_tgnn.files.sharded_checkpoints import (
+from lightning_tgnn.files.checkpoint_folder import (
     META,
     check_folder,
     is_sharded,

@@ -17,7 +17,11 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, assess, rank
 from lightning_tgnn.commands.plan.candidates import Candidates
-from lightning_tgnn.commands.plan.gradients import CompressedGradients, measured_compressions, said_of_gradients
+from lightning_tgnn.commands.plan.gradient_compression import (
+    CompressedGradients,
+    measured_compressions,
+    said_of_gradients,
+)
 from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measured, Measurements
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows

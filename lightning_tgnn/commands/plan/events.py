@@ -18,7 +18,7 @@ from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.checks import check_fraction, check_int, check_positive
 from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
-from lightning_tgnn.commands.plan.gradients import chosen_compressions, said_of_gradients
+from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, said_of_gradients
 from lightning_tgnn.commands.plan.measure import Measurements, measure
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import remote_rows

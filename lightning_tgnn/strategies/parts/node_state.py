@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.files.sharded_checkpoints import read_tables
+from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.types import (
     NodeStateTask,

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
 from lightning_tgnn.comm import Attendance, Messages, handle_failure, keep_from_printing
-from lightning_tgnn.strategies.parts.sharded_checkpoint import (
+from lightning_tgnn.strategies.parts.collective_save import (
     check_state_dict_type,
     check_writes_folders,
     save_sharded,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Messages, peer_failure
-from lightning_tgnn.files.sharded_checkpoints import (
+from lightning_tgnn.files.checkpoint_folder import (
     META,
     begin_folder,
     checksum,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.comm import Messages
+from lightning_tgnn.files.checkpoint_folder import META, checksum
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.saved_table import SavedTable
-from lightning_tgnn.files.sharded_checkpoints import META, checksum
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor, read_tensors
-from lightning_tgnn.strategies.parts.sharded_checkpoint import save_sharded
+from lightning_tgnn.strategies.parts.collective_save import save_sharded
 from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.untrusted import Evil
 

@@ -13,7 +13,7 @@ from lightning_tgnn.__main__ import main as command
 from lightning_tgnn.comm import Messages
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.saved_table import SavedTable
-from lightning_tgnn.strategies.parts.sharded_checkpoint import save_sharded
+from lightning_tgnn.strategies.parts.collective_save import save_sharded
 from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.sharded_runs import STEP, STRATEGIES, differing, run
