@@ -124,7 +124,8 @@ def of_callbacks(rank, ranks, folder):
         (other / "of").mkdir(parents=True)
     trainer.strategy.barrier()
     trainer = fit(*build("tgn", 8), strategy(), ranks, epochs=1)["trainer"]
-    with pytest.raises(InvalidArgumentError, match="must be new, or a checkpoint to replace, got 'another folder'"):
+    words = "must be new, or a checkpoint of lightning_tgnn to replace, got 'another folder'"
+    with pytest.raises(InvalidArgumentError, match=words):
         trainer.save_checkpoint(other)
     with pytest.raises(InvalidArgumentError, match=r"checkpoint must be on a disk .*, got 's3://"):
         trainer.save_checkpoint("s3://bucket/last.ckpt")
