@@ -60,8 +60,11 @@ class WholeCheckpointIO(TorchCheckpointIO):
         place = Path(path).expanduser().resolve()
         if is_own(place):  # a checkpoint of the same name, from when each rank wrote its own rows
             whole = hidden_name(place)
-            write_tensors(whole, checkpoint)
-            replace_folder(whole, place)
+            try:
+                write_tensors(whole, checkpoint)
+                replace_folder(whole, place)
+            finally:
+                whole.unlink(missing_ok=True)
         else:
             write_tensors(place, checkpoint)
 
