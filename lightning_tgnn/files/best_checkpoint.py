@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from lightning_tgnn.files.sharded_checkpoints import is_checkpoint
+from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 
 _PATHS = ("best_model_path", "kth_best_model_path")
 _RUN_NAMES = 3  # of a path: version, checkpoints, file

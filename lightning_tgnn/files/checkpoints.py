@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeGuard, cast
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
@@ -16,17 +16,22 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import UntypedStorage
 from typing_extensions import override
 
-from lightning_tgnn.files.sharded_checkpoints import (
+from lightning_tgnn.files.checkpoint_folder import (
     META,
+    WRITING,
     check_folder,
+    is_own,
     is_sharded,
+    of_one_writing,
     read_tables,
-    remove,
-    swap_in,
     with_tables,
 )
+from lightning_tgnn.files.folder_replacement import remove, replace_folder
 from lightning_tgnn.files.tensors import check_records
 from lightning_tgnn.files.whole import hidden_name, reading_tensors, write_tensors
+
+ALL_PARTS, NO_PARTS = slice(None), slice(0)
+"""Which parts of a folder `WholeCheckpointIO.open_checkpoint` compares with their checksums."""
 
 
 def on_cpu(storage: UntypedStorage, location: str) -> UntypedStorage:
@@ -53,10 +58,13 @@ class WholeCheckpointIO(TorchCheckpointIO):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         place = Path(path).expanduser().resolve()
-        if is_sharded(place):  # a checkpoint of the same name, from when each rank wrote its own rows
+        if is_own(place):  # a checkpoint of the same name, from when each rank wrote its own rows
             whole = hidden_name(place)
-            write_tensors(whole, checkpoint)
-            swap_in(whole, place)
+            try:
+                write_tensors(whole, checkpoint)
+                replace_folder(whole, place)
+            finally:
+                whole.unlink(missing_ok=True)
         else:
             write_tensors(place, checkpoint)
 
@@ -78,8 +86,12 @@ class WholeCheckpointIO(TorchCheckpointIO):
             CheckpointError: It is damaged, or holds something else than tensors and plain values.
             FileNotFoundError: It is not there.
         """
-        held = self.open_checkpoint(path, map_location, weights_only)
-        return read_tables(held) if is_sharded(path) else held
+
+        def read() -> dict[str, Any]:
+            held = self._open(path, map_location, weights_only, ALL_PARTS)
+            return read_tables(held) if held.pop(WRITING, None) is not None else held
+
+        return of_one_writing(Path(path).expanduser(), read) if _is_local(path) else read()
 
     def open_checkpoint(
         self,
@@ -87,7 +99,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         map_location: object = on_cpu,
         weights_only: bool | None = None,
         *,
-        check_parts: bool = True,
+        checked: slice = ALL_PARTS,
     ) -> dict[str, Any]:
         """Return a checkpoint as `load_checkpoint` does, but tables in the parts of a folder as `SavedTable`.
 
@@ -95,20 +107,33 @@ class WholeCheckpointIO(TorchCheckpointIO):
             path: As there.
             map_location: As there.
             weights_only: As there.
-            check_parts: Look at all parts of a folder first; otherwise what they hold is not to be asked for.
+            checked: Which parts of a folder to compare with their checksums, in the order of their names. Where nobody
+                checks the rest, what the parts hold is not to be asked for.
+
+        Returns:
+            Its content; that of a folder with the entry `WRITING`.
 
         Raises:
             CheckpointError: As there.
             FileNotFoundError: It is not there.
         """
+
+        def read() -> dict[str, Any]:
+            return self._open(path, map_location, weights_only, checked)
+
+        return of_one_writing(Path(path).expanduser(), read) if _is_local(path) else read()
+
+    def _open(
+        self, path: _PATH | IO[bytes], map_location: object, weights_only: bool | None, checked: slice
+    ) -> dict[str, Any]:
         plain_only = True if weights_only is None else weights_only
         with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
-            if isinstance(path, (str, os.PathLike)) and "://" not in str(path):
+            if _is_local(path):
                 folder = Path(path).expanduser()
                 check_folder(folder)
                 if is_sharded(folder):
                     held = self._load(folder / META, map_location, plain_only)
-                    held = with_tables(held, folder, check_parts=check_parts)
+                    held = with_tables(held, folder, checked)
                     _forget_files_elsewhere(held, str(path))
                     return held
             held = self._load(path, map_location, plain_only)
@@ -133,10 +158,15 @@ class WholeCheckpointIO(TorchCheckpointIO):
         place = Path(path).expanduser()
         if "://" in str(path):
             super().remove_checkpoint(path)
-        elif place.is_symlink() or place.is_file() or is_sharded(place):
+        elif place.is_symlink() or place.is_file() or is_own(place):
             remove(place)
         elif place.exists():
-            rank_zero_warn(f"{place} is not removed: it is no checkpoint")
+            rank_zero_warn(f"{place} is not removed: it is no checkpoint of lightning_tgnn; remove it yourself")
+
+
+def _is_local(path: _PATH | IO[bytes]) -> TypeGuard[_PATH]:
+    """Whether it is a path on a disk, no address of other storage and no open file."""
+    return isinstance(path, (str, os.PathLike)) and "://" not in str(path)
 
 
 def save_whole_checkpoints(strategy: Strategy) -> None:

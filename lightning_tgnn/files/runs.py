@@ -15,8 +15,8 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.best_checkpoint import best_of
-from lightning_tgnn.files.checkpoints import WholeCheckpointIO
-from lightning_tgnn.files.sharded_checkpoints import is_checkpoint
+from lightning_tgnn.files.checkpoint_folder import is_checkpoint
+from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
 
 WORDS = ("last", "best")
 """What may stand for the path of a checkpoint."""
@@ -89,7 +89,7 @@ class RunFolders:
         if word == "last":
             return last
         try:
-            best = best_of(WholeCheckpointIO().open_checkpoint(last, check_parts=False), last)
+            best = best_of(WholeCheckpointIO().open_checkpoint(last, checked=NO_PARTS), last)
         except FileNotFoundError as error:
             raise _nowhere(word, str(error)) from error
         if best is None:

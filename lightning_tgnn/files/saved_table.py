@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import Tensor
 
+from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.files.whole import reading_tensors
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
+
+GONE = (FileNotFoundError, NotADirectoryError)
+"""What is raised of a file in a folder that has gone, or in whose place there is a file now."""
 
 
 class SavedTable:
@@ -51,7 +55,7 @@ class SavedTable:
         """Return some rows, or all of them, on the CPU.
 
         Raises:
-            CheckpointError: A part has been changed since it was checked.
+            CheckpointError: A part has been changed since it was checked, or has gone with its checkpoint.
         """
         with reading_tensors(self._folder, "a checkpoint whose parts hold its tables"):
             return self._rows(rows) if isinstance(rows, Tensor) else self._whole()[rows]
@@ -107,7 +111,13 @@ class SavedTable:
         reader = FileSystemReader(self._folder)
         reader.set_up_storage_reader(Metadata({}, storage_data={index: piece}), is_coordinator=True)
         item = ReadItem(LoadItemType.TENSOR, index, zeros, index, zeros, shape)
-        reader.read_data(LoadPlan([item]), cast("LoadPlanner", _Into(into))).wait()
+        try:
+            reader.read_data(LoadPlan([item]), cast("LoadPlanner", _Into(into))).wait()
+        except GONE:
+            requirement = "there until its checkpoint has been read"
+            received = "no such file: another checkpoint was written in its place, or it was removed"
+            cure = "start again, from a checkpoint under whose name nobody saves"
+            raise CheckpointError(refusal(str(self._folder / piece.part), requirement, received, cure)) from None
         return into
 
 

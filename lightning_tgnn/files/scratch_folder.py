@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
@@ -40,7 +41,7 @@ class ScratchFolder:
 
 def remove_abandoned(place: Path, prefix: str) -> None:
     """Remove the folders in ``place`` whose names begin with ``prefix`` and whose owners have gone."""
-    for held in place.glob(f"{prefix}*.lock"):
+    for held in place.glob(f"{glob.escape(prefix)}*.lock"):
         lock = FileLock(held, thread_local=False)
         with suppress(Timeout, OSError):  # of a process that lives, or of another user
             lock.acquire(blocking=False)

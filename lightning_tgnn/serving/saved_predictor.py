@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.files.sharded_checkpoints import is_sharded
+from lightning_tgnn.files.checkpoint_folder import is_sharded
 from lightning_tgnn.files.tensors import load_tensors
 from lightning_tgnn.files.whole import write_tensors
 

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.files.sharded_checkpoints import read_tables
+from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore

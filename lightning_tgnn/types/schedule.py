@@ -153,6 +153,15 @@ class ScheduledLoader(Protocol):
 
 
 @runtime_checkable
+class ReleasingLoader(Protocol):
+    """A loader that keeps files for as long as a run lasts."""
+
+    def release(self) -> None:
+        """Remove them; the next iteration makes what it needs."""
+        ...
+
+
+@runtime_checkable
 class CountingLoader(Protocol):
     """A loader that knows how much of an epoch is still to come, where it goes on in the middle of one."""
 

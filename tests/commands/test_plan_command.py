@@ -16,8 +16,13 @@ from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, assess, rank
+from lightning_tgnn.commands.plan import events
 from lightning_tgnn.commands.plan.candidates import Candidates
-from lightning_tgnn.commands.plan.gradients import CompressedGradients, measured_compressions, said_of_gradients
+from lightning_tgnn.commands.plan.gradient_compression import (
+    CompressedGradients,
+    measured_compressions,
+    said_of_gradients,
+)
 from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measured, Measurements
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
@@ -279,6 +284,22 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(tmp_path, monkeypatch, capsys)
     short = ["--trainer.limit_train_batches=2", "--trainer.limit_val_batches=2", "--test_after_fit=false"]
     main(["fit", "--config=runs/plan/recipe.yaml", *short])
     assert list(tmp_path.glob("runs/planned_*/version_0/checkpoints/last.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("options", "memory", "refused"),
+    [
+        (["--machines=5", "--devices=9"], 1 << 30, "devices times machines must be at most the 42 events .*, got 45"),
+        (["--processes=50"], 1 << 30, "processes must be at most the 42 events that are trained on, got 50; "),
+        (["--devices=2"], None, "memory must be given where the system does not tell .*, got None; give gigabytes"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused_before_it_is_measured(options, memory, refused, monkeypatch, capsys):
+    monkeypatch.setattr(events, "measure", None)  # nothing comes so far
+    monkeypatch.setattr(events, "available_memory", lambda: memory)
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--accelerator=cpu", "--synthetic={num_events: 60}", *options])
+    assert re.search(refused, f"{ended.value} {capsys.readouterr().err}")
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,17 @@ def test_compressed_gradients_are_of_as_many_bytes_as_a_rank_sends(ranks):
             assert found.period == pytest.approx(0.75 + sends)
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "int8", "powersgd"])
+def test_one_rank_compresses_nothing(name):
+    only = {"seconds": {"backward": 0.5, f"compress_{name}": 0.25}, "bytes": {"gradients": 1e6}}
+    plan = SimulatedPlan.of(f"depcache:gradient_compression={name}")
+    given = read_costs(json.dumps(only))
+    costs = given.of(plan, plan.outline(1), 1, Links())
+    assert simulate(plan.outline(1), RankLayout.of(1), costs, 4).period == pytest.approx(0.5)
+    missing = read_costs(json.dumps({"seconds": {"backward": 0.5}})).missing(plan, 1)
+    assert not [found for found in missing if "compress" in found]
+
+
 def test_ranks_of_a_host_share_its_link_where_pieces_go_from_each_to_each():
     only = json.dumps({"seconds": {"backward": 0.0}, "bytes": {"gradients": 1e6}})
     layout, links = RankLayout.of(8, per_host=4), Links(Link(0.0, 1e15), Link(0.0, 12.5e6))

@@ -27,7 +27,7 @@ from lightning_tgnn import (
 from lightning_tgnn.__main__ import main as command
 from lightning_tgnn.comm import Exchange, HandOver, Messages, failure
 from lightning_tgnn.data import generate_graph
-from lightning_tgnn.files.sharded_checkpoints import META
+from lightning_tgnn.files.checkpoint_folder import META
 from lightning_tgnn.state import ServedStateStore
 from lightning_tgnn.strategies.parts.checkpoint_parts import PartWriter
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync

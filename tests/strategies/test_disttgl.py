@@ -1,5 +1,6 @@
 """DistTGL's factors: chosen by the rules, scaled by, and refused where nothing can be chosen."""
 
+import math
 from types import SimpleNamespace
 
 import lightning.pytorch as pl
@@ -52,6 +53,11 @@ def test_factors_follow_the_stream_and_the_memory(ready, monkeypatch, caplog):
     assert chosen(0.0, 1.5, across=True) == Parallelism(1, 4, 2)
     with pytest.raises(InvalidArgumentError, match="memory must be so many that a machine holds them: 0 copies of"):
         chosen(1.0, 0)
+    for across in (False, True):
+        with pytest.raises(InvalidArgumentError, match="minibatch must be a number where the system"):
+            chosen(1.0, math.inf, across=across)
+        assert chosen(1.0, math.inf, across=across, memory=4) == Parallelism(2, 1, 4)
+    assert "nobody knows how much is free" in caplog.text
 
 
 def test_a_run_that_goes_on_keeps_to_its_factors(ready):

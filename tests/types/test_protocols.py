@@ -27,7 +27,7 @@ from tests.data.example_streams import random_store
 
 SPEC = types.StateSpec(num_nodes=3, memory_dim=2, mail_dim=4, mailbox_size=1, own_half=True)
 OF_STREAMS = ("StreamData", "SplitStreamData", "NamedData", "BatchedData")
-OF_LOADERS = ("ScheduledLoader", "PrefetchingLoader", "CuttableLoader", "SnapshotLoader")
+OF_LOADERS = ("ScheduledLoader", "ReleasingLoader", "PrefetchingLoader", "CuttableLoader", "SnapshotLoader")
 OF_TASKS = ("OrderedTask", "MeasuredTask", "DrawsNegatives", "ReplicaTask", "TracksAccuracy")
 OF_ALL_TASKS = ("TellsStages", "ChecksGradients")
 OF_STORES = ("StateStore", "HoldingStore", "ExchangingStore", "PiecewiseStore", "CachingStore")
@@ -59,7 +59,7 @@ CASES = {
     ),
     "loader of a stream": (
         lambda: stream().train_dataloader(),
-        {"ScheduledLoader", "PrefetchingLoader"},
+        {"ScheduledLoader", "ReleasingLoader", "PrefetchingLoader"},
         {*OF_LOADERS},
     ),
     "loader of a graph": (lambda: graph().train_dataloader(), {"CuttableLoader"}, {*OF_LOADERS}),

@@ -16,9 +16,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
 from lightning_tgnn.commands.fit.saved_task import saved_task
-from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+from lightning_tgnn.files.checkpoint_folder import is_checkpoint
+from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
 from lightning_tgnn.files.runs import WORDS, RunFolders, class_at
-from lightning_tgnn.files.sharded_checkpoints import is_checkpoint
 from lightning_tgnn.tasks.resumable import CURE, ResumableTask, check_same
 
 
@@ -46,7 +46,7 @@ class ResumingCLI(LightningCLI):
         options = self.config[self.config["subcommand"]]
         dumped = self.parser.dump(self.config, skip_link_targets=False, skip_none=False, format="yaml")
         chosen = yaml.safe_load(dumped)[self.config["subcommand"]]["model"] or {}
-        held = WholeCheckpointIO().open_checkpoint(path, check_parts=False)
+        held = WholeCheckpointIO().open_checkpoint(path, checked=NO_PARTS)
         model = saved_task(held, chosen, file=path, trust=options["trust"])
         if model is None:
             return

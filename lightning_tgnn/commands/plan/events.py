@@ -12,13 +12,13 @@ import yaml
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
-from lightning_tgnn.algorithms.schedules.planner import Stream, rank
+from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, rank
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, EventDistances, event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
-from lightning_tgnn.checks import check_fraction, check_int, check_positive
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, refusal
 from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
-from lightning_tgnn.commands.plan.gradients import chosen_compressions, said_of_gradients
+from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, said_of_gradients
 from lightning_tgnn.commands.plan.measure import Measurements, measure
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import remote_rows
@@ -80,11 +80,18 @@ class PlanOptions:
 
     @property
     def memory_bytes(self) -> float:
-        """Of node state that each machine has room for."""
+        """Of node state that each machine has room for.
+
+        Raises:
+            InvalidArgumentError: It is not given, and the system does not tell.
+        """
         if self.memory is not None:
             return 1e9 * self.memory
         here = available_memory()
-        return float("inf") if here is None else float(here)
+        if here is None:
+            requirement = "given where the system does not tell how much is free"
+            raise InvalidArgumentError(refusal("memory", requirement, None, "give gigabytes, for example 64"))
+        return float(here)
 
 
 def event_options() -> Options:
@@ -111,6 +118,8 @@ def plan_events(
     where, options = ClusterOptions(**of_cluster), PlanOptions(**own)
     data = TemporalDataModule(**of_data)
     LinkPrediction(**of_task)  # before processes are started: a mistake is said once
+    cluster = where.cluster(options.memory_bytes)
+    _check_events(len(data.split.train), cluster.ranks, where)
     found = measure(
         data,
         of_task,
@@ -120,20 +129,34 @@ def plan_events(
         rounds=options.rounds,
         several_machines=where.machines > 1,
     )
-    _recommend(where, options, data, found, of_data, of_task)
+    _recommend(where, options, cluster, data, found, of_data, of_task)
+
+
+def _check_events(events: int, ranks: int, where: ClusterOptions) -> None:
+    """Refuse more ranks than events before anything is measured.
+
+    Raises:
+        InvalidArgumentError: There are more.
+    """
+    for argument, given in (("devices times machines", ranks), ("processes", where.run.processes.ranks)):
+        if given > events:
+            requirement = f"at most the {events:,} events that are trained on"
+            cure = "give fewer, or a longer stream"
+            raise InvalidArgumentError(refusal(argument, requirement, given, cure))
 
 
 @rank_zero_only
 def _recommend(
     where: ClusterOptions,
     options: PlanOptions,
+    cluster: Cluster,
     data: TemporalDataModule,
     found: Measurements,
     of_data: dict[str, Any],
     of_task: dict[str, Any],
 ) -> None:
     """Rank all plans, print them and keep what was found."""
-    folder, console, cluster = Path(where.output), Console(), where.cluster(options.memory_bytes)
+    folder, console = Path(where.output), Console()
     distances, events = _distances(data), len(data.split.train)
     compressions = chosen_compressions(options.gradient_compression)
     largest = distances.largest_batch(options.max_loss, events)

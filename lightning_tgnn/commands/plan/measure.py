@@ -17,7 +17,7 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
 from lightning_tgnn.commands.bench.meters import finish, reduced, summed_flows
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
-from lightning_tgnn.commands.plan.gradients import CompressedGradients, gradient_bytes, measured_compressions
+from lightning_tgnn.commands.plan.gradient_compression import CompressedGradients, gradient_bytes, measured_compressions
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.depcache import DepCacheStrategy

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
-from lightning_tgnn.commands.plan.gradients import chosen_compressions, said_of_gradients
+from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, said_of_gradients
 from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
 from lightning_tgnn.commands.plan.snapshot_candidates import (
     SnapshotCandidate,

@@ -15,7 +15,7 @@ from lightning_tgnn.commands.predict.options import DESCRIPTION, QUESTIONS, Pred
 from lightning_tgnn.commands.predict.question_status import OK, plain, with_status, with_unknown
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.readers.frame_columns import time_column
-from lightning_tgnn.files.sharded_checkpoints import is_checkpoint
+from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.whole import check_place
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.serving.tables import answer_table, check_table, read_pieces

@@ -84,15 +84,16 @@ class GivenCosts:
         seconds_of = {stage.cost for stage in outline.stages if not stage.travel} | {s.name for s in outline.stages}
         seconds = {name: value for name, value in self.seconds.items() if name in seconds_of}
         known = dict(self.sent)
-        if plan.compression is not None:
-            seconds[COMPRESS] = self.seconds.get(compressing_name(plan.compression), 0.0)
+        compression = plan.compression if ranks > 1 else None  # one rank applies its gradients as they are
+        if compression is not None:
+            seconds[COMPRESS] = self.seconds.get(compressing_name(compression), 0.0)
         if plan.name == "pipetgl":
             pipeline = PipeTGLOutline(**{name: plan.options[name] for name in plan.options if name != "staleness"})
             known.setdefault("hand", pipeline.repeated * known.get("updates", 0.0))
             times = _ADAM if pipeline.sends == WEIGHTS_AND_MOMENTS else 1
             known.setdefault("weights", times * known.get("gradients", 0.0))
-        if plan.compression is not None and "gradients" in known:
-            known["gradients"] = self._compressed(plan.compression)
+        if compression is not None and "gradients" in known:
+            known["gradients"] = self._compressed(compression)
             known[GRADIENT_SUMS] = known["gradients"] / ranks
         meeting = [stage for stage in outline.stages if stage.travel == ALL_TO_ALL]
         count = {stage.cost: ranks // (outline.copies if stage.in_copy else 1) for stage in meeting}
@@ -116,7 +117,7 @@ class GivenCosts:
         wanted = {name for outline in outlines for name in outline.costs(travelling=False)}
         given = set(self.seconds)
         if plan.compression is not None:
-            wanted = {*wanted, compressing_name(plan.compression)} - {COMPRESS}
+            wanted = (wanted | ({compressing_name(plan.compression)} if ranks > 1 else set())) - {COMPRESS}
         for outline in outlines:
             for stage in outline.stages:
                 if stage.name in given:

@@ -72,10 +72,8 @@ class EventLoader:
         self.prefetch_batches, self.num_workers = prefetch_batches, num_workers
         self._pins_memory = pins_memory
         self.history = history
-        self._sampler = sampler
-        self._organizer = organizer
-        self._training = training
-        self._presampled = presampled
+        self._sampler, self._organizer = sampler, organizer
+        self._training, self._presampled = training, presampled
         self.schedule: Schedule = DataParallel()
         self.layout, self.rank = RankLayout.of(1), 0
         self._epoch, self._position = 0, 0
@@ -112,6 +110,11 @@ class EventLoader:
         own._presampled = None if self._presampled is None else self._presampled.follower()
         own.history = tuple(earlier.follow(schedule, layout, rank, router) for earlier in self.history)
         return own
+
+    def release(self) -> None:
+        """Remove the files of an epoch that was drawn ahead; the next iteration draws it anew."""
+        if self._presampled is not None:
+            self._presampled.release()
 
     def turns(self, epoch: int | None) -> Sequence[Turn]:
         """Return this rank's turns in an epoch; None asks for those of an evaluation."""

@@ -29,6 +29,7 @@ class PresampledEpochs:
     event's ends are the same in all sets, and are there once.
 
     The files live in a temporary folder, which goes with this object. What a killed process has left there is removed.
+    `release` gives back their room before.
 
     Args:
         sampler: Draws.
@@ -56,6 +57,12 @@ class PresampledEpochs:
         other._begin()
         return other
 
+    def release(self) -> None:
+        """Remove the files; what is needed later is drawn anew."""
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        self._begin()
+
     def _begin(self) -> None:
         self._batch_size = 0
         self._own = self._events[:0]  # what the files have rows for
@@ -78,9 +85,7 @@ class PresampledEpochs:
         if batch_size != self._batch_size:  # which may decide what is past
             self._drawn, self._batch_size = {}, batch_size
         if not torch.equal(own, self._own):
-            for path in self._paths:
-                path.unlink(missing_ok=True)
-            self._begin()
+            self.release()
             self._own, self._batch_size = own, batch_size
         wanted = [draw for draw in draws if draw not in self._drawn]
         kept = {draw: place for draw, place in self._drawn.items() if draw in draws}

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.files.sharded_checkpoints import read_tables
+from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.types import (
     NodeStateTask,
     OneOfEach,
     PipelineStore,
+    ReleasingLoader,
     RoutingStore,
     Run,
     ScheduledLoader,
@@ -70,6 +71,7 @@ class NodeState:
         self._part = part
         self._store: StateStore | None = None
         self._run: Run | None = None
+        self._released: list[ReleasingLoader] = []  # at the end of the run
         self._goes_on = True  # whether copies and turns are where the latest fit has left them
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -136,7 +138,10 @@ class NodeState:
             received = type(loader).__name__
             raise InvalidArgumentError(refusal("dataloader", "one that can be cut over ranks", received, cure))
         router = self._store.router if isinstance(self._store, RoutingStore) else None
-        return loader.follow(self._run.schedule, self._run.layout, self._run.rank, router)
+        own = loader.follow(self._run.schedule, self._run.layout, self._run.rank, router)
+        if isinstance(own, ReleasingLoader):
+            self._released.append(own)
+        return own
 
     def begin_turn(self) -> None:
         """Do nothing: batches say what they need."""
@@ -147,6 +152,8 @@ class NodeState:
 
     def take_back(self) -> None:
         """Leave the store behind the task: it holds what was trained. Nothing of it is on its way any more."""
+        while self._released:
+            self._released.pop().release()
         if self._run is None:
             return
         if self._run.trainer.interrupted:  # not all ranks may be there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isinf
 from typing import Any
 
 import lightning.pytorch as pl
@@ -88,16 +89,29 @@ class ChosenParallelism:
         sharing = sharing_ranks(largest, data.batch_size)
         ranks, machines = strategy.world_size, strategy.num_nodes
         together = machines if self._across else 1  # whose memory holds a copy
-        copies = min(left * together // each, ranks) / together
+        copies = self._held(left * together / each, ranks) / together
         found = parallelisms(
             machines, ranks // machines, sharing=sharing, copies=copies, across=self._across, **self._given
         )
+        free = "nobody knows how much is" if isinf(left) else f"{gigabytes(int(left))} are"
         rank_zero_info(
             f"minibatch='auto': {found[0]} (minibatch x epoch x memory). Batches have {data.batch_size:,} events; "
             f"global batches of up to {largest:,} lose at most {self._max_loss:.0%} of the updates of node memory. "
-            f"A copy takes {gigabytes(each)}, and {gigabytes(int(min(left, 1e15)))} are free on each machine"
+            f"A copy takes {gigabytes(each)}, and {free} free on each machine"
         )
         return found[0]
+
+    def _held(self, copies: float, ranks: int) -> int:
+        """Return how many copies there may be, of which memory holds so many.
+
+        Raises:
+            InvalidArgumentError: Nobody knows how many it holds, and their number is not given.
+        """
+        if isinf(copies) and self._given["memory"] is None:
+            cure = "give memory, the copies of node memory, beside it, or the ranks that share a batch"
+            requirement = "a number where the system does not tell how much memory is free"
+            raise InvalidArgumentError(refusal("minibatch", requirement, "auto", cure))
+        return int(min(copies, ranks))
 
     def _saved(self, saved: Mapping[str, Any], ranks: int) -> Parallelism | None:
         held = saved.get(_KEY)

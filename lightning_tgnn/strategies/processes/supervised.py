@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
 from lightning_tgnn.comm import Attendance, Messages, handle_failure, keep_from_printing
-from lightning_tgnn.strategies.parts.sharded_checkpoint import (
+from lightning_tgnn.strategies.parts.collective_load import open_on_all
+from lightning_tgnn.strategies.parts.collective_save import (
     check_state_dict_type,
     check_writes_folders,
     save_sharded,
@@ -147,7 +149,9 @@ class SupervisedStrategy(DDPStrategy):
         if not isinstance(self.checkpoint_io, WholeCheckpointIO):
             return super().load_checkpoint(checkpoint_path, weights_only)
         torch.cuda.empty_cache()  # as Lightning does
-        return self.checkpoint_io.open_checkpoint(checkpoint_path, weights_only=weights_only)
+        read = partial(self.checkpoint_io.open_checkpoint, checkpoint_path, weights_only=weights_only)
+        messages = Messages(range(self.world_size), self.global_rank)  # ahead of the groups of the plan
+        return open_on_all(checkpoint_path, lambda checked: read(checked=checked), messages, self.broadcast)
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:

@@ -11,9 +11,10 @@ import torch.distributed as dist
 from lightning_tgnn import Predictor, SvenStrategy
 from lightning_tgnn.__main__ import main as command
 from lightning_tgnn.comm import Messages
+from lightning_tgnn.files import checkpoint_folder
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.saved_table import SavedTable
-from lightning_tgnn.strategies.parts.sharded_checkpoint import save_sharded
+from lightning_tgnn.strategies.parts.collective_save import save_sharded
 from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.sharded_runs import STEP, STRATEGIES, differing, run
@@ -73,15 +74,21 @@ def elsewhere(rank, ranks, folder):
 
 
 def reads_only_its_own(path):
-    """No rank reads a table whole that it needs a part of."""
+    """No rank reads a table whole that it needs a part of, and no part is checked by two of them."""
     whole, SavedTable._whole = SavedTable._whole, None
+    checksum, checked = checkpoint_folder.checksum, []
+    checkpoint_folder.checksum = lambda part: (checked.append(part), checksum(part))[1]
     try:
         data, task = build("tgn", 8, task_class=QuietLinks, events=110, dropout=0.3)
         strategy = SvenStrategy(partition="range", state_dict_type="sharded")
         state = fit(data, task, strategy, 3, ckpt_path=path)["state"]
     finally:
-        SavedTable._whole = whole
+        SavedTable._whole, checkpoint_folder.checksum = whole, checksum
     assert state["position"]
+    by_rank = [None] * 3
+    dist.all_gather_object(by_rank, checked)
+    assert sorted(part for own in by_rank for part in own) == sorted(Path(path).glob("*/*.distcp"))
+    assert [len(own) for own in by_rank] == [1, 1, 0]  # of the two ranks that have written
 
 
 def holds_rows_of_groups(rank, path):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.comm import Messages
+from lightning_tgnn.files.checkpoint_folder import META, checksum
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.saved_table import SavedTable
-from lightning_tgnn.files.sharded_checkpoints import META, checksum
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor, read_tensors
-from lightning_tgnn.strategies.parts.sharded_checkpoint import save_sharded
+from lightning_tgnn.strategies.parts.collective_save import save_sharded
 from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.untrusted import Evil
 
@@ -134,7 +134,7 @@ def meta_cut(folder):
 
 def of_another_kind(folder):
     torch.save({"state_dict": {}}, folder / META)  # as Lightning's FSDPStrategy writes it
-    return f"{folder} must be a checkpoint folder of lightning_tgnn, version 1, got 'another folder'"
+    return f"{folder} must be a checkpoint folder of lightning_tgnn, version 2, got 'another folder'"
 
 
 @pytest.mark.parametrize("damage", [missing, cut, flipped, of_another_run, without_meta, meta_cut, of_another_kind])
@@ -228,20 +228,7 @@ def test_a_description_that_contradicts_itself_is_refused(change, folder):
         read(folder)
 
 
-def test_a_folder_is_no_saved_predictor_and_only_a_checkpoint_is_removed(folder, tmp_path):
+def test_a_folder_is_no_saved_predictor_and_is_removed(folder):
     assert not is_saved_predictor(folder)
-    other = tmp_path / "data"
-    other.mkdir()
-    with pytest.warns(UserWarning, match="data is not removed: it is no checkpoint"):
-        WholeCheckpointIO().remove_checkpoint(other)
     WholeCheckpointIO().remove_checkpoint(folder)
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
-
-
-def test_what_a_killed_run_has_left_goes_with_the_next_checkpoint(folder):
-    (folder.parent / f".{folder.name}-{'0' * 32}").mkdir()
-    (folder / ("1" * 32)).mkdir()
-    write(folder, 2)
-    assert torch.equal(read(folder)["state"]["memory"], content(2)[1])
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-    assert len(list(folder.iterdir())) == 2
+    assert not list(folder.parent.iterdir())

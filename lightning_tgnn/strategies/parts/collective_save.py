@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -13,16 +13,8 @@ from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Messages, peer_failure
-from lightning_tgnn.files.sharded_checkpoints import (
-    META,
-    begin_folder,
-    checksum,
-    described,
-    move_in_place,
-    parts_of,
-    put,
-    sync_folder,
-)
+from lightning_tgnn.files.checkpoint_folder import META, checksum, described, put
+from lightning_tgnn.files.folder_replacement import begin_folder, move_in_place, parts_of, sync_folder
 from lightning_tgnn.files.whole import refusal_to_write, write_tensors, writing_to
 from lightning_tgnn.types import FULL, SHARDED, Broadcast, OneOfEach, OwnRows
 
@@ -131,8 +123,8 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
         InvalidArgumentError: It does not fit, may not be written, or is not the same folder on all hosts.
         PeerFailureError: A rank has failed.
     """
-    place, hidden = _on_first(lambda: _begin(Path(path)), messages, broadcast)
-    try:
+    with ExitStack() as until_end:
+        place, hidden = _on_first(lambda: _begin(Path(path), until_end), messages, broadcast)
         _check_shared(hidden, place, messages, broadcast)
         split = _Split()
         held = cast("dict[str, Any]", split.rest(dict(checkpoint)))
@@ -140,9 +132,6 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
         parts = {f"{part.parent.name}/{part.name}": checksum(part) for part in _own_parts(hidden, messages.place)}
         told = messages.gather(_Told(tables, split.places, split.nodes, split.each, parts))
         _on_first(lambda: _finish(held, told, hidden, place), messages, broadcast)
-    finally:
-        if messages.place == 0:
-            shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _on_first(act: Callable[[], _Result], messages: Messages, broadcast: Broadcast) -> _Result:
@@ -162,10 +151,12 @@ def _on_first(act: Callable[[], _Result], messages: Messages, broadcast: Broadca
     return cast(_Result, result)
 
 
-def _begin(path: Path) -> tuple[Path, Path]:
+def _begin(path: Path, until_end: ExitStack) -> tuple[Path, Path]:
     place = path.expanduser().resolve()  # a link stays one, and its folder is replaced
     with writing_to(place):
-        return place, begin_folder(place)
+        hidden = begin_folder(place)
+    until_end.callback(lambda: hidden.remove())  # it holds the object, with which the folder would go
+    return place, hidden.path
 
 
 def _check_shared(hidden: Path, place: Path, messages: Messages, broadcast: Broadcast) -> None:
@@ -210,14 +201,23 @@ def _write(split: _Split, folder: Path, place: Path, messages: Messages) -> dict
     except CheckpointException as failed:
         rank, (error, _) = min(failed.failures.items(), key=lambda failure: failure[0])
         if isinstance(error, OSError):
-            error = refusal_to_write(place, error) or error
-            error.args = (f"rank {rank}: {error}",)
+            raise _of_rank(rank, error, place) from None
         raise error from None
     tables = writer.tables
     for name, own in split.rows.items():  # those without a value lie nowhere
         shape = [own.size, *own.rows.shape[1:]]
         tables.setdefault(name, {"shape": shape, "dtype": own.rows.dtype, "pieces": []})
     return tables
+
+
+def _of_rank(rank: int, error: OSError, place: Path) -> Exception:
+    """Return the error of a rank with its number in front, as a refusal where it is one of the place."""
+    refused = refusal_to_write(place, error)
+    if refused is not None:
+        return InvalidArgumentError(f"rank {rank}: {refused}")
+    if error.errno is None:
+        return OSError(f"rank {rank}: {error}")
+    return OSError(error.errno, f"rank {rank}: {error.strerror}", error.filename)
 
 
 def _own_parts(hidden: Path, rank: int) -> list[Path]:
@@ -241,6 +241,6 @@ def _finish(held: dict[str, Any], told: list[_Told], hidden: Path, place: Path) 
     tables = {name: {**table, "nodes": nodes.get(name)} for name, table in tables.items()}
     parts = {name: part for one in told for name, part in one.parts.items()}
     with writing_to(place):
-        write_tensors(hidden / META, described(held, parts, tables, places))
+        write_tensors(hidden / META, described(held, parts_of(hidden).name, parts, tables, places))
         sync_folder(hidden)
         move_in_place(hidden, place)

@@ -8,30 +8,33 @@
       3f2a…/__1_0.distcp      rows of rank 1
 
 All are tensors and plain values: torch's own ``.metadata``, a pickle, is not written. A folder is whole at all times:
-parts of the next checkpoint lie beside those of the one before until ``meta.pt`` is replaced.
+parts of the next checkpoint lie beside those of the one before until ``meta.pt`` is replaced. The folder of the parts
+has a name of its own in each writing of a checkpoint, so ``meta.pt`` of one never finds the parts of another.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
+import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
-from lightning_tgnn.files.saved_table import SavedTable
-from lightning_tgnn.files.whole import hidden_name
+from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.files.saved_table import GONE, SavedTable
 
 META = "meta.pt"
 """The file of a folder that makes it a checkpoint, as Lightning calls it too."""
 
+WRITING = "lightning_tgnn.writing"
+"""The entry of an opened checkpoint that says which writing of it was read: no two have the same."""
+
 _KEY = "lightning_tgnn.sharded"
-_VERSION = 1
+_VERSION = 2
 _PART = re.compile(r"([0-9a-f]{32})/__\d+_\d+\.distcp")
+_TRIES = 3
 _CHUNK = 1 << 20
 _Held = TypeVar("_Held")
 _CURE = "give a folder that was written whole, with the files of one checkpoint"
@@ -45,6 +48,16 @@ def is_sharded(path: object) -> bool:
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Whether a path is that of a file, or of a folder that is a checkpoint."""
     return Path(path).is_file() or is_sharded(path)
+
+
+def is_own(path: Path) -> bool:
+    """Whether a folder is a checkpoint that this package has written, whole or not; nothing in it is unpickled."""
+    try:
+        with zipfile.ZipFile(_meta_of(path)) as archive:
+            pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            return any(_KEY.encode() in archive.read(name) for name in pickles)
+    except Exception:  # what the reader of archives raises on garbage is anything
+        return False
 
 
 def _meta_of(path: str | os.PathLike[str]) -> Path:
@@ -73,6 +86,7 @@ def checksum(path: Path) -> dict[str, int]:
 
 def described(
     held: dict[str, Any],
+    writing: str,
     parts: Mapping[str, Mapping[str, int]],
     tables: Mapping[str, Mapping[str, Any]],
     places: Mapping[str, Sequence[str | int]],
@@ -81,21 +95,22 @@ def described(
 
     Args:
         held: The checkpoint without what lies in parts.
+        writing: The folder of the parts.
         parts: Their names, relative to the folder, with what `checksum` says of them.
         tables: See `SavedTable`, by name.
         places: Where each table stands in ``held``: keys and numbers from the outside in.
     """
-    layout = {"version": _VERSION, "parts": dict(parts), "tables": dict(tables)}
+    layout = {"version": _VERSION, "writing": writing, "parts": dict(parts), "tables": dict(tables)}
     return {**held, _KEY: {**layout, "places": [[name, list(keys)] for name, keys in places.items()]}}
 
 
-def with_tables(held: dict[str, Any], folder: Path, *, check_parts: bool) -> dict[str, Any]:
-    """Return what ``meta.pt`` holds, with tables that are read when they are asked for.
+def with_tables(held: dict[str, Any], folder: Path, checked: slice) -> dict[str, Any]:
+    """Return what ``meta.pt`` holds, with tables that are read when they are asked for, and `WRITING`.
 
     Args:
         held: Its content.
         folder: Where it lies.
-        check_parts: Read all parts, and refuse one that is not what was saved.
+        checked: Which parts to read, in the order of their names, to refuse one that is not what was saved.
 
     Raises:
         CheckpointError: It is another kind of folder, or a part is missing, cut short, damaged or of another run.
@@ -105,11 +120,12 @@ def with_tables(held: dict[str, Any], folder: Path, *, check_parts: bool) -> dic
     if not isinstance(layout, dict) or layout.get("version") != _VERSION:
         requirement = f"a checkpoint folder of lightning_tgnn, version {_VERSION}"
         raise CheckpointError(refusal(str(folder), requirement, "another folder", "give the path of a checkpoint"))
-    for name, expected in layout["parts"].items():
-        if not isinstance(name, str) or not _PART.fullmatch(name):
+    held[WRITING] = layout["writing"]
+    for name in layout["parts"]:
+        if not isinstance(name, str) or not _PART.fullmatch(name) or Path(name).parent.name != held[WRITING]:
             raise ValueError(f"a part called {name!r}")
-        if check_parts:
-            _check_part(folder / name, expected)
+    for name in sorted(layout["parts"])[checked]:
+        _check_part(folder / name, layout["parts"][name])
     tables: dict[str, SavedTable] = {}
     for name, table in layout["tables"].items():
         if any(piece["part"] not in layout["parts"] for piece in table["pieces"]):
@@ -134,7 +150,7 @@ def put(held: dict[str, Any], keys: Sequence[str | int], value: object) -> None:
 def _check_part(path: Path, expected: Mapping[str, int]) -> None:
     try:
         found = path.stat().st_size
-    except FileNotFoundError:
+    except GONE:
         requirement = "there, as a part of its checkpoint"
         raise CheckpointError(refusal(str(path), requirement, "no such file", _CURE)) from None
     if found != expected["bytes"]:
@@ -143,6 +159,39 @@ def _check_part(path: Path, expected: Mapping[str, int]) -> None:
     if checksum(path) != dict(expected):
         requirement = "as it was saved"
         raise CheckpointError(refusal(str(path), requirement, "another checksum: damaged, or of another run", _CURE))
+
+
+def of_one_writing(folder: Path, read: Callable[[], _Held]) -> _Held:
+    """Return what is read of a checkpoint, which is read anew where another has taken its place in the meantime.
+
+    Args:
+        folder: Or a file.
+        read: Raises an error where a part has gone.
+
+    Raises:
+        CheckpointError: It was replaced whenever it was read.
+        Exception: That of ``read``, where it stays as it is.
+    """
+    for _ in range(_TRIES):
+        before = _stamp(folder)
+        try:
+            return read()
+        except (CheckpointError, *GONE):
+            if _stamp(folder) == before:
+                raise
+    requirement = "left as it is while it is read"
+    received = f"another checkpoint in its place {_TRIES} times while it was read"
+    cure = "wait until nobody saves under that name, or give another checkpoint"
+    raise CheckpointError(refusal(str(folder), requirement, received, cure))
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """Return what changes when a folder, or the file in its place, is replaced."""
+    try:
+        meta = (_meta_of(folder) if folder.is_dir() else folder).stat()
+    except GONE:
+        return None
+    return meta.st_ino, meta.st_mtime_ns
 
 
 def read_tables(value: _Held) -> _Held:
@@ -155,80 +204,3 @@ def read_tables(value: _Held) -> _Held:
     elif isinstance(value, list):
         value[:] = map(read_tables, value)
     return value
-
-
-def begin_folder(path: Path) -> Path:
-    """Make the hidden folder beside ``path`` in which its next content is written; removes what killed runs have left.
-
-    Raises:
-        InvalidArgumentError: ``path`` is a folder of something else.
-    """
-    if path.is_dir() and not is_sharded(path) and any(path.iterdir()):
-        cure = "choose another place"
-        raise InvalidArgumentError(refusal(str(path), "new, or a checkpoint to replace", "another folder", cure))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.iterdir():
-        if re.fullmatch(rf"\.{re.escape(path.name)}-[0-9a-f]{{32}}", left.name) and left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-    hidden = hidden_name(path)
-    (hidden / hidden.name[-32:]).mkdir(parents=True)
-    return hidden
-
-
-def parts_of(hidden: Path) -> Path:
-    """Return where the parts of a hidden folder go."""
-    return hidden / hidden.name[-32:]
-
-
-def move_in_place(hidden: Path, path: Path) -> None:
-    """Let a hidden folder take the place of ``path``, which has the old or the new content at all times.
-
-    Only where it was one file is there a moment without either: that file then has a hidden name.
-    """
-    if is_sharded(path):
-        parts = parts_of(hidden)
-        parts.rename(path / parts.name)
-        (hidden / META).replace(path / META)
-        sync_folder(path)
-        for old in path.iterdir():
-            if re.fullmatch("[0-9a-f]{32}", old.name) and old.name != parts.name:
-                shutil.rmtree(old, ignore_errors=True)
-        shutil.rmtree(hidden, ignore_errors=True)
-    else:
-        swap_in(hidden, path)
-    sync_folder(path.parent)
-
-
-def swap_in(new: Path, path: Path) -> None:
-    """Let a file take the place of a folder, or a folder that of a file or of nothing."""
-    if not path.exists():
-        new.rename(path)
-        return
-    old = hidden_name(path)
-    path.rename(old)
-    try:
-        new.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
-    remove(old)
-
-
-def remove(path: Path) -> None:
-    """Remove a checkpoint: a file, a link, or a folder, which is gone at once."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink()
-        return
-    going = hidden_name(path)
-    path.rename(going)
-    shutil.rmtree(going, ignore_errors=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, where the system can."""
-    with suppress(OSError):
-        opened = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
