@@ -1,4 +1,4 @@
-"""Rounds of training steps in a process of its own, run in turns with another's so that a noisy machine hits both.
+"""Rounds of training steps in a process of its own, run in turns with those of others, so that noise hits all.
 
 The child prints a line of JSON after each round and waits for a line before the next.
 """

@@ -1,9 +1,10 @@
-"""Events per second of TGN training, ours against PyG's TGNMemory, in turns on one machine.
+"""Events per second of TGN training, ours against PyG's TGNMemory and TGM's, in turns on one machine.
 
-`make bench` prints, per batch size, both rates, their ratio round by round, the peak memory and where our time goes.
+`make bench` prints, per batch size, all rates, their ratios round by round, the peak memory and where our time goes.
 """
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -14,33 +15,44 @@ from tests.benchmarks.rounds import ROOT, Contestant
 pytest.importorskip("torch_geometric")
 SOURCE = Path(os.environ.get("LIGHTNING_TGNN_DATA", ROOT / "../shared/data")) / "wikipedia.txt.gz"
 ROUNDS = {200: 6, 600: 4}
+OTHERS = {"PyG": "pyg_tgn", "TGM": "tgm_tgn"} if find_spec("tgm") else {"PyG": "pyg_tgn"}
 
 
 @pytest.mark.skipif(not SOURCE.exists(), reason=f"needs {SOURCE}")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("batch_size", [200, 600])
-def test_tgn_against_pyg(benchmark, batch_size, precision):
-    ours, pyg = Contestant("ours_tgn", SOURCE, batch_size, precision), Contestant("pyg_tgn", SOURCE, batch_size)
+def test_tgn_against_others(benchmark, batch_size, precision):
+    players = {"ours": Contestant("ours_tgn", SOURCE, batch_size, precision)}
+    players |= {name: Contestant(module, SOURCE, batch_size) for name, module in OTHERS.items()}
     try:
-        ours.play(), pyg.play()  # warm up
+        for player in players.values():
+            player.play()  # warm up
         reports = []
         rounds = ROUNDS[batch_size]
-        benchmark.pedantic(lambda: reports.append((ours.play(), pyg.play())), rounds=rounds, iterations=1)
+        benchmark.pedantic(
+            lambda: reports.append({name: player.play() for name, player in players.items()}),
+            rounds=rounds,
+            iterations=1,
+        )
     finally:
-        ours.close(), pyg.close()
-    rates = [[report["events"] / report["seconds"] for report in pair] for pair in reports]
-    ratios = [mine / theirs for mine, theirs in rates]
-    medians = [median(column) for column in zip(*rates, strict=True)]
-    stages = {stage: sum(mine["stages"][stage] for mine, _ in reports) for stage in reports[0][0]["stages"]}
-    total = sum(mine["seconds"] for mine, _ in reports)
+        for player in players.values():
+            player.close()
+    rates = {name: [one[name]["events"] / one[name]["seconds"] for one in reports] for name in players}
+    peaks = {name: max(one[name]["peak_mb"] for one in reports) for name in players}
+    ratios = {name: [mine / theirs for mine, theirs in zip(rates["ours"], rates[name], strict=True)] for name in OTHERS}
+    stages = {stage: sum(one["ours"]["stages"][stage] for one in reports) for stage in reports[0]["ours"]["stages"]}
+    total = sum(one["ours"]["seconds"] for one in reports)
     stages["other (Lightning, optimizer, waiting for batches)"] = total - sum(stages.values())
-    peaks = [max(report["peak_mb"] for report in column) for column in zip(*reports, strict=True)]
-    benchmark.extra_info.update(ratio=median(ratios), events_per_second=medians, peak_mb=peaks)
+    found = {name: {"events_per_second": median(rates[name]), "peak_mb": peaks[name]} for name in players}
+    benchmark.extra_info.update(found, ratios={name: median(ratios[name]) for name in OTHERS})
     print(f"\nTGN, wikipedia, 172 edge features, batch {batch_size}, {precision}")
-    print(f"  ours {medians[0]:8,.0f} events/s   PyG {medians[1]:8,.0f} events/s   ratio {median(ratios):.2f}", end="")
-    print(f" (rounds {', '.join(f'{ratio:.2f}' for ratio in ratios)})")
-    print(f"  peak resident memory: ours {peaks[0]:,.0f} MB, PyG {peaks[1]:,.0f} MB")
+    for name in players:
+        print(f"  {name:5} {median(rates[name]):8,.0f} events/s, peak resident memory {peaks[name]:,.0f} MB", end="")
+        if name in OTHERS:
+            by_round = ", ".join(f"{ratio:.2f}" for ratio in ratios[name])
+            print(f"; ours is {median(ratios[name]):.2f} times as fast (rounds {by_round})", end="")
+        print()
     for stage, seconds in sorted(stages.items(), key=lambda item: -item[1]):
         print(f"  {seconds / total:6.1%}  {stage}")
-    assert all(rate > 0 for rate in medians)
+    assert all(rate > 0 for of_one in rates.values() for rate in of_one)
