@@ -6,8 +6,10 @@ imported is no garbage, and of what a few steps leave little is: looking for it 
 
 import gc
 
+import pandas  # noqa: F401
 import torch.distributed.algorithms.ddp_comm_hooks.default_hooks
-import torch.utils.serialization.config  # noqa: F401
+import torch.utils.serialization.config
+import torch.utils.tensorboard  # noqa: F401
 from fsspec.implementations import chained  # noqa: F401
 from lightning.fabric.utilities import registry
 from lightning.pytorch.demos import boring_classes  # noqa: F401
