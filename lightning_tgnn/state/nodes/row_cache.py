@@ -18,11 +18,14 @@ class RowCache:
         row_bytes: Bytes of a packed row.
         capacity_bytes: Bytes that the table may take.
         device: Where the rows are.
+
+    Attributes:
+        rows: uint8 [capacity, bytes], the table.
     """
 
     def __init__(self, num_nodes: int, row_bytes: int, capacity_bytes: int, device: torch.device | str = "cpu") -> None:
         self.capacity = min(capacity_bytes // max(row_bytes, 1), num_nodes)
-        self._rows = torch.empty(self.capacity, row_bytes, dtype=torch.uint8, device=device)
+        self.rows = torch.empty(self.capacity, row_bytes, dtype=torch.uint8, device=device)
         self._slot = torch.full((num_nodes if self.capacity else 0,), -1, dtype=torch.int64)
         self._places = _Places(self.capacity) if 0 < self.capacity < num_nodes else None
 
@@ -30,6 +33,11 @@ class RowCache:
     def makes_room(self) -> bool:
         """Whether rows may have to leave that nobody has changed."""
         return self._places is not None
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether each node has its place in the table."""
+        return self.capacity > 0 and self._places is None
 
     def find(self, nodes: Tensor) -> Tensor:
         """Return the slots, int64 [U], of distinct nodes, -1 where there is none, and mark them as used."""
@@ -43,11 +51,11 @@ class RowCache:
 
     def read(self, slots: Tensor) -> Tensor:
         """Return rows, uint8 [n, bytes], by their slots."""
-        return self._rows.index_select(0, slots.to(self._rows.device, non_blocking=True))
+        return self.rows.index_select(0, slots.to(self.rows.device, non_blocking=True))
 
     def read_into(self, count: int, places: Tensor, slots: Tensor) -> Tensor:
         """Return room for rows, uint8 [count, bytes], with those of slots (int64 [n]) at their places (int64 [n])."""
-        room = self._rows.new_empty(count, self._rows.shape[1])
+        room = self.rows.new_empty(count, self.rows.shape[1])
         return room.index_copy_(0, places.to(room.device, non_blocking=True), self.read(slots))
 
     def keep(self, nodes: Tensor, rows: Tensor) -> None:
@@ -64,7 +72,7 @@ class RowCache:
             nodes, rows = nodes[: len(slots)], rows[: len(slots)]
             self._places.fill(slots, nodes)
         self._slot[nodes] = slots
-        self._rows.index_copy_(0, slots.to(rows.device, non_blocking=True), rows)
+        self.rows.index_copy_(0, slots.to(rows.device, non_blocking=True), rows)
 
     def drop(self, nodes: Tensor) -> None:
         """Forget rows that have changed."""

@@ -94,26 +94,28 @@ class StepFetch:
             owner = owner[remote]
         else:
             owner, remote = told.owner, told.remote
-        # Where the packed row of each node is, -1 for the own.
-        self.slots = torch.full_like(self.nodes, -1)
-        self.slots[remote] = torch.arange(len(remote))
-
         self._remote_nodes = wanted = self.nodes[remote]
         late = store.marks.among(wanted, changed)
         messages = 1 + max(pieces - 1, 1)
-        message = torch.zeros_like(wanted)
-        message[late] = 1 + _even(int(late.sum()), messages - 1)
+        message = late.long()
+        if messages > ANNOUNCED_PIECES:
+            message[late] += _even(int(late.sum()), messages - 1)
         self.pieces = self._cut(pieces, remote, message)
 
         cached = store.cache.find(wanted)
         kept = cached >= 0
         if ahead:
             kept &= ~late
-        # Read at once: what the cache drops later must not be lost here.
         kept_places = kept.nonzero().squeeze(1)
-        self.packed = store.cache.read_into(len(wanted), kept_places, cached[kept_places])
         store.asked += len(wanted)
         store.found += len(kept_places)
+        # Where the packed row of each node is, -1 for the own.
+        self.slots = torch.full_like(self.nodes, -1)
+        if store.cache.holds_all:  # what is kept stays where it is until its next version is here, and so can be read
+            self.packed, self.slots[remote] = store.cache.rows, wanted
+        else:  # read at once: what the cache drops later must not be lost here
+            self.packed = store.cache.read_into(len(wanted), kept_places, cached[kept_places])
+            self.slots[remote] = torch.arange(len(remote))
 
         self._lacks = ~kept
         missing = self._lacks.nonzero().squeeze(1)
@@ -222,7 +224,8 @@ class StepFetch:
         pending, self._pending[message] = self._pending[message], None
         if pending is not None:
             rows, arriving = pending.wait(), self._arriving[message]
-            self.packed.index_copy_(0, arriving.to(self._here, non_blocking=True), rows)
+            if not self._store.cache.holds_all:
+                self.packed.index_copy_(0, arriving.to(self._here, non_blocking=True), rows)
             self._store.cache.keep(self._remote_nodes[arriving], rows)
 
 

@@ -216,7 +216,8 @@ def _arrays(rows: StateRows) -> tuple[np.ndarray, ...]:
 
 def _views(data: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return bytes, uint8 [n, bytes], as times, numbers and values."""
-    return data.view(torch.float64).numpy(), data.view(torch.int64).numpy(), data.view(torch.float32).numpy()
+    array = data.numpy()
+    return array.view(np.float64), array.view(np.int64), array.view(np.float32)
 
 
 def places_of(wanted: Tensor, nodes: Tensor) -> Tensor:
