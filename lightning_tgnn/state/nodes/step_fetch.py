@@ -245,10 +245,9 @@ class PieceFetch:
         """Return the rows."""
         store, step = self._store, self._step
         step.arrive(self._piece)
-        here = store.local.rows.memory.device
-        places = store.local_row[step.nodes[self._places]].to(here, non_blocking=True)
-        packed = step.slots[self._places].to(here, non_blocking=True)
-        return store.row_codec.gather(store.local.rows, places, step.packed, packed).to(self._device)
+        places = store.local_row[step.nodes[self._places]]
+        rows = store.row_codec.gather(store.local.rows, places, step.packed, step.slots[self._places])
+        return rows.to(self._device)
 
 
 def _even(count: int, pieces: int) -> Tensor:
