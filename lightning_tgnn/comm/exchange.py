@@ -45,7 +45,7 @@ class PendingRows:
                 self._work.wait()
             now = perf_counter()
             arrived = now if self._arrived is None else self._arrived
-            waited = now - begin
+            waited = 0.0 if self._exchange.background else now - begin
             self._exchange.traffic.add_wait(
                 self._operation, waited=waited, in_flight=max(arrived - self._started, waited)
             )
@@ -63,16 +63,30 @@ class Exchange:
         rank: Own rank in it.
         group: The process group; None, with one rank, for none.
         device: Where rows are; counts travel on it as well.
+        traffic: Where bytes are counted; None counts them here.
+        background: Whether nobody's work is held up while rows are waited for.
     """
 
     def __init__(
-        self, ranks: int = 1, rank: int = 0, group: dist.ProcessGroup | None = None, device: torch.device | str = _CPU
+        self,
+        ranks: int = 1,
+        rank: int = 0,
+        group: dist.ProcessGroup | None = None,
+        device: torch.device | str = _CPU,
+        *,
+        traffic: Traffic | None = None,
+        background: bool = False,
     ) -> None:
         self.ranks = ranks
         self.rank = rank
         self.device = torch.device(device)
-        self.traffic = Traffic()
+        self.traffic = traffic or Traffic()
+        self.background = background
         self._group = group
+
+    def beside(self, group: dist.ProcessGroup | None) -> Exchange:
+        """Return an exchange of the same ranks over a group of theirs for the CPU, for a thread beside computation."""
+        return Exchange(self.ranks, self.rank, group, traffic=self.traffic, background=True)
 
     def counts(self, counts: Tensor, operation: str = "counts") -> Tensor:
         """Tell every rank a row of ``counts`` (int64 [M, k]) and return what they tell, int64 [M, k], on the CPU."""

@@ -34,17 +34,20 @@ class ProcessGroups:
         own = {family: self._make(family) for family in layout.families}
         self._own = {family: group for family, group in own.items() if group is not None}
 
-    def of(self, family: str, way: str = "") -> dist.ProcessGroup | None:
+    def of(self, family: str, way: str = "", *, on_hosts: bool = False) -> dist.ProcessGroup | None:
         """Return this rank's group of a family; None where it is alone.
 
         Args:
             family: Of the layout.
             way: A further group of the same ranks, for a thread that talks at times of its own; all ranks have to ask
                 for it together, at first.
+            on_hosts: Have that further group move tensors on the CPU; see `on_hosts`.
 
         Raises:
             InvalidArgumentError: There is no such family.
         """
+        if on_hosts:
+            return self.on_hosts(family, way)
         self.layout.group_of(family, 0)  # refuses what it does not know
         return self._make(family, way) if way else self._own.get(family)
 

@@ -1,5 +1,6 @@
 """Data classes and protocols that cross folders."""
 
+from lightning_tgnn.types.announced_rows import AnnouncedRows, AnnouncingStore, RowAnnouncer
 from lightning_tgnn.types.data_modules import (
     BatchedData,
     CatchUpLoader,
@@ -39,7 +40,6 @@ from lightning_tgnn.types.node_state import (
     PieceHandle,
     PiecewiseStore,
     PipelineStore,
-    RoutingStore,
     StateRows,
     StateSnapshot,
     StateSpec,
@@ -47,7 +47,6 @@ from lightning_tgnn.types.node_state import (
     StateUpdate,
     TurnTakingStore,
     UpdatedRows,
-    WriteRouter,
 )
 from lightning_tgnn.types.own_rows import (
     FULL,
@@ -84,7 +83,7 @@ from lightning_tgnn.types.schedule import (
     ScheduledLoader,
     Turn,
 )
-from lightning_tgnn.types.shared_writes import SharedWrites, WriteRoute
+from lightning_tgnn.types.shared_writes import RoutingStore, SharedWrites, WriteRoute, WriteRouter
 from lightning_tgnn.types.snapshot_tasks import (
     Carried,
     GroupOrder,
@@ -126,6 +125,8 @@ from lightning_tgnn.types.tensor_fields import TensorFields
 __all__ = [
     "FULL",
     "SHARDED",
+    "AnnouncedRows",
+    "AnnouncingStore",
     "BatchedData",
     "Broadcast",
     "CachingStore",
@@ -179,6 +180,7 @@ __all__ = [
     "ReplicaTask",
     "RootBatch",
     "RoutingStore",
+    "RowAnnouncer",
     "RowExchange",
     "RowHandle",
     "Run",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class RowHandle(Protocol):
@@ -32,6 +35,10 @@ class RowExchange(Protocol):
     @property
     def rank(self) -> int:
         """Own rank in it."""
+        ...
+
+    def beside(self, group: ProcessGroup | None) -> RowExchange:
+        """Return an exchange of the same ranks over a group of theirs for the CPU, for a thread beside computation."""
         ...
 
     def counts(self, counts: Tensor, operation: str = "counts") -> Tensor:

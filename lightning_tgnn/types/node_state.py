@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lightning_tgnn.types.announced_rows import AnnouncedRows
 from lightning_tgnn.types.shared_writes import SharedWrites
 from lightning_tgnn.types.temporal import Surroundings
 from lightning_tgnn.types.tensor_fields import TensorFields
@@ -209,17 +210,18 @@ class PieceHandle(FetchHandle, Protocol):
 class PiecewiseStore(StateStore, Protocol):
     """A store that hands out rows in pieces, as they arrive, and can be asked ahead."""
 
-    def fetch_pieces(self, nodes: Tensor, pieces: int) -> Sequence[PieceHandle]:
-        """Start to read the rows of the distinct ``nodes`` (int64 [U]) in so many pieces."""
+    def fetch_pieces(self, nodes: Tensor, pieces: int, announced: AnnouncedRows | None = None) -> Sequence[PieceHandle]:
+        """Start to read the rows of the distinct ``nodes`` (int64 [U]), which may be announced, in so many pieces."""
         ...
 
-    def ask_ahead(self, nodes: Tensor, changing: Tensor, pieces: int) -> None:
+    def ask_ahead(self, nodes: Tensor, changing: Tensor, pieces: int, announced: AnnouncedRows | None = None) -> None:
         """Ask for the rows of the next step.
 
         Args:
             nodes: int64 [U], distinct, of the next `fetch_pieces`.
             changing: int64 [C], nodes whose rows are about to change.
             pieces: Into how many the next fetch is cut.
+            announced: What the ranks have told each other of it, on all of them or none.
         """
         ...
 
@@ -252,30 +254,6 @@ class PipelineStore(Protocol):
             around: What the batches before and after that batch change.
         """
         ...
-
-
-class WriteRouter(Protocol):
-    """Says which rows go where for what all ranks write."""
-
-    def routed(self, writes: SharedWrites, nodes: Tensor) -> SharedWrites:
-        """Return writes with their route; may be called beside anything else.
-
-        Args:
-            writes: Of all ranks, on the CPU.
-            nodes: int64 [W], distinct nodes whose memory this rank writes.
-        """
-        ...
-
-
-@runtime_checkable
-class RoutingStore(Protocol):
-    """A store that lets others say the routes of its writes ahead.
-
-    Attributes:
-        router: Says them.
-    """
-
-    router: WriteRouter
 
 
 @runtime_checkable

@@ -61,7 +61,7 @@ class Run:
         device: Where this rank computes.
         exchange: Between the ranks that share state.
         group_of: Returns this rank's process group of a family of the layout, None where it is alone; with a second
-            name a further one of the same ranks, which all have to ask for together.
+            name a further one of the same ranks, which all have to ask for together, for the CPU if ``on_hosts``.
         broadcast: Sends a value from rank 0 to all.
         messages: Returns the way to single ranks.
         host_messages: Returns a further way of a name to the same ranks, for tensors on the CPU; all ranks have to ask.

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
+from lightning_tgnn.types.announced_rows import RowAnnouncer
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.node_state import WriteRouter
 from lightning_tgnn.types.outline import Outline
+from lightning_tgnn.types.shared_writes import WriteRouter
 
 TIME, DESTINATION = "time", "destination"
 SPLITS = (TIME, DESTINATION)
@@ -142,9 +143,17 @@ class ScheduledLoader(Protocol):
     """A loader whose batches a schedule can deal out to ranks."""
 
     def follow(
-        self, schedule: Schedule, layout: RankLayout, rank: int, router: WriteRouter | None = None
+        self,
+        schedule: Schedule,
+        layout: RankLayout,
+        rank: int,
+        router: WriteRouter | None = None,
+        announcer: RowAnnouncer | None = None,
     ) -> ScheduledLoader:
         """Return a loader of what a rank has to do, whose batches say where their writes go if a router is given.
+
+        With an announcer batches that are made ahead tell the ranks what they read; all ranks then have to iterate
+        alike.
 
         Raises:
             InvalidArgumentError: The ranks or the number of events do not fit.

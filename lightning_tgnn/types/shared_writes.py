@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -66,3 +67,27 @@ class SharedWrites(TensorFields):
     mail_event: Tensor
     mail_time: Tensor
     route: WriteRoute | None = None
+
+
+class WriteRouter(Protocol):
+    """Says which rows go where for what all ranks write."""
+
+    def routed(self, writes: SharedWrites, nodes: Tensor) -> SharedWrites:
+        """Return writes with their route; may be called beside anything else.
+
+        Args:
+            writes: Of all ranks, on the CPU.
+            nodes: int64 [W], distinct nodes whose memory this rank writes.
+        """
+        ...
+
+
+@runtime_checkable
+class RoutingStore(Protocol):
+    """A store that lets others say the routes of its writes ahead.
+
+    Attributes:
+        router: Says them.
+    """
+
+    router: WriteRouter

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lightning_tgnn.types.announced_rows import AnnouncedRows
 from lightning_tgnn.types.shared_writes import SharedWrites
 from lightning_tgnn.types.tensor_fields import TensorFields
 
@@ -91,6 +92,8 @@ class SharedBatch(TensorFields):
         together: What all ranks write in this turn, as far as it is known before; None where it is not.
         around: The batches of other ranks before and after this one; None where there is none before.
         upcoming_around: Those around this rank's next batch; None where there is none, or no other rank has any.
+        announced: Rows of other ranks that this batch reads, which their owners have been told; None where not.
+        upcoming_announced: The same of this rank's next batch.
     """
 
     first: int
@@ -107,6 +110,8 @@ class SharedBatch(TensorFields):
     together: SharedWrites | None = None
     around: Surroundings | None = None
     upcoming_around: Surroundings | None = None
+    announced: AnnouncedRows | None = None
+    upcoming_announced: AnnouncedRows | None = None
 
 
 @dataclass(frozen=True, repr=False)

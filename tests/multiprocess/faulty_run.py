@@ -116,13 +116,18 @@ def trainer(folder, strategy, callbacks, **options):
     return runner, resume if os.path.exists(resume) else None
 
 
-def sven(folder, **options):
+def sven(folder, num_workers=0, **options):
     data, task = build("tgn", 8, task_class=QuietLinks)
+    data.num_workers = num_workers
     keep = ModelCheckpoint(folder, every_n_train_steps=2, save_last=True, save_top_k=1)
     strategy = SvenStrategy(partition="interval", micro_batches=2, timeout=timedelta(seconds=20), **options)
     runner, resume = trainer(folder, strategy, [keep], max_epochs=2)
     runner.fit(task, datamodule=data, ckpt_path=resume)
     return runner.global_step
+
+
+def announced(folder):
+    return sven(folder, num_workers=1)
 
 
 def pipetgl(folder, **options):
@@ -172,6 +177,7 @@ def main(run, where, how, folder):
         break_at(where, how, folder)
     runs = {
         "sven": sven,
+        "announced": announced,
         "parts": partial(sven, state_dict_type="sharded"),
         "pipetgl": pipetgl,
         "copies": partial(pipetgl, groups=RANKS),

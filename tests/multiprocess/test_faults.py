@@ -72,6 +72,17 @@ def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_pa
         assert all("finished 12" in output for output in outputs), outputs
 
 
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize(
+    ("where", "how"), [("request", "kill"), ("request", "raise"), ("dispatch", "raise"), ("loss", "nan")]
+)
+def test_nobody_waits_for_what_a_rank_that_fails_was_to_announce(tmp_path, where, how):
+    break_one("announced", where, how, tmp_path)
+    codes, outputs = finish(start("announced", "nowhere", how, tmp_path), timeout=60)
+    assert codes == (0, 0, 0), outputs
+    assert all("finished 12" in output for output in outputs), outputs
+
+
 def refused(message, strategy, ranks, **options):
     data, task = build("tgn", 8, **options)
     with pytest.raises(InvalidArgumentError, match=message):

@@ -30,7 +30,7 @@ OF_STREAMS = ("StreamData", "SplitStreamData", "NamedData", "BatchedData")
 OF_LOADERS = ("ScheduledLoader", "ReleasingLoader", "PrefetchingLoader", "CuttableLoader", "SnapshotLoader")
 OF_TASKS = ("OrderedTask", "MeasuredTask", "DrawsNegatives", "ReplicaTask", "TracksAccuracy")
 OF_ALL_TASKS = ("TellsStages", "ChecksGradients")
-OF_STORES = ("StateStore", "HoldingStore", "ExchangingStore", "PiecewiseStore", "CachingStore")
+OF_STORES = ("StateStore", "HoldingStore", "ExchangingStore", "PiecewiseStore", "CachingStore", "AnnouncingStore")
 
 
 def stream():

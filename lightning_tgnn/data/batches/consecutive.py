@@ -1,4 +1,4 @@
-"""Batches that follow each other on a rank: passes over the same events, and what the next batch reads."""
+"""Turns and batches that follow each other on a rank: passes over the same events, and what the next batch reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from lightning_tgnn.types import EventBatch, Turn
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.types import EventBatch, Schedule, Turn
 
 
 def in_passes(turns: Sequence[Turn], position: int) -> Iterator[range]:
@@ -24,6 +25,19 @@ def in_passes(turns: Sequence[Turn], position: int) -> Iterator[range]:
         number += count
 
 
+def check_has_state(turn: Turn, schedule: Schedule, copy: int) -> None:
+    """Refuse a turn that asks for node state that its rank does not have, or has no pass to take it from.
+
+    Raises:
+        InvalidArgumentError: It does.
+    """
+    in_passes = "passes" in schedule.needs
+    if turn.copy != copy or not (in_passes or (turn.reads and turn.writes)):
+        cure = "give turns that do, or a store of your own behind a loader of your own"
+        requirement = f"turns that read and write the rank's own copy of node state, {copy}"
+        raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
+
+
 def with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
     """Tell each batch the nodes of the next, and what is around it."""
     batch = next(batches, None)
@@ -32,6 +46,9 @@ def with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
         if following is not None:
             shared = following.shared
             upcoming = torch.cat([following.nodes, shared.later]) if shared.reads else None
-            batch = replace(batch, shared=replace(batch.shared, upcoming=upcoming, upcoming_around=shared.around))
+            told = replace(
+                batch.shared, upcoming=upcoming, upcoming_around=shared.around, upcoming_announced=shared.announced
+            )
+            batch = replace(batch, shared=told)
         yield batch
         batch = following

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from time import perf_counter
 from typing import Any, TypeVar
@@ -14,14 +15,15 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.checks import InvalidArgumentError, check_global_batch_size, refusal
-from lightning_tgnn.data.batches.consecutive import in_passes, with_upcoming
+from lightning_tgnn.checks import check_global_batch_size
+from lightning_tgnn.data.batches.announcements import made_ahead
+from lightning_tgnn.data.batches.consecutive import check_has_state, in_passes, with_upcoming
 from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.sampling import EventSampler
-from lightning_tgnn.types import EventBatch, Pass, RankLayout, Schedule, Turn, WriteRouter
+from lightning_tgnn.types import EventBatch, Pass, RankLayout, RowAnnouncer, Schedule, Turn, WriteRouter
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -67,13 +69,12 @@ class EventLoader:
         presampled: PresampledEpochs | None = None,
         history: tuple[EventLoader, ...] = (),
     ) -> None:
-        self.events = events
-        self.batch_size = batch_size
+        self.events, self.batch_size = events, batch_size
         self.prefetch_batches, self.num_workers = prefetch_batches, num_workers
-        self._pins_memory = pins_memory
-        self.history = history
+        self._pins_memory, self.history = pins_memory, history
         self._sampler, self._organizer = sampler, organizer
         self._training, self._presampled = training, presampled
+        self._announcer: RowAnnouncer | None = None
         self.schedule: Schedule = DataParallel()
         self.layout, self.rank = RankLayout.of(1), 0
         self._epoch, self._position = 0, 0
@@ -94,11 +95,17 @@ class EventLoader:
         return self.schedule.global_batch_size(self.layout, self.batch_size)
 
     def follow(
-        self, schedule: Schedule, layout: RankLayout, rank: int, router: WriteRouter | None = None
+        self,
+        schedule: Schedule,
+        layout: RankLayout,
+        rank: int,
+        router: WriteRouter | None = None,
+        announcer: RowAnnouncer | None = None,
     ) -> EventLoader:
         """Return a loader of what a rank has to do by a schedule. All ranks have as many batches.
 
-        With a router batches say where what they write goes, which so is worked out ahead.
+        With a router batches say where what they write goes, which so is worked out ahead. With an announcer the ranks
+        tell each other ahead what batches read, if all of them make batches ahead; then all have to iterate alike.
 
         Raises:
             InvalidArgumentError: The ranks or the number of events do not fit.
@@ -106,7 +113,7 @@ class EventLoader:
         schedule.check(layout, len(self.events))
         own = copy(self)
         own.schedule, own.layout, own.rank = schedule, layout, rank
-        own._organizer = replace(self._organizer, router=router)
+        own._organizer, own._announcer = replace(self._organizer, router=router), announcer
         own._presampled = None if self._presampled is None else self._presampled.follower()
         own.history = tuple(earlier.follow(schedule, layout, rank, router) for earlier in self.history)
         return own
@@ -140,7 +147,8 @@ class EventLoader:
             self._presampled.draw(draws, self.global_batch_size, self._organizer.events_of(self.events, turns))
             self.waited += perf_counter() - begin
         passes = in_passes(turns, self._position)
-        made = self._ahead(lambda together: self._passes(turns, together), passes)
+        workers = {"ahead": self.prefetch_batches, "workers": self.num_workers}
+        made = made_ahead(partial(self._passes, turns), passes, self._announcer, **workers)
         batches: Iterator[EventBatch] = chain.from_iterable(made)
         batches = batches if self.layout.ranks == 1 else with_upcoming(batches)
         while True:
@@ -254,7 +262,7 @@ class EventLoader:
         Raises:
             InvalidArgumentError: The turn asks for what no store or no epoch drawn ahead can give.
         """
-        self._check(turn)
+        check_has_state(turn, self.schedule, self.layout.copy_of(self.rank)[0])
         own, together = self._organizer.own_events(self.events, turn), _at(self.events, turn.of)
         sample = (
             self._sampler.sample(own, turn.draw, int(together[0]))
@@ -272,14 +280,6 @@ class EventLoader:
             batches[0] = replace(batches[0], shared=replace(batches[0].shared, later=later))
         works_ahead = self.prefetch_batches and self.num_workers  # else training would wait for it
         return [batch.pin_memory() for batch in batches] if self._pins_memory and works_ahead else batches
-
-    def _check(self, turn: Turn) -> None:
-        copy, _ = self.layout.copy_of(self.rank)
-        in_passes = "passes" in self.schedule.needs
-        if turn.copy != copy or not (in_passes or (turn.reads and turn.writes)):
-            cure = "give turns that do, or a store of your own behind a loader of your own"
-            requirement = f"turns that read and write the rank's own copy of node state, {copy}"
-            raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
 
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
         # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.

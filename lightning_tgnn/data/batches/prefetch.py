@@ -24,7 +24,14 @@ def default_workers() -> int:
     return int(cores > 2)
 
 
-def prefetched(make: Callable[[_In], _Out], inputs: Iterable[_In], *, ahead: int, workers: int) -> Iterator[_Out]:
+def prefetched(
+    make: Callable[[_In], _Out],
+    inputs: Iterable[_In],
+    *,
+    ahead: int,
+    workers: int,
+    then: Callable[[Future[_Out]], Future[_Out]] | None = None,
+) -> Iterator[_Out]:
     """Yield ``make(input)`` for each input, in order, with up to ``ahead`` results under way.
 
     Threads, not processes: the work is tensor operations, which leave Python's lock, and batches are large to copy.
@@ -35,6 +42,8 @@ def prefetched(make: Callable[[_In], _Out], inputs: Iterable[_In], *, ahead: int
         inputs: What to make results of.
         ahead: Results under way; 0 makes each when it is asked for.
         workers: Threads; 0 as well.
+        then: Given every result that is under way, in order, returns what is yielded in its place, under way as well.
+            It gets as many results on all ranks that have asked for as many, whether all of these are then used or not.
     """
     if not ahead or not workers:
         yield from map(make, inputs)
@@ -42,12 +51,18 @@ def prefetched(make: Callable[[_In], _Out], inputs: Iterable[_In], *, ahead: int
     remaining = iter(inputs)
     # One compute thread per worker: the training step keeps the cores busy.
     with ThreadPoolExecutor(workers, "prefetch", initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        pending: deque[Future[_Out]] = deque(pool.submit(make, item) for item in islice(remaining, ahead))
+
+        def begin(count: int) -> list[Future[_Out]]:
+            made = [pool.submit(make, item) for item in islice(remaining, count)]
+            return made if then is None else [then(future) for future in made]
+
+        pending = deque(begin(ahead))
         try:
             while pending:
                 done = pending.popleft()
-                pending.extend(pool.submit(make, item) for item in islice(remaining, 1))
+                pending.extend(begin(1))
                 yield done.result()
         finally:
-            for future in pending:
-                future.cancel()
+            if then is None:
+                for future in pending:
+                    future.cancel()

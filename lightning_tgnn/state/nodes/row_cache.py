@@ -10,20 +10,34 @@ class RowCache:
     """A bounded table of packed rows; the least recently used make room.
 
     A call takes time in proportion to the rows it is given, whatever the table holds. Where there is a place for every
-    node, a node's place is its number, and nothing has to make room.
+    node, a node's place is its number, and nothing has to make room. Which row is where is known on the CPU, where
+    nodes and slots are given.
 
     Args:
         num_nodes: Nodes are ``0 .. num_nodes - 1``.
         row_bytes: Bytes of a packed row.
         capacity_bytes: Bytes that the table may take.
-        device: Where it is.
+        device: Where the rows are.
+
+    Attributes:
+        rows: uint8 [capacity, bytes], the table.
     """
 
     def __init__(self, num_nodes: int, row_bytes: int, capacity_bytes: int, device: torch.device | str = "cpu") -> None:
         self.capacity = min(capacity_bytes // max(row_bytes, 1), num_nodes)
-        self._rows = torch.empty(self.capacity, row_bytes, dtype=torch.uint8, device=device)
-        self._slot = torch.full((num_nodes if self.capacity else 0,), -1, dtype=torch.int64, device=device)
-        self._places = _Places(self.capacity, device) if 0 < self.capacity < num_nodes else None
+        self.rows = torch.empty(self.capacity, row_bytes, dtype=torch.uint8, device=device)
+        self._slot = torch.full((num_nodes if self.capacity else 0,), -1, dtype=torch.int64)
+        self._places = _Places(self.capacity) if 0 < self.capacity < num_nodes else None
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether rows may have to leave that nobody has changed."""
+        return self._places is not None
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether each node has its place in the table."""
+        return self.capacity > 0 and self._places is None
 
     def find(self, nodes: Tensor) -> Tensor:
         """Return the slots, int64 [U], of distinct nodes, -1 where there is none, and mark them as used."""
@@ -37,7 +51,12 @@ class RowCache:
 
     def read(self, slots: Tensor) -> Tensor:
         """Return rows, uint8 [n, bytes], by their slots."""
-        return self._rows.index_select(0, slots)
+        return self.rows.index_select(0, slots.to(self.rows.device, non_blocking=True))
+
+    def read_into(self, count: int, places: Tensor, slots: Tensor) -> Tensor:
+        """Return room for rows, uint8 [count, bytes], with those of slots (int64 [n]) at their places (int64 [n])."""
+        room = self.rows.new_empty(count, self.rows.shape[1])
+        return room.index_copy_(0, places.to(room.device, non_blocking=True), self.read(slots))
 
     def keep(self, nodes: Tensor, rows: Tensor) -> None:
         """Take in the rows of distinct nodes that are not there, as far as they fit.
@@ -53,7 +72,7 @@ class RowCache:
             nodes, rows = nodes[: len(slots)], rows[: len(slots)]
             self._places.fill(slots, nodes)
         self._slot[nodes] = slots
-        self._rows.index_copy_(0, slots, rows)
+        self.rows.index_copy_(0, slots.to(rows.device, non_blocking=True), rows)
 
     def drop(self, nodes: Tensor) -> None:
         """Forget rows that have changed."""
@@ -79,14 +98,13 @@ class _Places:
 
     Args:
         capacity: Places are ``0 .. capacity - 1``.
-        device: Where they are.
     """
 
-    def __init__(self, capacity: int, device: torch.device | str) -> None:
-        self._node = torch.empty(capacity, dtype=torch.int64, device=device)
-        self._free = torch.empty(capacity, dtype=torch.int64, device=device)
-        self._latest = torch.empty(capacity, dtype=torch.int64, device=device)  # number of the entry, -1 where free
-        self._log = torch.empty(2 * capacity, dtype=torch.int64, device=device)
+    def __init__(self, capacity: int) -> None:
+        self._node = torch.empty(capacity, dtype=torch.int64)
+        self._free = torch.empty(capacity, dtype=torch.int64)
+        self._latest = torch.empty(capacity, dtype=torch.int64)  # number of the entry, -1 where free
+        self._log = torch.empty(2 * capacity, dtype=torch.int64)
         self.clear()
 
     def clear(self) -> None:
@@ -107,18 +125,18 @@ class _Places:
             self._shorten()
         end = self._back + len(places)
         self._log[self._back : end] = places
-        self._latest[places] = torch.arange(self._back, end, device=places.device)
+        self._latest[places] = torch.arange(self._back, end)
         self._back = end
 
     def _shorten(self) -> None:
         """Leave only the entries that count: one for each place at most, so that this comes seldom."""
-        entries = torch.arange(self._front, self._back, device=self._log.device)
+        entries = torch.arange(self._front, self._back)
         counts = self._latest[self._log[self._front : self._back]] == entries
         used = self._log[self._front : self._back][counts]
         self._begun = int(counts[: self._begun - self._front].sum())
         self._front, self._back = 0, len(used)
         self._log[: self._back] = used
-        self._latest[used] = torch.arange(self._back, device=used.device)
+        self._latest[used] = torch.arange(self._back)
 
     def take(self, count: int) -> tuple[Tensor, Tensor]:
         """Return up to so many places, int64 [n], first free ones, and the nodes that leave those that were not."""
@@ -145,7 +163,7 @@ class _Places:
         found = [self._log[:0]]
         while count and self._front < self._begun:
             end = min(self._front + max(2 * count, 64), self._begun)
-            entries = torch.arange(self._front, end, device=self._log.device)
+            entries = torch.arange(self._front, end)
             places = self._log[self._front : end]
             counts = (self._latest[places] == entries).nonzero().squeeze(1)[:count]
             found.append(places[counts])

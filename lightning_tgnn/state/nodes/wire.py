@@ -99,11 +99,11 @@ class RowCodec:
 
         Args:
             rows: Those that are here.
-            places: int64 [n], where among them each row is, if it is.
+            places: int64 [n], on the CPU, where among them each row is, if it is.
             data: uint8 [r, bytes].
-            packed: int64 [n], where in ``data`` each row is; below 0 where it is not.
+            packed: int64 [n], on the CPU, where in ``data`` each row is; below 0 where it is not.
         """
-        if places.device.type != "cpu":
+        if data.device.type != "cpu":
             return self._gather_by_tensors(rows, places, data, packed)
         from lightning_tgnn.algorithms.traffic import row_loops
 
@@ -116,11 +116,12 @@ class RowCodec:
         return made
 
     def _gather_by_tensors(self, rows: StateRows, places: Tensor, data: Tensor, packed: Tensor) -> StateRows:
+        # Found out on the CPU: for their number a GPU would have to be waited for.
         here, there = (packed < 0).nonzero().squeeze(1), (packed >= 0).nonzero().squeeze(1)
-        unpacked = vars(self.unpack(data[packed[there]]))
         back = torch.empty_like(packed)
-        back[torch.cat([here, there])] = torch.arange(len(packed), device=packed.device)
-        own = places[here]
+        back[torch.cat([here, there])] = torch.arange(len(packed))
+        own, arrived, back = (index.to(data.device, non_blocking=True) for index in (places[here], packed[there], back))
+        unpacked = vars(self.unpack(data[arrived]))
         return StateRows(**{name: torch.cat([table[own], unpacked[name]])[back] for name, table in vars(rows).items()})
 
     def unpack(self, data: Tensor) -> StateRows:
@@ -216,7 +217,8 @@ def _arrays(rows: StateRows) -> tuple[np.ndarray, ...]:
 
 def _views(data: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return bytes, uint8 [n, bytes], as times, numbers and values."""
-    return data.view(torch.float64).numpy(), data.view(torch.int64).numpy(), data.view(torch.float32).numpy()
+    array = data.numpy()
+    return array.view(np.float64), array.view(np.int64), array.view(np.float32)
 
 
 def places_of(wanted: Tensor, nodes: Tensor) -> Tensor:

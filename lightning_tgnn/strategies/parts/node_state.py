@@ -11,11 +11,13 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.types import (
+    AnnouncingStore,
     NodeStateTask,
     OneOfEach,
     PipelineStore,
     ReleasingLoader,
     RoutingStore,
+    RowAnnouncer,
     Run,
     ScheduledLoader,
     ServedStore,
@@ -138,10 +140,18 @@ class NodeState:
             received = type(loader).__name__
             raise InvalidArgumentError(refusal("dataloader", "one that can be cut over ranks", received, cure))
         router = self._store.router if isinstance(self._store, RoutingStore) else None
-        own = loader.follow(self._run.schedule, self._run.layout, self._run.rank, router)
+        run, announcer = self._run, self._announcer
+        if announcer is None:
+            own = loader.follow(run.schedule, run.layout, run.rank, router)
+        else:
+            own = loader.follow(run.schedule, run.layout, run.rank, router, announcer)
         if isinstance(own, ReleasingLoader):
             self._released.append(own)
         return own
+
+    @property
+    def _announcer(self) -> RowAnnouncer | None:
+        return self._store.announcer if isinstance(self._store, AnnouncingStore) else None
 
     def begin_turn(self) -> None:
         """Do nothing: batches say what they need."""
@@ -162,6 +172,8 @@ class NodeState:
                 task.state_store = LocalStateStore(task.state_spec)  # in the middle of a turn nobody can go on
                 _leave(self._store)
             return
+        if self._announcer is not None:
+            self._announcer.finish()  # all ranks have as many batches under way that nobody will train on
         if isinstance(self._store, PipelineStore):
             _ = self._store.position  # else the next run, by the same process groups, would receive it
 

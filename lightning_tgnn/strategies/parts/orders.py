@@ -13,6 +13,9 @@ from lightning_tgnn.algorithms.schedules.outlines import in_order, pipelined, up
 from lightning_tgnn.algorithms.schedules.pipetgl import HOST, SHARDED, PipeTGLOutline, whole_turns
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.state import ShardedStateStore
+from lightning_tgnn.state.nodes.owner_update import update_at_owners
+from lightning_tgnn.state.nodes.step_fetch import ANNOUNCED_PIECES
+from lightning_tgnn.strategies.parts.announcements import announce_batches
 from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards
 from lightning_tgnn.types import (
     EventBatch,
@@ -84,6 +87,8 @@ class Pipelined(OrderPart):
         store = task.state_store
         assert isinstance(store, PiecewiseStore)
         count = self.micro_batches if isinstance(self.micro_batches, int) else 1
+        if count <= ANNOUNCED_PIECES and self.micro_batches != ADAPTIVE:  # which measures requests
+            announce_batches(run, store)
         return PipelinedOrder(store, count, fetch_ahead=self.fetch_ahead, on_arrival=run.send_gradients)
 
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
@@ -182,7 +187,7 @@ class PipelinedOrder:
         """Run a step on a batch."""
         stages = task.stages
         with stages("fetch"):
-            handles = self.store.fetch_pieces(batch.nodes, self.micro_batches)
+            handles = self.store.fetch_pieces(batch.nodes, self.micro_batches, batch.shared.announced)
         pieces: list[tuple[Tensor, UpdatedRows]] = []
         for handle in handles:
             with stages("fetch"):
@@ -196,7 +201,8 @@ class PipelinedOrder:
         upcoming = batch.shared.upcoming
         if training and self.fetch_ahead and upcoming is not None:
             with stages("fetch"):
-                self.store.ask_ahead(upcoming, batch.shared.changed, self.micro_batches)
+                announced = batch.shared.upcoming_announced
+                self.store.ask_ahead(upcoming, batch.shared.changed, self.micro_batches, announced)
         with stages("write"):
             task.commit(task.make_mails(updated, batch))  # the next fetch waits for it
         if training and self.on_arrival is not None:
@@ -229,7 +235,7 @@ class OwnersOrder:
         stages = task.stages
         index = torch.cat([batch.root_index, batch.neighbor_index[batch.neighbor_mask]])
         with stages("fetch"):
-            memory, time = self.store.update_at_owners(batch.nodes[index], stages, task.apply_mail)
+            memory, time = update_at_owners(self.store, batch.nodes[index], stages, task.apply_mail)
             # Copies of a node are equal; any one of them stands for it.
             place = torch.empty_like(batch.nodes).index_copy_(0, index, torch.arange(len(index), device=index.device))
             updated = UpdatedRows(memory.index_select(0, place), time[place])

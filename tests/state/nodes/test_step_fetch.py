@@ -2,15 +2,17 @@
 
 from dataclasses import fields
 
+import pytest
 import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Traffic
 from lightning_tgnn.state import ShardedStateStore
 from lightning_tgnn.state.nodes.step_fetch import StepFetch
 from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
-from lightning_tgnn.types import StateRows, StateSpec
+from lightning_tgnn.types import AnnouncedRows, StateRows, StateSpec
 
 NODES, RANKS = 10, 3
 SPEC = StateSpec(NODES, 2, 5, 1, False)
@@ -37,6 +39,9 @@ class LocalExchange:
         self.wires[self.rank].append(rows.split(list(sent)))
         return Posted(self.wires, len(self.wires[self.rank]) - 1, self.rank)
 
+    def beside(self, group):
+        return self
+
     def start_counts(self, counts, operation="counts"):
         return self.start(counts, [1] * self.ranks, [1] * self.ranks, operation)
 
@@ -58,6 +63,35 @@ def write(all_stores, nodes, value):
             if int(store.owner[node]) == store.exchange.rank:
                 for field in fields(StateRows):
                     getattr(store.local.rows, field.name)[int(store.local_row[node])] = value * 100 + node
+
+
+def announced_by_hand(owner, nodes, changing):
+    """What each rank's batch says ahead, and hears of the others."""
+    found = []
+    for rank, own in enumerate(nodes):
+        remote = sorted((int(owner[node]), node, place) for place, node in enumerate(own) if owner[node] != rank)
+        wanted = sorted((other, node) for other, of in enumerate(nodes) for node in of if owner[node] == rank != other)
+        found.append(
+            AnnouncedRows(
+                nodes=torch.tensor(own, dtype=torch.int64),
+                changed=changing,
+                remote=torch.tensor([place for _, _, place in remote], dtype=torch.int64),
+                owner=torch.tensor([other for other, _, _ in remote], dtype=torch.int64),
+                wanted=torch.tensor([node for _, node in wanted], dtype=torch.int64),
+                wanted_by=torch.tensor([other for other, _ in wanted], dtype=torch.int64),
+                asked=tuple(sum(other == to for other, _, _ in remote) for to in range(RANKS)),
+                asked_for=tuple(sum(other == by for other, _ in wanted) for by in range(RANKS)),
+            )
+        )
+    return found
+
+
+def drop(store, changing):
+    """What a store does with nodes that are written."""
+    store.cache.drop(changing)
+    if store.kept_elsewhere is not None:
+        rows = store.local_row[changing]
+        store.kept_elsewhere.drop(rows[rows >= 0])
 
 
 def say(conversations):
@@ -98,32 +132,33 @@ def tensors(lists):
 
 
 @seed(9)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     owner=owners,
-    steps=st.lists(st.tuples(nodes_of_ranks, distinct, st.integers(1, 4)), min_size=1, max_size=4),
+    steps=st.lists(st.tuples(nodes_of_ranks, distinct, st.integers(1, 4), st.booleans()), min_size=1, max_size=5),
     ahead=st.booleans(),
     cache_rows=st.sampled_from([0, 2, NODES]),
 )
 def test_rows_are_those_after_the_step_before(owner, steps, ahead, cache_rows):
-    """Each step's rows are asked for before, or after, the one before it is written; kept rows as well."""
+    """Rows are asked for before or after the step before is written, or announced; kept rows as well."""
     made, written = stores(owner, cache_rows), dict.fromkeys(range(NODES), 0)
-    for number, (nodes, changed, pieces) in enumerate(steps, start=1):
+    for number, (nodes, changed, pieces, tells) in enumerate(steps, start=1):
         changing = torch.tensor(changed, dtype=torch.int64)
         written.update(dict.fromkeys(changed, number))
         if not ahead:
             write(made, changed, number)
             for store in made:
-                store.cache.drop(changing)
+                drop(store, changing)
+        told = announced_by_hand(owner, nodes, changing) if tells else [None] * RANKS
         fetches = [
-            StepFetch(store, asked, pieces, changing, ahead=ahead)
-            for store, asked in zip(made, tensors(nodes), strict=True)
+            StepFetch(store, asked, pieces, changing, ahead=ahead, announced=announced)
+            for store, asked, announced in zip(made, tensors(nodes), told, strict=True)
         ]
         say([fetch.conversation() for fetch in fetches])
         if ahead:
             write(made, changed, number)
             for store in made:
-                store.cache.drop(changing)
+                drop(store, changing)
         check_rows(fetched(fetches, pieces), nodes, written)
 
 
@@ -167,9 +202,44 @@ def test_rows_that_nobody_changed_are_not_sent_again():
     for changed, sent in (([], NODES - 4), ([], 0), ([1, 2, 3], 2)):  # rank 0 has 4 rows, and 3 of them is its own
         changing = torch.tensor(changed, dtype=torch.int64)
         for store in made:
-            store.cache.drop(changing)
+            drop(store, changing)
         before = made[0].asked - made[0].found
         fetches = [StepFetch(store, everything, 2, changing) for store in made]
         say([fetch.conversation() for fetch in fetches])
         fetched(fetches, 2)
         assert made[0].asked - made[0].found - before == sent
+
+
+@pytest.mark.parametrize("cache_rows", [0, 2, NODES])
+def test_announced_rows_are_sent_as_often_as_those_that_are_asked_for(cache_rows):
+    """By messages: of rows that were announced only rows travel, or where a cache makes room which of them it lacks."""
+    owner, generator, sent = torch.arange(NODES) % RANKS, torch.Generator().manual_seed(2), []
+    for tells in (False, True):
+        generator.manual_seed(2)
+        made, messages, rows = stores(owner, cache_rows), [], 0
+        for _ in range(6):
+            nodes = [torch.randperm(NODES, generator=generator)[:7].tolist() for _ in range(RANKS)]
+            changing = torch.randperm(NODES, generator=generator)[:3]
+            told = announced_by_hand(owner, nodes, changing) if tells else [None] * RANKS
+            fetches = [
+                StepFetch(store, asked, 1, changing, ahead=True, announced=announced)
+                for store, asked, announced in zip(made, tensors(nodes), told, strict=True)
+            ]
+            before = len(made[0].exchange.wires[0])
+            say([fetch.conversation() for fetch in fetches])
+            for store in made:
+                drop(store, changing)
+            fetched(fetches, 1)
+            posted = made[0].exchange.wires[0][before:]
+            messages.append(len(posted))
+            rows += sum(len(part) for post in posted[-2:] for part in post[1:])
+        assert set(messages) == {4 if not tells else 3 if cache_rows == 2 else 2}
+        sent.append(rows)
+    assert sent[0] == sent[1] or cache_rows == 2  # of several rows that leave at once others may stay
+
+
+def test_other_nodes_than_those_that_were_announced_are_refused():
+    owner, nodes = torch.arange(NODES) % RANKS, [[1, 2], [3], []]
+    told = announced_by_hand(owner, nodes, torch.tensor([], dtype=torch.int64))[0]
+    with pytest.raises(InvalidArgumentError, match="batch must be the one that was announced, got 'another'"):
+        StepFetch(stores(owner, 0)[0], torch.tensor([2, 1]), 1, told.changed, announced=told)

@@ -1,0 +1,145 @@
+"""Rows that a batch reads, asked for by the thread that makes batches ahead (Sven, section 3.3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.types import AnnouncedRows, RowExchange
+
+_Result = TypeVar("_Result")
+_OPERATION = "request"
+_BYTES = 8
+
+
+class Announcer:
+    """Tells the owners of rows ahead that a batch reads them, in a thread of its own.
+
+    Nobody waits for the thread but who needs what it makes: where a rank has failed, it may stand waiting for that rank
+    until the process group gives up.
+
+    Args:
+        owner: int64 [N], on the CPU, the rank of every node.
+        exchange: Between the ranks, on the CPU; used by this thread alone.
+    """
+
+    def __init__(self, owner: Tensor, exchange: RowExchange) -> None:
+        self._owner, self._exchange = owner, exchange
+        self._submitted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._failure: BaseException | None = None
+
+    def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
+        """Have work done behind all that was submitted before.
+
+        Once some work has failed, so does all that comes later: it would answer other ranks' earlier questions.
+        """
+        future: Future[_Result] = Future()
+        self._submitted.put(lambda: self._do(work, future))
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="row announcer", daemon=True)
+            self._thread.start()
+        return future
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)  # the training step keeps the cores busy
+        while (do := self._submitted.get()) is not None:
+            do()
+
+    def _do(self, work: Callable[[], _Result], future: Future[_Result]) -> None:
+        try:
+            if self._failure is not None:
+                raise self._failure
+            future.set_result(work())
+        except BaseException as error:
+            self._failure = error
+            future.set_exception(error)
+
+    def finish(self) -> None:
+        """Return when all that was submitted is done, and end the thread; the next work starts another."""
+        if self._thread is not None:
+            self._submitted.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def agreed(self, ahead: int) -> int:
+        """Return the least number of batches that a rank makes ahead; all ranks have to call it."""
+        told = torch.full((self._exchange.ranks, 1), ahead)
+        return int(self.submit(lambda: self._exchange.counts(told, _OPERATION)).result().min())
+
+    def announce(self, nodes: Tensor, changed: Tensor) -> AnnouncedRows:
+        """Tell the other ranks what a batch reads, and hear it of theirs; see `RowAnnouncer`.
+
+        Of ascending nodes only the gaps travel, in as few bytes as the widest one of all ranks takes.
+        """
+        exchange, ranks = self._exchange, self._exchange.ranks
+        owner = self._owner[nodes]
+        remote = (owner != exchange.rank).nonzero().squeeze(1)
+        remote = remote[(owner[remote] * len(self._owner) + nodes[remote]).argsort()]
+        owner, asked = owner[remote], nodes[remote]
+        counts = torch.bincount(owner, minlength=ranks)
+        gaps, first = _gaps(asked, counts)
+        width = _width(gaps)
+
+        told = exchange.counts(torch.stack([counts, first, torch.full_like(counts, width)], dim=1), _OPERATION)
+        counts_there, first_there, widths = told.unbind(1)
+        width = int(widths.max())  # every rank has told every rank its own
+        sent, received = counts.tolist(), counts_there.tolist()
+        gaps_there = exchange.start(_narrow(gaps, width), sent, received, _OPERATION).wait()
+        return AnnouncedRows(
+            nodes=nodes,
+            changed=changed,
+            remote=remote,
+            owner=owner,
+            wanted=_from_gaps(_widened(gaps_there), first_there, counts_there),
+            wanted_by=torch.arange(ranks).repeat_interleave(counts_there),
+            asked=tuple(sent),
+            asked_for=tuple(received),
+        )
+
+
+def _gaps(nodes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gap before every node, 0 for the first of each rank, and the first of each, 0 where it has none.
+
+    Args:
+        nodes: int64 [R], rank by rank, of each ascending.
+        counts: int64 [M], how many of each rank.
+    """
+    begins = counts.cumsum(0) - counts
+    here = counts > 0
+    first = torch.zeros_like(counts)
+    first[here] = nodes[begins[here]]
+    gaps = nodes.diff(prepend=nodes[:1])
+    gaps[begins[here]] = 0
+    return gaps, first
+
+
+def _from_gaps(gaps: Tensor, first: Tensor, counts: Tensor) -> Tensor:
+    """Return the nodes of `_gaps`."""
+    passed = gaps.cumsum(0)
+    begins = (counts.cumsum(0) - counts).clamp(max=max(len(gaps) - 1, 0))
+    offset = first - passed[begins] if len(gaps) else first
+    return passed + offset.repeat_interleave(counts)
+
+
+def _width(gaps: Tensor) -> int:
+    """Return how many bytes the widest gap takes, at least 1."""
+    return max((int(gaps.max()).bit_length() + 7) // 8, 1) if len(gaps) else 1
+
+
+def _narrow(gaps: Tensor, width: int) -> Tensor:
+    """Return the lowest bytes of int64 [R], uint8 [R, width]."""
+    return gaps.view(torch.uint8).view(-1, _BYTES)[:, :width].contiguous()
+
+
+def _widened(data: Tensor) -> Tensor:
+    """Return int64 [R] of the lowest bytes of each."""
+    whole = data.new_zeros(len(data), _BYTES)
+    whole[:, : data.shape[1]] = data
+    return whole.view(torch.int64).squeeze(1)
