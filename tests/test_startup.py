@@ -180,3 +180,13 @@ def test_the_console_script_is_the_light_one(capsys):
     assert script.load() is command.main
     command.main(["--version"])
     assert capsys.readouterr().out == f"lightning-tgnn {lightning_tgnn.__version__}\n"
+
+
+def test_a_folder_that_holds_a_clone_can_import_the_package(tmp_path):
+    """An installed package is found although the folder of a clone, of the same name and no package, is there."""
+    (tmp_path / "lightning_tgnn").mkdir()
+    tell = "import lightning_tgnn; print(lightning_tgnn.__version__)"
+    environment = {"PATH": "", "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", tell]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
