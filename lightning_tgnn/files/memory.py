@@ -29,11 +29,20 @@ def check_fits(argument: str, what: str, needed: int, *, cure: str) -> None:
 
 def available_memory() -> int | None:
     """Return the bytes that this process can still have, swap included; None where the system does not tell."""
+    return _memory("MemAvailable", "SwapFree")
+
+
+def total_memory() -> int | None:
+    """Return the bytes that a process of this machine could have at most; None where the system does not tell."""
+    return _memory("MemTotal", "SwapTotal")
+
+
+def _memory(of_memory: str, of_swap: str) -> int | None:
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
-        free, swap = (kilobytes.get(name, 0) * 1024 for name in ("MemAvailable", "SwapFree"))
-        return min([free, *_limits()]) + swap if free else None
+        size, swap = (kilobytes.get(name, 0) * 1024 for name in (of_memory, of_swap))
+        return min([size, *_limits()]) + swap if size else None
     return None
 
 

@@ -88,6 +88,37 @@ def test_runs_resume_and_move_to_fewer_ranks(tmp_path):
         assert all(run_ranks(fewer, ranks, str(tmp_path), found, timeout=120))
 
 
+def on_other_machine(rank, ranks, folder):
+    """Return the limits that a run resumes with: of a checkpoint of this machine, of another one, and of nobody's."""
+    as_torchrun(rank, ranks)
+    keep = ModelCheckpoint(folder, every_n_train_steps=3, filename="once")
+    fit(*prepare("blad", ranks), STRATEGIES["blad"](), ranks, callbacks=[keep], epochs=2, enable_checkpointing=True)
+    found = []
+    for memory in ("as it was", 1e9, None):
+        path = f"{folder}/{rank} {memory}.ckpt"
+        checkpoint = torch.load(f"{folder}/once.ckpt", weights_only=True)
+        saved = checkpoint["lightning_tgnn.strategy"]
+        saved["kept"] = [0.3, 0.0]  # another machine's: two snapshots of a group at most, on the first process
+        if memory is None:
+            del saved["memory"]
+        elif memory != "as it was":
+            saved["memory"] = memory
+        torch.save(checkpoint, path)
+        strategy = STRATEGIES["blad"]()
+        fit(*prepare("blad", ranks), strategy, ranks, epochs=2, ckpt_path=path)
+        found.append(list(strategy.snapshot_state.state_dict()["kept"]))
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_limits_of_another_machine_are_not_taken_over(tmp_path):
+    ours, theirs = run_ranks(on_other_machine, 2, str(tmp_path), timeout=100)
+    assert ours == theirs  # all ranks choose the same splits
+    kept, *anew = ours
+    assert kept == [0.3, 0.0]
+    assert all(0 < of_any < 0.01 and vertex > 0 for of_any, vertex in anew)
+
+
 def frozen(rank, ranks):
     """Train the head alone, and in half precision; what no weight has part in is handed over all the same."""
     as_torchrun(rank, ranks)

@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from lightning_tgnn.algorithms.schedules import open_groups as rule
+
+_goes_back = njit(nogil=True, cache=True)(rule.goes_back)
+
 
 @njit(nogil=True, cache=True)
 def run_chain(
     offset: Any, kind: Any, work: Any, device: Any, rates: Any, state_lag: Any, gradient_lag: Any, open_groups: Any
 ) -> Any:
-    """Run the parts of all groups on a chain of ranks, each as early as the rules allow.
+    """Run the parts of all groups on a chain of ranks, each as early as `goes_back` allows.
 
     Args:
         offset: int64 [2 m P + 1]; part (i, r, d) has the operators ``offset[k]:offset[k + 1]``, k = 2 (i P + r) + d.
@@ -129,16 +133,13 @@ def _choose(
     state_at: Any, gradient_at: Any,
 ) -> Any:  # fmt: skip
     """Return the part that an idle rank begins, or -1 and the moment at which it may begin one."""
-    moment = np.inf
-    if waiting > 0:
-        if gradient_at[backward, rank] <= now:
-            return 2 * (backward * ranks + rank) + 1, now
-        moment = gradient_at[backward, rank]
-    if waiting < limit and forward < groups:
-        if state_at[forward, rank] <= now:
-            return 2 * (forward * ranks + rank), now
-        moment = min(moment, state_at[forward, rank])
-    return -1, moment
+    if _goes_back(waiting, limit, forward < groups):
+        part, moment = 2 * (backward * ranks + rank) + 1, gradient_at[backward, rank]
+    elif forward < groups:
+        part, moment = 2 * (forward * ranks + rank), state_at[forward, rank]
+    else:
+        return -1, np.inf
+    return (part, now) if moment <= now else (-1, moment)
 
 
 @njit(nogil=True, cache=True)

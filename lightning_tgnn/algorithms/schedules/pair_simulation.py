@@ -1,9 +1,9 @@
 """Times snapshot groups on a chain of processes without a process: BLAD's pair, and ESDG's pipeline of ranks.
 
 Every group of snapshots is cut into runs, one for each process in order. The hidden state goes from one process to the
-next, its gradient comes back (Section 5.2.1 of BLAD). A process takes the backward of its oldest open group as soon as
-the gradient is there, and else the forward of the next group, as long as not too many groups wait for their gradient.
-The process that has the last snapshot of a group has its loss: there the backward follows the forward at once.
+next, its gradient comes back (Section 5.2.1 of BLAD). A process goes forward until so many groups as may wait for their
+gradient, and then backward through the oldest; see `goes_back`, which the run asks as well. The process that has the
+last snapshot of a group has its loss: there the backward follows the forward at once.
 
 A group of which a process has no snapshots does not wait for that process.
 """
@@ -15,15 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, KINDS, NN, Operator, Rates, check_rates
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.types.timeline import Timeline
 
 PHASES = ("forward", "backward")
 _STAGES = tuple(f"{kind} {phase}" for phase in PHASES for kind in KINDS)
-
-OPEN_GROUPS = 2
-"""Groups of a pair that may wait for their gradient."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,8 @@ def simulate_chain(
             process of the chain.
 
     Raises:
-        InvalidArgumentError: The groups are not cut for as many processes, or an argument is out of range.
+        InvalidArgumentError: The groups are not cut for as many processes, one goes through some and not to the last,
+            or an argument is out of range.
     """
     from lightning_tgnn.algorithms.schedules.chain_loops import run_chain  # numba, which takes a second
 
@@ -122,6 +121,8 @@ def simulate_chain(
         cure = "give the device of each process"
         raise InvalidArgumentError(refusal("devices", f"{processes} numbers", devices, cure))
     limit = processes if open_groups is None else check_int("open_groups", open_groups, minimum=1, cure="2 is usual")
+    for place, own in enumerate(groups):
+        _check_goes_through(own, place)
     parts = [both[rank] for group in groups for rank in range(processes) for both in (group.forward, group.backward)]
     lengths = np.array([len(part) for part in parts], dtype=np.int64)
     kind = np.array([one.kind == NN for part in parts for one in part], dtype=np.int64)
@@ -158,6 +159,19 @@ def simulate_pair(
     if groups and _processes(groups) != 2:
         raise InvalidArgumentError(refusal("groups", "cut in two", _processes(groups), "or call `simulate_chain`"))
     return simulate_chain(groups, devices=(0, 0), rates=rates, open_groups=open_groups) if groups else _NOTHING
+
+
+def _check_goes_through(group: GroupParts, place: int) -> None:
+    """Refuse a group that leaves out processes behind one that hands it on: such could wait for each other for ever.
+
+    Raises:
+        InvalidArgumentError: It does.
+    """
+    having = [rank for rank, part in enumerate(group.forward) if part]
+    if len(having) > 1 and having != list(range(having[0], len(group.forward))):
+        requirement = "all on one process, or on consecutive ones up to the last"
+        cure = "give the snapshots of a short group to the last processes, as `even_bounds` does"
+        raise InvalidArgumentError(refusal(f"snapshots of group {place}", requirement, f"on {having}", cure))
 
 
 def _offset(lengths: np.ndarray) -> np.ndarray:

@@ -11,13 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lightning_tgnn.algorithms.schedules.links import Links
+from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates
-from lightning_tgnn.algorithms.schedules.pair_simulation import (
-    OPEN_GROUPS,
-    ChainSimulation,
-    GroupParts,
-    simulate_chain,
-)
+from lightning_tgnn.algorithms.schedules.pair_simulation import ChainSimulation, GroupParts, simulate_chain
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
 from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds
 from lightning_tgnn.algorithms.traffic.gradient_compression import PIECES, WEIGHTS, gradient_traffic, gradient_travels
@@ -179,10 +175,8 @@ def snapshot_partition_epoch(
     for update in updates:
         parts = []
         for place in update:
-            length = len(groups[place].forward)
             forth, back = _neighbours(layout, links, float(each[place]))
-            ends = [length * (rank + 1) // ranks for rank in range(ranks)]
-            parts.append(groups[place].cut(ends, forth, back))
+            parts.append(groups[place].cut(even_bounds(len(groups[place].forward), ranks)[1:], forth, back))
         travelled += _handed_on(parts, each[list(update)])
         if parts:
             run = simulate_chain(parts, devices=devices, rates=rates, open_groups=open_groups)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load, groups_to_cut
-from lightning_tgnn.algorithms.schedules.pair_simulation import OPEN_GROUPS
+from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
 from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds, splits_that_fit
 from lightning_tgnn.algorithms.schedules.turns import Turns
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal

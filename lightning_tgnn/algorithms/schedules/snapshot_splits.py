@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from lightning_tgnn.algorithms.schedules.group_placement import check_seconds, groups_by_load
-from lightning_tgnn.algorithms.schedules.pair_simulation import OPEN_GROUPS
+from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
 from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
 
 _STEPS = 100_000  # of simulated groups, from each start: about 2 ms

@@ -12,6 +12,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from lightning_tgnn.algorithms.schedules import open_groups as rule
+
+_goes_back = njit(nogil=True, cache=True)(rule.goes_back)
+
 
 @njit(nogil=True, cache=True)
 def least_cost(ahead: Any, back: Any, lengths: Any, limits: Any) -> Any:
@@ -47,8 +51,8 @@ def least_cost(ahead: Any, back: Any, lengths: Any, limits: Any) -> Any:
 def pair_end(ahead: Any, back: Any, lengths: Any, splits: Any, open_groups: Any, hand_over: Any) -> Any:
     """Return when the two processes of a device have trained all groups, if neither slows the other down.
 
-    The first process takes the backward of its oldest open group once its gradient is there, else the next forward,
-    behind which the backward comes at once where the group is whole. The second takes the groups in order, so when a
+    What the first process does next, `goes_back` says; behind the forward of a whole group its backward comes at once.
+    The second takes the groups in order, so when a
     forward of the first ends, it is known when its gradient comes.
     """
     groups = len(lengths)
@@ -62,7 +66,7 @@ def pair_end(ahead: Any, back: Any, lengths: Any, splits: Any, open_groups: Any,
             continue
         if opened < groups and splits[opened] == 0:
             opened += 1
-        elif waiting > 0 and (gradient_at[closed] <= first or waiting == open_groups or opened == groups):
+        elif _goes_back(waiting, open_groups, opened < groups):
             first = max(first, gradient_at[closed]) + back[closed, splits[closed]]
             closed += 1
             waiting -= 1

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.files.memory import available_memory, gigabytes
+from lightning_tgnn.files.memory import available_memory, gigabytes, total_memory
 from lightning_tgnn.types import KeptShare, Run, Snapshot, SnapshotBatch, SnapshotGroup, SnapshotTask, SparseRows
 
 _STRIDE = 7919  # a prime, so that edges go to vertices all over
@@ -152,6 +152,19 @@ def _memory_of_rank(run: Run, processes: int) -> float:
         return torch.cuda.mem_get_info(run.device)[0] / processes
     here = run.layout.hosts.count(run.layout.hosts[run.rank])
     return (available_memory() or float("inf")) / here
+
+
+def capacity_of_rank(run: Run, processes: int) -> float:
+    """Return the bytes that a rank has when nothing else runs, by which a machine is known again.
+
+    Args:
+        run: What begins.
+        processes: Ranks that share a device.
+    """
+    if run.device.type == "cuda":
+        return torch.cuda.mem_get_info(run.device)[1] / processes
+    here = run.layout.hosts.count(run.layout.hosts[run.rank])
+    return (total_memory() or float("inf")) / here
 
 
 def _need(

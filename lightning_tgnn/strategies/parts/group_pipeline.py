@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS, goes_back
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import HandOver
 from lightning_tgnn.strategies.parts.load_meter import LoadMeter
@@ -34,7 +35,8 @@ class GroupPipeline(OrderPart):
     """The ranks of a device compute consecutive parts of each group; hidden state goes on, its gradient comes back.
 
     A rank goes forward through its part of a group, hands on what the model carries, and begins the next group. Once
-    ``open_groups`` of its groups wait for their gradient, it goes backward through the oldest before it begins another.
+    ``open_groups`` of its groups wait for their gradient, it goes backward through the oldest before it begins another:
+    `goes_back`, by which simulations time it.
     Through a group that ends on it, with the loss, it goes backward at once: such groups are all that the last rank
     has, and any rank may have one whole. Each rank adds up gradients in an order that the parts of the groups alone
     decide, so nothing depends on who is faster.
@@ -46,7 +48,7 @@ class GroupPipeline(OrderPart):
         InvalidArgumentError: It is less.
     """
 
-    open_groups: int = 2
+    open_groups: int = OPEN_GROUPS
 
     needs: ClassVar[frozenset[str]] = frozenset({"groups"})
 
@@ -108,15 +110,14 @@ class PipelinedGroups:
         if self.hand_over.ranks > 1:
             self.hand_over.make_room(task.start(group) for group in batch.groups)
         waiting: deque[_Open] = deque()
-        for number, group in enumerate(batch.groups):
-            if not group.snapshots:
-                continue
-            if len(waiting) == self.open_groups:
+        left = deque((number, group) for number, group in enumerate(batch.groups) if group.snapshots)
+        while left or waiting:
+            if goes_back(len(waiting), self.open_groups, bool(left)):
                 turn.go_back(waiting.popleft())
+                continue
+            number, group = left.popleft()
             if (handed_on := turn.go_forward(group, number)) is not None:
                 waiting.append(handed_on)
-        while waiting:
-            turn.go_back(waiting.popleft())
         with task.stages("wait"):
             self.hand_over.flush()
         return turn.loss()

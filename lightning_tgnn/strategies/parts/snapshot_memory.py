@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts.group_memory import (
+    capacity_of_rank,
     check_groups_fit,
     groups_too_large,
     kept_bytes,
@@ -33,7 +34,7 @@ from lightning_tgnn.types import (
 )
 from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
 
-LOADS, ORDERS, CUTS, KEPT = "loads", "orders", "cuts", "kept"
+LOADS, ORDERS, CUTS, KEPT, MEMORY = "loads", "orders", "cuts", "kept", "memory"
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class SnapshotState:
         self._known_of: tuple[object, object] | None = None
         self._cuts: GroupCuts | None = None
         self._kept: KeptShare | None = None
+        self._memory: float | None = None  # of the rank that has least, where the limits are from
         self._has_looked = False
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -116,6 +118,8 @@ class SnapshotState:
             self._cuts = GroupCuts(frozenset(saved[CUTS][0]), saved[CUTS][1])
         if KEPT in saved:
             self._kept = KeptShare(*saved[KEPT])
+        if CUTS in saved or KEPT in saved:
+            self._memory, self._has_looked = saved.get(MEMORY), False
 
     def loader(self, loader: object) -> object:
         """Return a loader of this rank's parts of groups.
@@ -159,7 +163,7 @@ class SnapshotState:
 
     def forget(self) -> None:
         """Know no loads: they come from the checkpoint, or anew."""
-        self.loads = self.error = self._cuts = self._kept = None
+        self.loads = self.error = self._cuts = self._kept = self._memory = None
         self._orders, self._has_looked = [], False
 
     def take_back(self) -> None:
@@ -180,6 +184,8 @@ class SnapshotState:
             held[CUTS] = [sorted(self._cuts.too_large), self._cuts.seconds_per_edge]
         if self._kept is not None:  # splits are chosen by it
             held[KEPT] = astuple(self._kept)
+        if self._memory is not None:
+            held[MEMORY] = self._memory
         return held
 
     def _know(self, model: LoadModel) -> None:
@@ -236,6 +242,7 @@ class SnapshotState:
             return  # batches of vertices, of which the user says how many they have
         kept, processes = kept_bytes(task, probe), pipeline.hand_over.ranks
         sizes = loader.group_size, processes, pipeline.open_groups
+        self._know_machine(run, processes)
         if processes > 1 and self._kept is None:
             shares = run.broadcast(run.messages(GRADIENTS).gather(kept_share(run, kept, processes)))
             known = [astuple(share) for share in shares if share is not None]
@@ -243,9 +250,20 @@ class SnapshotState:
         if not isinstance(task.group_order, HybridGroups):
             check_groups_fit(run, vertices, kept, *sizes)
             return
-        if self._cuts is not None:  # those of the run that this one continues
+        if self._cuts is not None:  # those of the run that this one continues, on such a machine
             return
         found = run.messages(GRADIENTS).gather(groups_too_large(run, vertices, kept, *sizes))
         large = frozenset(group for of_rank in run.broadcast(found) for group in of_rank)
         seconds = run.broadcast(task.group_order.seconds_per_edge(task, probe.to(run.device)))
         self._cuts = GroupCuts(large, seconds)
+
+    def _know_machine(self, run: Run, processes: int) -> None:
+        """Drop the limits of a checkpoint of another machine; with those of this one a run goes on as it was.
+
+        What is free changes from run to run, so it is what a rank could have that tells machines apart.
+        """
+        found = run.broadcast(run.messages(GRADIENTS).gather(capacity_of_rank(run, processes)))
+        memory = min(found)
+        if memory != self._memory:
+            self._cuts = self._kept = None
+        self._memory = memory

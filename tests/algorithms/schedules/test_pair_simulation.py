@@ -31,14 +31,14 @@ def slowly(parts, state_lags, gradient_lags, open_groups):
             ahead = [i for i in has[rank] if (i, rank) not in forward_end]
             opened = [i for i in has[rank] if (i, rank) in forward_end and (i, rank) not in backward_end]
             ending = [i for i in opened if not any(parts[i][rank + 1 :])]
-            if opened:
-                group = (ending or opened)[0]  # the backward of what ends here follows its forward
+            # The backward of what ends here follows its forward; others wait until there are as many as may be open.
+            if ending or (opened and (len(opened) == open_groups or not ahead)):
+                group = (ending or opened)[0]
                 others = [r for r in range(rank + 1, ranks) if parts[group][r]]
                 came = backward_end.get((group, others[0]), np.inf) + gradient_lags[group][others[0]] if others else 0
                 if came <= now:
                     started[group, rank] = backward_end, parts[group][rank][1]
-                    continue
-            if ahead and len(opened) < open_groups:
+            elif ahead:
                 group = ahead[0]
                 others = [r for r in range(rank) if parts[group][r]]
                 came = forward_end.get((group, others[-1]), np.inf) + state_lags[group][others[-1]] if others else 0
@@ -57,8 +57,11 @@ def one_operator(seconds):
 @st.composite
 def chains(draw):
     ranks, groups = draw(st.integers(1, 4)), draw(st.integers(1, 6))
-    part = st.one_of(st.none(), st.tuples(SECONDS, SECONDS), st.tuples(SECONDS, SECONDS))
-    parts = [[draw(part) for _ in range(ranks)] for _ in range(groups)]
+    parts = []
+    for _ in range(groups):
+        first, whole = draw(st.integers(0, ranks)), draw(st.booleans())  # from `ranks` on nobody has it
+        has = [rank == first if whole else rank >= first for rank in range(ranks)]
+        parts.append([draw(st.tuples(SECONDS, SECONDS)) if here else None for here in has])
     lags = [[[draw(st.integers(0, 2)) for _ in range(ranks)] for _ in range(groups)] for _ in range(2)]
     return parts, *lags, draw(st.integers(1, 4))
 
@@ -171,6 +174,9 @@ def test_chains_that_cannot_run_are_refused():
         simulate_pair([GroupParts((one,) * 3, (one,) * 3)])
     with pytest.raises(InvalidArgumentError, match="groups must be at least one, all cut for as many processes"):
         simulate_chain([GroupParts((one,), (one,)), GroupParts((one, one), (one, one))])
+    for gap in ((one, (), one), (one, one, ())):
+        with pytest.raises(InvalidArgumentError, match="group 1 must be all on one process, or on consecutive"):
+            simulate_chain([GroupParts((one,) * 3, (one,) * 3), GroupParts(gap, gap)])
     with pytest.raises(InvalidArgumentError, match="devices must be 2 numbers"):
         simulate_chain([GroupParts((one, one), (one, one))], devices=[0])
     with pytest.raises(InvalidArgumentError, match="rates must be two rows of two finite numbers above 0"):

@@ -1,0 +1,29 @@
+"""When a process of a pipeline goes backward: what the run does, and what the simulators time (BLAD, section 5.2.1)."""
+
+from __future__ import annotations
+
+OPEN_GROUPS = 2
+"""Groups of a pair that may wait for their gradient."""
+
+
+def goes_back(waiting: int, open_groups: int, groups_left: bool) -> bool:
+    """Return whether the backward of a process's oldest open group comes before the forward of its next group.
+
+    A process goes forward until ``open_groups`` of its groups wait for their gradient, and then backward through the
+    oldest, for whose gradient it waits. What it does next never depends on who is faster, so sums of gradients do not
+    either.
+
+    In a pair it would never pay to go backward sooner, where a gradient is there already. Nobody waits for that
+    backward, while the second process may wait for the next forward; and when the first process has to wait for a
+    gradient, the backwards that are left fill its time. With this order every forward of the first process ends as soon
+    as in any order that keeps to the same limit, and so do both processes.
+
+    Args:
+        waiting: Groups of the process that wait for their gradient.
+        open_groups: How many may.
+        groups_left: Whether the process has groups that it has not begun.
+
+    >>> [goes_back(waiting, 2, True) for waiting in (0, 1, 2)], goes_back(1, 2, False)
+    ([False, False, True], True)
+    """
+    return waiting > 0 and (waiting == open_groups or not groups_left)
