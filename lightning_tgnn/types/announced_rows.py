@@ -66,6 +66,14 @@ class RowAnnouncer(Protocol):
         """
         ...
 
+    def decline(self) -> None:
+        """Tell the other ranks that there is no batch here to be announced; call it in submitted work only."""
+        ...
+
+    def leave(self) -> None:
+        """End the thread behind what was submitted, and wait for nothing."""
+        ...
+
     def finish(self) -> None:
         """Return when all that was submitted is done, on all ranks."""
         ...

@@ -36,12 +36,16 @@ def made_ahead(
         return prefetched(make, inputs, ahead=ahead, workers=workers)
 
     def then(made: Made) -> Made:
-        return announcer.submit(lambda: _announced(made.result(), announcer))
+        return announcer.submit(lambda: _announced(made, announcer))
 
     return prefetched(make, inputs, ahead=agreed, workers=workers, then=then)
 
 
-def _announced(batches: list[EventBatch], announcer: RowAnnouncer) -> list[EventBatch]:
-    first, *later = batches
+def _announced(made: Made, announcer: RowAnnouncer) -> list[EventBatch]:
+    try:
+        first, *later = made.result()
+    except BaseException:
+        announcer.decline()  # the others, which may not even train on theirs, do not wait for it
+        raise
     rows = announcer.announce(first.nodes, first.shared.changed)
     return [replace(first, shared=replace(first.shared, announced=rows)), *later]

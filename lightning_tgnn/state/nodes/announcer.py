@@ -11,11 +11,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from lightning_tgnn.comm import PeerFailureError
 from lightning_tgnn.types import AnnouncedRows, RowExchange
 
 _Result = TypeVar("_Result")
 _OPERATION = "request"
 _BYTES = 8
+_DECLINES = -1  # in the place of a width: no rows follow
 
 
 class Announcer:
@@ -33,23 +35,25 @@ class Announcer:
         self._owner, self._exchange = owner, exchange
         self._submitted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._in_step = True  # whether no exchange is under way, nor one that has failed
         self._failure: BaseException | None = None
 
     def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
         """Have work done behind all that was submitted before.
 
-        Once some work has failed, so does all that comes later: it would answer other ranks' earlier questions.
+        Once an exchange has failed, so does all that comes later: it would answer other ranks' earlier questions.
         """
         future: Future[_Result] = Future()
         self._submitted.put(lambda: self._do(work, future))
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="row announcer", daemon=True)
+            self._thread = Thread(target=self._run, args=(self._submitted,), name="row announcer", daemon=True)
             self._thread.start()
         return future
 
-    def _run(self) -> None:
+    @staticmethod
+    def _run(submitted: SimpleQueue[Callable[[], None] | None]) -> None:
         torch.set_num_threads(1)  # the training step keeps the cores busy
-        while (do := self._submitted.get()) is not None:
+        while (do := submitted.get()) is not None:
             do()
 
     def _do(self, work: Callable[[], _Result], future: Future[_Result]) -> None:
@@ -58,7 +62,8 @@ class Announcer:
                 raise self._failure
             future.set_result(work())
         except BaseException as error:
-            self._failure = error
+            if not self._in_step:
+                self._failure = error
             future.set_exception(error)
 
     def finish(self) -> None:
@@ -68,16 +73,36 @@ class Announcer:
             self._thread.join()
             self._thread = None
 
+    def leave(self) -> None:
+        """End the thread behind what was submitted and wait for nothing: other ranks may no longer be there."""
+        if self._thread is not None:
+            self._submitted.put(None)
+            self._submitted, self._thread = SimpleQueue(), None
+
     def agreed(self, ahead: int) -> int:
         """Return the least number of batches that a rank makes ahead; all ranks have to call it."""
         told = torch.full((self._exchange.ranks, 1), ahead)
-        return int(self.submit(lambda: self._exchange.counts(told, _OPERATION)).result().min())
+        return int(self.submit(lambda: self._tell(told)).result().min())
+
+    def decline(self) -> None:
+        """Tell the other ranks that there is no batch here to be announced; call it in submitted work only."""
+        self._tell(torch.full((self._exchange.ranks, 3), _DECLINES))
+
+    def _tell(self, told: Tensor) -> Tensor:
+        self._in_step = False
+        heard = self._exchange.counts(told, _OPERATION)
+        self._in_step = True
+        return heard
 
     def announce(self, nodes: Tensor, changed: Tensor) -> AnnouncedRows:
         """Tell the other ranks what a batch reads, and hear it of theirs; see `RowAnnouncer`.
 
         Of ascending nodes only the gaps travel, in as few bytes as the widest one of all ranks takes.
+
+        Raises:
+            PeerFailureError: A rank has no batch to announce.
         """
+        self._in_step = False
         exchange, ranks = self._exchange, self._exchange.ranks
         owner = self._owner[nodes]
         remote = (owner != exchange.rank).nonzero().squeeze(1)
@@ -87,11 +112,15 @@ class Announcer:
         gaps, first = _gaps(asked, counts)
         width = _width(gaps)
 
-        told = exchange.counts(torch.stack([counts, first, torch.full_like(counts, width)], dim=1), _OPERATION)
+        told = self._tell(torch.stack([counts, first, torch.full_like(counts, width)], dim=1))
         counts_there, first_there, widths = told.unbind(1)
+        if bool((declined := widths == _DECLINES).any()):
+            raise PeerFailureError(f"rank {int(declined.nonzero()[0])} could not make a batch; its own error says why")
         width = int(widths.max())  # every rank has told every rank its own
         sent, received = counts.tolist(), counts_there.tolist()
+        self._in_step = False
         gaps_there = exchange.start(_narrow(gaps, width), sent, received, _OPERATION).wait()
+        self._in_step = True
         return AnnouncedRows(
             nodes=nodes,
             changed=changed,

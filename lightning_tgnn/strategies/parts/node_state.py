@@ -169,6 +169,8 @@ class NodeState:
         if self._run.trainer.interrupted:  # not all ranks may be there
             task: object = self._run.task
             if self._run.ranks > 1 and has_stages(task):
+                if self._announcer is not None:
+                    self._announcer.leave()
                 task.state_store = LocalStateStore(task.state_spec)  # in the middle of a turn nobody can go on
                 _leave(self._store)
             return

@@ -2,13 +2,17 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.comm import PeerFailureError
+from lightning_tgnn.data.batches.announcements import made_ahead
 from lightning_tgnn.state.nodes.announcer import Announcer
+from lightning_tgnn.types import SharedBatch
 from tests.state.nodes.test_step_fetch import announced_by_hand
 
 RANKS, NODES = 3, 12
@@ -81,17 +85,59 @@ def test_dense_nodes_travel_as_a_byte_each(pool):
     assert [exchange.bytes for exchange in exchanges] == [2 * (3 * 8 + 100)] * RANKS
 
 
-def test_work_is_done_in_order_and_nothing_after_a_failure():
-    announcer, done = Announcer(torch.zeros(1, dtype=torch.int64), meetings()[0]), []
-
-    def fails():
+class Broken(Meeting):
+    def counts(self, counts, operation):
         raise ValueError("unwell")
 
+
+def test_work_is_done_in_order_and_nothing_after_an_exchange_has_failed():
+    announcer, done = Announcer(torch.zeros(1, dtype=torch.int64), Broken(None, None, 0)), []
     futures = [announcer.submit(lambda number=number: done.append(number)) for number in range(3)]
-    futures += [announcer.submit(fails), announcer.submit(lambda: done.append(4))]
+    futures += [announcer.submit(announcer.decline), announcer.submit(lambda: done.append(4))]
     announcer.finish()
     assert done == [0, 1, 2]
     assert [str(future.exception()) for future in futures] == ["None"] * 3 + ["unwell"] * 2
+
+
+@dataclass
+class Batch:
+    nodes: torch.Tensor
+    shared: SharedBatch
+
+
+def test_where_a_rank_cannot_make_a_batch_all_ranks_fail_and_stay_in_step(pool):
+    owner = torch.arange(RANKS)
+    announcers = [Announcer(owner, exchange) for exchange in meetings()]
+
+    def make(number):
+        if number == 1:
+            raise ValueError("unwell")
+        return [Batch(owner, SharedBatch(0, 0, changed=owner[:0]))]
+
+    def play(announcer, inputs):
+        found = []
+        try:
+            for batches in made_ahead(make, inputs, announcer, ahead=2, workers=1):
+                found.append(batches[0].shared.announced.wanted_by.tolist())
+        except (PeerFailureError, ValueError) as error:
+            found.append(str(error))
+        return found
+
+    others = [[1, 2], [0, 2], [0, 1]]
+    reason = "rank 1 could not make a batch; its own error says why"
+    of_each = [[0, 2, 0], [0, 1, 0], [0, 0, 0]]  # the third is under way when the second fails
+    found = list(pool.map(play, announcers, of_each))
+    assert found == [[others[rank], "unwell" if rank == 1 else reason] for rank in range(RANKS)]
+    assert list(pool.map(play, announcers, [[0]] * RANKS)) == [[one] for one in others]
+
+
+def test_leaving_waits_for_nothing_and_ends_the_thread():
+    announcer, goes_on = Announcer(torch.zeros(1, dtype=torch.int64), meetings()[0]), threading.Event()
+    waits = announcer.submit(lambda: (goes_on.wait(20), threading.current_thread())[1])
+    announcer.leave()
+    goes_on.set()
+    waits.result(20).join(20)
+    assert not waits.result().is_alive()
 
 
 def test_an_announcer_that_has_finished_works_again():
