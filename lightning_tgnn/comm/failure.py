@@ -193,7 +193,7 @@ def _call_roll(error: BaseException) -> PeerFailureError:
         store.set(f"{_KEY}/call", "1")
         store.set(f"{_KEY}/here/{rank}", "1")
         deadline = time.monotonic() + _ROLL_CALL_SECONDS
-        missing = set(range(ranks)) - {rank}
+        missing = set(range(ranks))  # this one too: where another thread has failed here, receipts of all threads break
         words: dict[int, str] = {}
         while missing and time.monotonic() < deadline:
             for other in sorted(missing):

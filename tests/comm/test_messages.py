@@ -7,9 +7,10 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lightning_tgnn.comm import Messages, PeerFailureError, ProcessGroups
+from lightning_tgnn.comm import Attendance, Messages, PeerFailureError, ProcessGroups, failure
 from lightning_tgnn.comm.parcels import Parcels
 from lightning_tgnn.types import RankLayout
 from tests.multiprocess.ranks import run_ranks
@@ -53,11 +54,26 @@ def failing(messages):
     return str(error.value)
 
 
+def failing_first_noticed_at_home(messages):
+    """Return what a rank is told whose own thread has failed, and one that hears of the roll call it then holds."""
+    attendance = Attendance(messages.place)
+    dist.barrier()
+    if messages.place == 0:
+        threading.Timer(0.2, messages.fail, [ValueError("unwell")]).start()
+    while messages.place == 1 and not failure._verdicts:
+        time.sleep(0.01)
+    with pytest.raises(PeerFailureError) as error:
+        messages.receive(torch.empty(1), 1 - messages.place, "values").wait()
+    dist.barrier()
+    attendance.end()
+    return str(error.value)
+
+
 def on_rank(rank, ranks):
     everybody = tuple(range(ranks))
-    ways = ("plain", "parcels", "failing")
+    ways = ("plain", "parcels", "failing", "failing at home")
     groups = ProcessGroups(RankLayout.of(ranks, families={way: (everybody,) for way in ways}), rank)
-    plain, own, broken = (Messages(everybody, rank, groups.of(way)) for way in ways)
+    plain, own, broken, broken_too = (Messages(everybody, rank, groups.of(way)) for way in ways)
     background = plain.receive(torch.empty(1), rank, "own", background=True)
     plain.send(torch.ones(1), rank, "own")
     answers = {"own": background.wait().item(), "kept": let_go(plain), "parcels": parcels(own)}
@@ -69,6 +85,7 @@ def on_rank(rank, ranks):
     flow = plain.traffic.flows["partition"]
     answers["broadcast"] = (flow.sent, flow.received)
     answers["failing"] = failing(broken)
+    answers["failing at home"] = failing_first_noticed_at_home(broken_too)
     return answers
 
 
@@ -107,6 +124,13 @@ def test_a_group_of_hosts_is_made_once(answers):
 def test_nobody_waits_for_a_thread_that_has_failed(answers):  # for the 30 minutes of the group, that is
     assert answers[0]["failing"] == "unwell"
     assert answers[1]["failing"].startswith("values from rank 0: rank 0 has failed with ValueError: unwell")
+
+
+def test_the_rank_that_has_failed_is_named_where_it_calls_the_roll_itself(answers):
+    """The receipts of its other threads break with its own, and may be the first to be noticed."""
+    for rank, answer in enumerate(answers):
+        named = f"values from rank {1 - rank}: rank 0 has failed with ValueError: unwell"
+        assert answer["failing at home"] == named
 
 
 def test_what_ranks_gather_has_left_their_accelerators():
