@@ -7,6 +7,7 @@ from typing import Any
 import lightning.pytorch as pl
 from typing_extensions import override
 
+from lightning_tgnn.algorithms.schedules.open_groups import open_in_chain
 from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, SnapshotGroups
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import GroupPipeline, MeanGradients, SnapshotMemory
@@ -47,7 +48,5 @@ class SnapshotPartitionStrategy(SnapshotRunner):
 
     @override
     def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
-        # More than eight would keep no rank busier: its pipeline is as long as groups are open.
-        usual = min(max(self.world_size, 1), 8)
-        order = GroupPipeline(usual if self._open_groups is None else self._open_groups)
+        order = GroupPipeline(open_in_chain(self.world_size) if self._open_groups is None else self._open_groups)
         return Plan(self.layout, self._schedule, self._snapshots, order, self._mean)

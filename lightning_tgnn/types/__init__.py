@@ -99,7 +99,7 @@ from lightning_tgnn.types.snapshot_tasks import (
 from lightning_tgnn.types.snapshots import (
     GroupCuts,
     GroupPart,
-    KeptShare,
+    KeptSizes,
     Snapshot,
     SnapshotBatch,
     SnapshotGroup,
@@ -150,7 +150,7 @@ __all__ = [
     "Halo",
     "HoldingStore",
     "KeptRows",
-    "KeptShare",
+    "KeptSizes",
     "KnownData",
     "LayeredTask",
     "MeasuredTask",

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-from lightning_tgnn.types.snapshots import GroupCuts, KeptShare, Snapshot, SnapshotBatch, SnapshotGroup
+from lightning_tgnn.types.snapshots import GroupCuts, KeptSizes, Snapshot, SnapshotBatch, SnapshotGroup
 from lightning_tgnn.types.stages import Stages
 
 Carried = tuple[Tensor, ...]
@@ -37,6 +37,10 @@ class PredictedLoads(Protocol):
         """Return seconds [l] of the backward pass; see `forward`."""
         ...
 
+    def kept(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Return seconds [l] of products that are kept, and so are not in `forward`."""
+        ...
+
 
 @runtime_checkable
 class SnapshotLoader(Protocol):
@@ -50,7 +54,7 @@ class SnapshotLoader(Protocol):
 
     loads: PredictedLoads | None
     cuts: GroupCuts | None
-    kept: KeptShare | None
+    kept: KeptSizes | None
 
     @property
     def is_training(self) -> bool:
@@ -58,12 +62,17 @@ class SnapshotLoader(Protocol):
         ...
 
     def largest_group(self) -> SnapshotBatch:
-        """Return the last group of full length whole, or the last one; what is measured before anything is trained."""
+        """Return the group that has most vertices, whole, or a batch of it: it is measured before any is trained."""
         ...
 
     @property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
         """Vertices and edges of every snapshot, int64 [T] each."""
+        ...
+
+    @property
+    def scored(self) -> np.ndarray:
+        """How many targets a batch of the group has that each snapshot ends, the mean over its batches, float64 [T]."""
         ...
 
     @property

@@ -7,7 +7,7 @@ group, one for every vertex that it knows of; ``d`` width of an embedding; ``q``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -101,7 +101,7 @@ class SnapshotGroup(TensorFields):
         first: Number of its first snapshot.
         snapshots: The consecutive ones that this rank computes, oldest first.
         nodes: int64 [m], the vertex of every row of the group.
-        targets: What is trained on the embeddings after the last snapshot.
+        targets: What is trained on the embeddings after the last snapshot. Only a rank that ends the group reads them.
         share: What the mean loss over the targets is multiplied by, so that the mean over all ranks is the mean over
             the groups of an update.
         is_cut: Whether all ranks compute it together, each some of its vertices.
@@ -165,6 +165,11 @@ class GroupPart:
     snapshots: range
     is_cut: bool = False
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the rank ends the group, with the head and the loss."""
+        return bool(self.snapshots) and self.snapshots[-1] == self.group
+
 
 @dataclass(frozen=True)
 class GroupCuts:
@@ -172,28 +177,55 @@ class GroupCuts:
 
     Attributes:
         too_large: Numbers of those that do not fit a device.
-        seconds_per_edge: What the exchange of rows takes, forward and backward.
+        seconds_per_edge: What rows on their way take, forward and backward.
+        seconds_per_snapshot: What the exchanges of a snapshot take, however few the rows.
+        largest_share: Of a snapshot's edges, as a multiple of an equal share: who has it keeps the others waiting.
     """
 
     too_large: frozenset[int] = frozenset()
     seconds_per_edge: float = float("inf")
+    seconds_per_snapshot: float = 0.0
+    largest_share: float = 1.0
 
 
 @dataclass(frozen=True)
-class KeptShare:
-    """What snapshots leave for the backward pass, as shares of what a process can keep of groups.
+class KeptSizes:
+    """What snapshots leave for the backward pass: in bytes, or as shares of what a process can keep of groups.
+
+    The last snapshot of a group leaves something else: what the head reads, and not what is carried on.
 
     Attributes:
         any: Of a snapshot, however small.
         vertex: For each of its vertices.
+        last_any: Of the last snapshot of a group.
+        last_vertex: For each of its vertices.
+        last_target: For each target that is scored behind it.
+        most_vertices: That a snapshot has in a batch, where groups are trained in batches of vertices.
     """
 
     any: float
     vertex: float
+    last_any: float
+    last_vertex: float
+    last_target: float
+    most_vertices: float = float("inf")
 
-    def of(self, vertices: np.ndarray) -> np.ndarray:
-        """Return the shares of snapshots of so many vertices, float64 of the same shape."""
-        return self.any + self.vertex * vertices.astype(np.float64)
+    def of(self, vertices: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
+        """Return what snapshots leave, float64 [l].
+
+        Args:
+            vertices: Of each, [l].
+            targets: What is scored behind each as the last snapshot of a group; None for snapshots that are not the
+                last.
+        """
+        rows = np.minimum(vertices.astype(np.float64), self.most_vertices)
+        if targets is None:
+            return self.any + self.vertex * rows
+        return self.last_any + self.last_vertex * rows + self.last_target * targets
+
+    def times(self, factor: float) -> KeptSizes:
+        """Return it in another unit."""
+        return replace(self, **{one.name: factor * getattr(self, one.name) for one in fields(self)[:-1]})
 
 
 @dataclass(frozen=True)
@@ -219,8 +251,8 @@ class SnapshotPass(Pass):
         forward: Of each group, in that order, the predicted seconds [l_i] of its snapshots; None where nobody knows.
         backward: The same of the backward pass.
         too_large: Numbers of the groups that do not fit a device.
-        exchange: Of each group the seconds that its exchange takes where its vertices are cut over all ranks; None
-            where nobody knows.
+        exchange: Of each group the seconds that it takes beside an equal share of its own where its vertices are cut
+            over all ranks: exchanges, unequal shares, products that are not kept; None where nobody knows.
         kept: Of each group what its snapshots leave for the backward pass, shares [l_i] of what a process can keep;
             None where nobody knows.
     """

@@ -454,7 +454,7 @@ CASES += [
 
 def cutting(hosts, **options):
     """Let some groups be too large for a device."""
-    snapshot_memory.groups_too_large = lambda *arguments: [3, 4, 8]
+    snapshot_memory.KeptGroups.too_large = lambda *arguments: [3, 4, 8]
     return BLADStrategy(**{"processes_per_device": 2, "cut_groups": True, **options})
 
 

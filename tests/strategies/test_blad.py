@@ -3,6 +3,7 @@
 import re
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 
@@ -84,12 +85,12 @@ def test_open_groups_are_as_many_as_ranks_where_nobody_says():
     assert strategy.plan(None, None).order == GroupPipeline(4)
 
 
-def fitted(free, monkeypatch, **options):
+def fitted(free, monkeypatch, of_data=None):
     """Train on one rank with so many bytes free."""
     monkeypatch.setattr(group_memory, "available_memory", lambda: free)
-    data, task = snapshots.build("tgcn", 2, group_size=6, hidden_dim=64)
+    data, task = snapshots.build("tgcn", 2, group_size=6, hidden_dim=64, **of_data or {})
     settings = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False, "enable_checkpointing": False}
-    strategy = BLADStrategy(processes_per_device=1, **options)
+    strategy = BLADStrategy(processes_per_device=1)
     trainer = pl.Trainer(strategy=strategy, **settings, enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(task, datamodule=data)
     return trainer.global_step
@@ -105,10 +106,17 @@ def test_groups_that_do_not_fit_are_refused_with_the_size_that_would(monkeypatch
     assert fitted(None, monkeypatch) == fitted(10**9, monkeypatch) == 4
 
 
-def kept(task, group):
+def test_groups_of_which_a_batch_does_not_fit_are_refused_too(monkeypatch):
+    options = {"data": {"vertices_per_batch": 12, "fanouts": 2}}
+    with pytest.raises(InvalidArgumentError, match=r"group_size must be so .*; lower vertices_per_batch, or more dev"):
+        fitted(10_000, monkeypatch, options)
+    assert fitted(None, monkeypatch, options) == fitted(10**9, monkeypatch, options)
+
+
+def kept(task, group, *, last):
     """Return the bytes that a step on the last snapshot of a group keeps, in the group's own size."""
     snapshot, found = group.snapshots[-1], {}
-    read = [snapshot.features, snapshot.vertices, *task.parameters()]
+    read = [snapshot.features, snapshot.vertices, group.targets.rows, *task.parameters()]
     read += [tensor for layer in snapshot.layers for edges in layer for tensor in vars(edges).values()]
     known = {tensor.untyped_storage().data_ptr() for tensor in read}
 
@@ -118,7 +126,9 @@ def kept(task, group):
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         carried = task.start(group)
-        task.step(snapshot, carried, last=False)
+        _, embeddings = task.step(snapshot, carried, last=last)
+        if last:
+            task.loss(embeddings, group)
     return sum(size for place, size in found.items() if place not in known)
 
 
@@ -141,11 +151,34 @@ def test_what_a_snapshot_keeps_is_told_without_a_tensor_of_its_size(model):
         return step(snapshot, carried, last=last)
 
     task.step = watched
-    of_any, each = group_memory.kept_bytes(task, probe)
+    random = torch.get_rng_state()
+    told = group_memory.kept_bytes(task, group, sizes["num_nodes"])
+    assert torch.equal(torch.get_rng_state(), random)
     assert max(seen) <= 512
     task.step = step
+    vertices, targets = (np.array([len(of)]) for of in (group.snapshots[-1].vertices, group.targets))
     # GAT replaces the loops that a snapshot has, and adds those that the made-up one lacks.
-    assert of_any + each * len(group.snapshots[-1].vertices) == pytest.approx(kept(task, group), rel=0.1)
+    assert told.of(vertices) == pytest.approx(kept(task, group, last=False), rel=0.1)
+    assert told.of(vertices, targets) == pytest.approx(kept(task, group, last=True), rel=0.1)
+    assert told.of(vertices, targets) > told.of(vertices) + 24 * 4 * targets  # the head reads three rows for a link
+
+
+@pytest.mark.parametrize("num_hops", [1, 2])
+def test_a_batch_of_vertices_keeps_what_its_neighbourhood_does(num_hops):
+    sizes = {"num_nodes": 3000, "num_edges": 20000, "num_snapshots": 5, "feature_dim": 16}
+    batches = {"vertices_per_batch": 600, "fanouts": 4, "num_hops": num_hops}
+    data = SnapshotDataModule("synthetic_snapshots", synthetic=sizes, group_size=2, vertices="all", **batches)
+    task = SnapshotLinkPrediction("wd_gcn", hidden_dim=24, convolution="chebyshev" if num_hops > 1 else "gcn")
+    data.prepare_data()
+    task.build(data.info)
+    (group,) = data.train_dataloader().largest_group().groups
+    told = group_memory.kept_bytes(task, group, sizes["num_nodes"])
+    of_batch = np.array([len(group.snapshots[-1].vertices)])
+    assert told.most_vertices == max(len(snapshot.vertices) for snapshot in group.snapshots) < sizes["num_nodes"]
+    whole, targets = np.array([sizes["num_nodes"]]), np.array([len(group.targets)])
+    assert told.of(whole) == told.of(np.array([told.most_vertices]))
+    assert told.of(of_batch) == pytest.approx(kept(task, group, last=False), rel=0.15)
+    assert told.of(of_batch, targets) == pytest.approx(kept(task, group, last=True), rel=0.15)
 
 
 def trainer(**options):

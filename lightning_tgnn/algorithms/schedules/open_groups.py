@@ -4,6 +4,19 @@ from __future__ import annotations
 
 OPEN_GROUPS = 2
 """Groups of a pair that may wait for their gradient."""
+_MOST_IN_CHAIN = 8
+
+
+def open_in_chain(ranks: int) -> int:
+    """Return how many groups may wait for their gradient where every group goes through all ranks.
+
+    As many as there are ranks keep all of them busy. Above eight the memory of what waits, and the messages under way
+    between two machines, are worth more than the wait.
+
+    >>> [open_in_chain(ranks) for ranks in (1, 4, 32)]
+    [1, 4, 8]
+    """
+    return min(max(ranks, 1), _MOST_IN_CHAIN)
 
 
 def goes_back(waiting: int, open_groups: int, groups_left: bool) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lightning_tgnn.algorithms.schedules.links import Links
-from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
+from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS, open_in_chain
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates
 from lightning_tgnn.algorithms.schedules.pair_simulation import ChainSimulation, GroupParts, simulate_chain
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
@@ -162,7 +162,7 @@ def snapshot_partition_epoch(
         gradient_bytes: Of all weights.
         devices: Of each rank; None is a device for each.
         rates: How fast an operator runs beside another of the same device.
-        open_groups: As of `simulate_chain`.
+        open_groups: As of `SnapshotPartitionStrategy`; None is `open_in_chain`.
         links: What hidden states and gradients travel on.
         compression: Of gradients, its name: ``gradient_bytes`` are what it leaves.
 
@@ -170,6 +170,7 @@ def snapshot_partition_epoch(
         InvalidArgumentError: An argument is out of range.
     """
     ranks, links = layout.ranks, links or Links()
+    limit = open_in_chain(ranks) if open_groups is None else open_groups
     each = np.broadcast_to(np.asarray(state_bytes, dtype=np.float64), (len(groups),))
     busy, seconds, beside, travelled, found = np.zeros(ranks), 0.0, 0.0, 0.0, []
     for update in updates:
@@ -179,7 +180,7 @@ def snapshot_partition_epoch(
             parts.append(groups[place].cut(even_bounds(len(groups[place].forward), ranks)[1:], forth, back))
         travelled += _handed_on(parts, each[list(update)])
         if parts:
-            run = simulate_chain(parts, devices=devices, rates=rates, open_groups=open_groups)
+            run = simulate_chain(parts, devices=devices, rates=rates, open_groups=limit)
             busy += run.busy
             seconds += run.seconds
             beside += run.beside.max()

@@ -87,7 +87,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
 `plan --kind snapshots` writes both files, `data inspect --snapshots` the sizes: snapshots.json.
 
   blad      balance=load (even), reorder=true, processes_per_device=1 (2, which is usual on GPUs), open_groups=2
-  snapshot_partition   processes_per_device=1 (2)
+  snapshot_partition   processes_per_device=1 (2), open_groups (as many as ranks, up to 8)
   vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own)
   all three   gradient_compression (bfloat16, int8, powersgd: gradients_powersgd of loads.yaml has its bytes)
 """

@@ -33,7 +33,7 @@ BLAD, VERTICES, SNAPSHOTS = "blad", "vertex_partition", "snapshot_partition"
 _COMPRESSION = "gradient_compression"
 SNAPSHOT_OPTIONS: dict[str, dict[str, Any]] = {
     BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 1, "open_groups": 2, _COMPRESSION: None},
-    SNAPSHOTS: {"processes_per_device": 1, _COMPRESSION: None},
+    SNAPSHOTS: {"processes_per_device": 1, "open_groups": None, _COMPRESSION: None},
     VERTICES: {"remote": 0.5, _COMPRESSION: None},
 }
 _FLOAT = 4  # bytes
@@ -91,10 +91,11 @@ class SnapshotPlan:
             check_choice(f"{_COMPRESSION} of {name}", options[_COMPRESSION], COMPRESSIONS)
         if name == BLAD:
             check_choice("balance of blad", options["balance"], (LOAD, EVEN))
-            check_int("open_groups of blad", options["open_groups"], minimum=1, cure="2 is usual")
             if not isinstance(options["reorder"], bool):
                 cure = "give one of them"
                 raise InvalidArgumentError(refusal("reorder of blad", "true or false", options["reorder"], cure))
+        if name == BLAD or options.get("open_groups") is not None:
+            check_int(f"open_groups of {name}", options["open_groups"], minimum=1, cure="2 is usual")
         if name == VERTICES:
             check_not_negative("remote of vertex_partition", options["remote"], cure="0.5 is half of a rank's vertices")
         if options.get("processes_per_device", 1) not in (1, 2):
@@ -179,6 +180,7 @@ class SnapshotPlan:
             return snapshot_partition_epoch(
                 operators, updates, layout, state_bytes=states, compression=compression,
                 gradient_bytes=costs.gradient_bytes(compression), devices=device_of, rates=costs.rates, links=links,
+                open_groups=self.options["open_groups"],
             )  # fmt: skip
         seconds = [float(sum(both.sum() for both in one.seconds)) for one in operators]
         return blad_epoch(

@@ -52,6 +52,6 @@ class WholeGroups:
         """
         snapshots = self.targets.snapshots
         own = tuple(snapshots[place] for place in part.snapshots)
-        return SnapshotGroup(
-            part.group, part.first, own, snapshots.nodes, self.targets.of_group(part.group, epoch), share
-        )
+        # Only who ends the group reads them.
+        targets = self.targets.of_group(part.group, epoch) if part.is_last else self.targets.none(part.group)
+        return SnapshotGroup(part.group, part.first, own, snapshots.nodes, targets, share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -15,9 +15,10 @@ from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.snapshots.groups import GroupMaker
+from lightning_tgnn.data.snapshots.predicted import PredictedGroups
 from lightning_tgnn.types import (
     GroupCuts,
-    KeptShare,
+    KeptSizes,
     PredictedLoads,
     RankLayout,
     Schedule,
@@ -107,7 +108,7 @@ class SnapshotGroupLoader:
         self.prefetch_batches, self.num_workers = prefetch_batches, num_workers
         self.loads: PredictedLoads | None = None
         self.cuts: GroupCuts | None = None
-        self.kept: KeptShare | None = None
+        self.kept: KeptSizes | None = None
         self.schedule: Schedule | None = None
         self.layout, self.rank = RankLayout.of(1), 0
         self.waited = 0.0
@@ -168,21 +169,10 @@ class SnapshotGroupLoader:
         order = split.of_epoch(self._epoch, self._rounds)
         epoch = self._epoch if split.training else None
         over = SnapshotPass(len(order), self.batch_size, epoch, order=order, group_size=split.group_size)
-        spans = [slice(span.start, span.stop) for span in map(over.snapshots_of, order)]
-        if self.cuts is not None and predicted:
-            seconds = self.cuts.seconds_per_edge * self.sizes[1]
-            exchange = tuple(float(seconds[span].sum()) for span in spans)
-            over = replace(over, too_large=self.cuts.too_large, exchange=exchange)
-        if self.loads is None or not predicted:
+        if not predicted:
             return over
-        if self.kept is not None:
-            shares = self.kept.of(self.sizes[0])
-            over = replace(over, kept=tuple(shares[span] for span in spans))
-        return replace(
-            over,
-            forward=_of_groups(self.loads.forward, self.sizes, self.scored, spans),
-            backward=_of_groups(self.loads.backward, self.sizes, self.scored, spans),
-        )
+        known = PredictedGroups(*self.sizes, self.scored, self.layout.ranks)
+        return known.told(over, self.loads, self.cuts, self.kept)
 
     def __iter__(self) -> Iterator[SnapshotBatch]:
         # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch, and at times
@@ -282,14 +272,3 @@ class SnapshotGroupLoader:
             requirement = f"such that an update has {saved} groups, to resume in the middle of this epoch"
             cure = "give the same devices and batch_size, or resume from a checkpoint of the end of an epoch"
             raise CheckpointError(refusal("batch_size", requirement, self.global_batch_size, cure))
-
-
-def _of_groups(
-    seconds: Callable[..., np.ndarray],
-    sizes: tuple[np.ndarray, np.ndarray],
-    targets: np.ndarray,
-    spans: Sequence[slice],
-) -> tuple[np.ndarray, ...]:
-    """Return the predicted seconds of the snapshots of each group, of which the last is one of another kind."""
-    inner, last = seconds(*sizes), seconds(*sizes, targets)
-    return tuple(np.append(inner[span.start : span.stop - 1], last[span.stop - 1]) for span in spans)

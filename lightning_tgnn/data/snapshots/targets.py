@@ -86,6 +86,10 @@ class TargetMaker:
         others = self.sampler.sample(of_all, self.num_negatives[epoch is None], epoch=epoch)
         return Targets(torch.cat([ends, others], 1))
 
+    def none(self, group: int) -> Targets:
+        """Return no targets of a group, of the types of `at`."""
+        return self.at(group, torch.empty(0, dtype=torch.int64), None)
+
     def of_group(self, group: int, epoch: int | None) -> Targets:
         """Return all targets of a group; arguments as in `at`."""
         return self.at(group, self.places(group), epoch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,56 +11,71 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.memory import available_memory, gigabytes, total_memory
-from lightning_tgnn.types import KeptShare, Run, Snapshot, SnapshotBatch, SnapshotGroup, SnapshotTask, SparseRows
+from lightning_tgnn.types import KeptSizes, Run, Snapshot, SnapshotGroup, SnapshotTask, SparseRows, Targets
 
 _STRIDE = 7919  # a prime, so that edges go to vertices all over
 
 
-_VERTICES = (256, 512)
-"""Of the two made-up snapshots, between which what a step keeps is a line."""
+_VERTICES = 256
+"""Of made-up snapshots, or twice as many. Between these sizes what a step keeps is a line."""
 
 
-def kept_bytes(task: SnapshotTask, batch: SnapshotBatch) -> tuple[int, float]:
-    """Return the bytes that a snapshot leaves for the backward pass: of any, and for each of its vertices.
+def kept_bytes(task: SnapshotTask, group: SnapshotGroup, vertices: int) -> KeptSizes:
+    """Return the bytes that snapshots leave for the backward pass.
 
-    Measured on two small made-up snapshots, with as many edges for each vertex as the largest one of a batch has:
-    nothing of that one's size is allocated. What it reads, and the weights, are there anyway.
+    Measured on small made-up snapshots, with as many edges for each vertex as the largest one of a group has: nothing
+    of that one's size is allocated. What it reads, and the weights, are there anyway.
 
     Args:
         task: Runs the steps.
-        batch: Of this rank.
+        group: Whole.
+        vertices: Of the largest snapshot of the group as it is in the sequence. It may have fewer in a batch.
     """
-    held = [(group, snapshot) for group in batch.groups for snapshot in group.snapshots]
-    if not held:
-        return 0, 0.0
-    group, snapshot = max(held, key=lambda pair: len(pair[1].vertices))
-    assert isinstance(task, torch.nn.Module)
-    device = next(task.parameters()).device
-    small, large = (_kept(task, sampled_group(group, snapshot, vertices, device)) for vertices in _VERTICES)
-    each, carried_each = (
-        (more - less) / (_VERTICES[1] - _VERTICES[0]) for less, more in zip(small, large, strict=True)
-    )
+    snapshot = max(group.snapshots, key=lambda one: len(one.vertices))
+    most = float("inf") if len(snapshot.vertices) >= vertices else float(len(snapshot.vertices))
+    # As many targets for each vertex: a head may multiply rows of vertices or rows of targets, whichever are fewer.
+    scored = max(len(group.targets) / max(len(snapshot.vertices), 1), 1 / _VERTICES)
+    few, many = ((times * _VERTICES, round(times * scored * _VERTICES)) for times in (1, 2))
+    cases = {size: sampled_group(group, snapshot, *size) for size in (few, many, (few[0], many[1]))}
+    with torch.random.fork_rng([] if (device := snapshot.vertices.device).type == "cpu" else [device]):
+        inner = {size: _kept(task, made, last=False) for size, made in cases.items()}
+        last = {size: _kept(task, made, last=True) for size, made in cases.items()}
+    carried_each = (_carried(task, cases[many]) - _carried(task, cases[few])) / _VERTICES
     # Rows of all vertices of the group are carried on, whoever is in the snapshot.
-    of_any = small[0] - each * _VERTICES[0] + carried_each * len(group.nodes)
-    return int(max(of_any, 0)), max(each - carried_each, 0.0)
+    carried = carried_each * len(group.nodes)
+    of_target = (last[few[0], many[1]] - last[few]) / (many[1] - few[1])
+    of_vertex = (inner[many] - inner[few]) / _VERTICES
+    of_last = (last[many] - last[few] - of_target * (many[1] - few[1])) / _VERTICES
+    return KeptSizes(
+        max(inner[few] - of_vertex * _VERTICES + carried, 0.0),
+        max(of_vertex - carried_each, 0.0),
+        max(last[few] - of_last * _VERTICES - of_target * few[1] + carried, 0.0),
+        max(of_last - carried_each, 0.0),
+        max(of_target, 0.0),
+        most,
+    )
 
 
-def sampled_group(group: SnapshotGroup, snapshot: Snapshot, vertices: int, device: torch.device) -> SnapshotGroup:
+def sampled_group(group: SnapshotGroup, snapshot: Snapshot, vertices: int, targets: int = 0) -> SnapshotGroup:
     """Return a group of one made-up snapshot, which has as many features, layers and edges per vertex as one of it.
 
     Args:
         group: To be like.
         snapshot: Of the group.
         vertices: Of the result.
-        device: Where it is to be.
+        targets: Of the result.
     """
     made: dict[int, SparseRows] = {}
+    device, own = snapshot.vertices.device, len(snapshot.vertices)
+    scale = vertices / max(own, 1)
     for edges in (edges for layer in snapshot.layers for edges in layer):
         if id(edges) not in made:
-            count = round(vertices * len(edges.columns) / max(len(snapshot.vertices), 1))
+            sides = (len(starts) - 1 for starts in (edges.starts, edges.starts_back))
+            into, out_of = (max(round(scale * side), 1) if own else vertices for side in sides)
+            count = round(scale * len(edges.columns))
             places = torch.arange(count, device=device)
-            src, dst = places * _STRIDE % vertices, places % vertices
-            made[id(edges)] = SparseRows.of(src, dst, torch.ones(count, device=device), vertices)
+            src, dst = places * _STRIDE % out_of, places % into
+            made[id(edges)] = SparseRows.of(src, dst, torch.ones(count, device=device), into, out_of)
     rows = torch.arange(vertices, device=device)
     like = Snapshot(
         snapshot.number,
@@ -68,14 +83,22 @@ def sampled_group(group: SnapshotGroup, snapshot: Snapshot, vertices: int, devic
         torch.ones(vertices, snapshot.features.shape[1], device=device),
         tuple(tuple(made[id(edges)] for edges in layer) for layer in snapshot.layers),
     )
-    return replace(group, snapshots=(like,), nodes=rows)
+    return replace(group, snapshots=(like,), nodes=rows, targets=_sampled_targets(group.targets, vertices, targets))
 
 
-def _kept(task: SnapshotTask, group: SnapshotGroup) -> tuple[int, int]:
-    """Return the bytes that a step on the only snapshot of a group keeps, and those of what it carries on."""
+def _sampled_targets(like: Targets, vertices: int, count: int) -> Targets:
+    """Return made-up targets, as many."""
+    shape = count, like.rows.shape[1]
+    rows = (torch.arange(shape[0] * shape[1], device=like.rows.device) * _STRIDE % vertices).view(shape)
+    labels = None if like.labels is None else like.labels.new_zeros(count, *like.labels.shape[1:])
+    return Targets(rows, labels)
+
+
+def _kept(task: SnapshotTask, group: SnapshotGroup, *, last: bool) -> float:
+    """Return the bytes that a step on the only snapshot of a group keeps, with the head and the loss if it is last."""
     (snapshot,) = group.snapshots
     assert isinstance(task, torch.nn.Module)
-    read = [snapshot.features, snapshot.vertices, *task.parameters()]
+    read = [snapshot.features, snapshot.vertices, group.targets.rows, *task.parameters()]
     read += [tensor for layer in snapshot.layers for edges in layer for tensor in vars(edges).values()]
     known = {tensor.untyped_storage().data_ptr() for tensor in read}
     found: dict[int, int] = {}
@@ -88,65 +111,80 @@ def _kept(task: SnapshotTask, group: SnapshotGroup) -> tuple[int, int]:
 
     carried = task.start(group)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        task.step(snapshot, carried, last=False)
-    return sum(found.values()), sum(tensor.numel() * tensor.element_size() for tensor in carried)
+        _, embeddings = task.step(snapshot, carried, last=last)
+        if embeddings is not None:
+            task.loss(embeddings, group)
+    return float(sum(found.values()))
 
 
-def groups_too_large(
-    run: Run, vertices: np.ndarray, kept: tuple[int, float], group_size: int, processes: int, open_groups: int
-) -> list[int]:
-    """Return the groups of which a rank cannot keep what the backward pass reads; see `check_groups_fit`."""
-    need = _need(vertices, kept, group_size, processes, open_groups)
-    return np.flatnonzero(need > _memory_of_rank(run, processes)).tolist()
+def _carried(task: SnapshotTask, group: SnapshotGroup) -> int:
+    """Return the bytes of what is carried from snapshot to snapshot of a group."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in task.start(group))
 
 
-def kept_share(run: Run, kept: tuple[int, float], processes: int) -> KeptShare | None:
-    """Return what snapshots leave for the backward pass, as shares of what this rank can keep; None where all fits.
-
-    Args:
-        run: What begins.
-        kept: See `kept_bytes`.
-        processes: Ranks that share a device.
-    """
-    left = max(_memory_of_rank(run, processes), 1.0)
-    return KeptShare(*(size / left for size in kept)) if np.isfinite(left) else None
-
-
-def check_groups_fit(
-    run: Run, vertices: np.ndarray, kept: tuple[int, float], group_size: int, processes: int, open_groups: int
-) -> None:
-    """Refuse groups of which a rank cannot keep what the backward pass reads, if processes have as many snapshots.
+@dataclass(frozen=True)
+class KeptGroups:
+    """What ranks keep of the groups of a sequence for the backward pass, if each has as many snapshots of a group.
 
     So they have them in the first epoch; later splits are chosen among those that fit, see `splits_that_fit`.
 
-    Args:
-        run: What begins.
-        vertices: int64 [T], of every snapshot.
-        kept: See `kept_bytes`.
+    Attributes:
+        inner: float64 [T], bytes that each snapshot leaves inside a group.
+        last: float64 [T], bytes that it leaves at the end of a group, with its head.
         group_size: Snapshots of a group.
         processes: Ranks that share a group.
         open_groups: Groups that a rank keeps at once, but for the last.
-
-    Raises:
-        InvalidArgumentError: They do not fit.
+        in_batches: Whether groups are trained in batches of vertices.
     """
-    left = _memory_of_rank(run, processes)
 
-    def need(size: int) -> float:
-        return float(_need(vertices, kept, size, processes, open_groups).max())
+    inner: np.ndarray
+    last: np.ndarray
+    group_size: int
+    processes: int
+    open_groups: int
+    in_batches: bool
 
-    if need(group_size) <= left:
-        return
-    fitting = next((size for size in range(group_size - 1, 0, -1) if need(size) <= left), 0)
-    cure = f"set group_size={fitting}" if fitting else "train batches of vertices: give vertices_per_batch"
-    needed, free = gigabytes(int(need(group_size))), gigabytes(int(left))
-    received = f"{group_size}, of which a rank keeps {needed} with {free} free"
-    requirement = "so small that what the backward pass reads fits the memory of a rank"
-    other = "or cut_groups=True, more devices, a smaller hidden_dim, or fewer open_groups"
-    raise InvalidArgumentError(refusal("group_size", requirement, received, f"{cure}, {other}"))
+    def too_large(self, run: Run) -> list[int]:
+        """Return the groups of which a rank keeps more than it can have; see `check`."""
+        return np.flatnonzero(self.need(self.group_size) > memory_of_rank(run, self.processes)).tolist()
+
+    def check(self, run: Run) -> None:
+        """Refuse groups of which a rank keeps more than it can have.
+
+        Raises:
+            InvalidArgumentError: There are some.
+        """
+        left = memory_of_rank(run, self.processes)
+
+        def need(size: int) -> float:
+            return float(self.need(size).max())
+
+        if need(self.group_size) <= left:
+            return
+        fitting = next((size for size in range(self.group_size - 1, 0, -1) if need(size) <= left), 0)
+        fewer = "lower vertices_per_batch" if self.in_batches else "train batches of vertices: give vertices_per_batch"
+        cure = f"set group_size={fitting}" if fitting else fewer
+        needed, free = gigabytes(int(need(self.group_size))), gigabytes(int(left))
+        received = f"{self.group_size}, of which a rank keeps {needed} with {free} free"
+        requirement = "so small that what the backward pass reads fits the memory of a rank"
+        cut = "" if self.in_batches else "cut_groups=True, "
+        other = f"or {cut}more devices, a smaller hidden_dim, or fewer open_groups"
+        raise InvalidArgumentError(refusal("group_size", requirement, received, f"{cure}, {other}"))
+
+    def need(self, group_size: int) -> np.ndarray:
+        """Return for the group of every snapshot the bytes of the rank that keeps most of it, float64 [T]."""
+        before, ends = np.concatenate([[0.0], self.inner.cumsum()]), np.arange(len(self.inner)) + 1
+        starts, bounds = np.maximum(ends - group_size, 0), even_bounds(group_size, self.processes)
+        of_ranks = []
+        for place in range(self.processes):
+            begin, end = (np.minimum(starts + bound, ends) for bound in bounds[place : place + 2])
+            kept = before[end] - before[begin]
+            is_last = place == self.processes - 1
+            of_ranks.append(kept - self.inner + self.last if is_last else self.open_groups * kept)
+        return np.max(of_ranks, axis=0)
 
 
-def _memory_of_rank(run: Run, processes: int) -> float:
+def memory_of_rank(run: Run, processes: int) -> float:
     """Return the bytes that a rank can still have: its part of those of its GPU or its machine."""
     if run.device.type == "cuda":
         return torch.cuda.mem_get_info(run.device)[0] / processes
@@ -165,18 +203,3 @@ def capacity_of_rank(run: Run, processes: int) -> float:
         return torch.cuda.mem_get_info(run.device)[1] / processes
     here = run.layout.hosts.count(run.layout.hosts[run.rank])
     return (total_memory() or float("inf")) / here
-
-
-def _need(
-    vertices: np.ndarray, kept: tuple[int, float], group_size: int, processes: int, open_groups: int
-) -> np.ndarray:
-    """Return for the group of every snapshot the bytes of the rank that keeps most of it, float64 [T]."""
-    each = kept[0] + kept[1] * vertices.astype(np.float64)
-    before, last = np.concatenate([[0.0], each.cumsum()]), np.arange(len(each)) + 1
-    starts, bounds = np.maximum(last - group_size, 0), even_bounds(group_size, processes)
-    of_ranks = []
-    for place in range(processes):
-        begin, end = (np.minimum(starts + bound, last) for bound in bounds[place : place + 2])
-        at_once = open_groups if place < processes - 1 else 1
-        of_ranks.append(at_once * (before[end] - before[begin]))
-    return np.max(of_ranks, axis=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from lightning_tgnn.types import NodeStateTask, OrderPart, RowExchange, Run, Sna
 
 _PROBE = 1 << 16  # values, 256 kB
 _SAMPLED = 256  # vertices of a step that tells the widths
+_TIMES = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,18 +65,22 @@ class HybridGroups:
         loss = self.pipeline(task, SnapshotBatch(tuple(group for group in batch.groups if not group.is_cut)))
         return loss if together is None else loss + together
 
-    def seconds_per_edge(self, task: SnapshotTask, probe: SnapshotBatch) -> float:
-        """Return what the exchange of rows takes for an edge of a snapshot, forward and backward; all ranks call it.
+    def cost_of_cutting(self, task: SnapshotTask, probe: SnapshotBatch) -> tuple[float, float, float]:
+        """Return three figures of `GroupCuts` as this rank measures them; all ranks call it.
 
-        Measured: the rows that a rank receives for the largest snapshot, and the speed of an exchange.
+        Measured: this rank's share of the largest snapshot, the rows that it receives, and the time of a large and of a
+        small exchange.
 
         Args:
             task: Runs one step, which tells the widths of its layers.
             probe: One group, whole.
+
+        Returns:
+            Seconds for each edge, seconds for each snapshot, and the share as a multiple of an equal one.
         """
         (group,) = probe.groups
         snapshot = max(group.snapshots, key=lambda each: len(each.vertices))
-        small = sampled_group(group, snapshot, _SAMPLED, snapshot.vertices.device)
+        small = sampled_group(group, snapshot, _SAMPLED)
         ranks, widths = self._exchange.ranks, ChosenOperators(task.operators)
         before, task.operators = task.operators, widths
         try:
@@ -82,16 +88,21 @@ class HybridGroups:
                 task.step(small.snapshots[0], task.start(small), last=True)
         finally:
             task.operators = before
-        _, links = share_of_snapshot(snapshot, self._shared.owner, self._exchange.rank, ranks)
+        own, links = share_of_snapshot(snapshot, self._shared.owner, self._exchange.rank, ranks)
         values = sum(min(pair) for pair in widths.widths.values())
         size = 2 * 4 * values * sum(links.received)  # forward and backward
         rows = torch.zeros(_PROBE, device=snapshot.vertices.device)
-        shares = [_PROBE // ranks] * ranks
-        seconds = []
-        for _ in range(3):
+        few, many = self._seconds(rows[:ranks]), self._seconds(rows[: _PROBE // ranks * ranks])
+        speed = 4 * _PROBE * (ranks - 1) / ranks / many if ranks > 1 else float("inf")
+        edges, of_own = (sum(len(edges.columns) for edges in one.layers[0]) for one in (snapshot, own))
+        exchanges = 2 * (len(widths.widths) + 1)  # of every layer, and of what the head reads
+        return size / speed / max(edges, 1), exchanges * few, ranks * of_own / edges if edges else 1.0
+
+    def _seconds(self, rows: Tensor) -> float:
+        """Return the median time of an exchange of as many rows with every rank."""
+        shares, seconds = [len(rows) // self._exchange.ranks] * self._exchange.ranks, []
+        for _ in range(_TIMES):
             begin = perf_counter()
-            self._exchange.start(rows[: sum(shares)], shares, shares, "probe").wait()
+            self._exchange.start(rows, shares, shares, "probe").wait()
             seconds.append(perf_counter() - begin)
-        speed = 4 * _PROBE * (ranks - 1) / ranks / min(seconds) if ranks > 1 else float("inf")
-        edges = sum(len(edges.columns) for edges in snapshot.layers[0])
-        return size / speed / max(edges, 1)
+        return median(seconds)

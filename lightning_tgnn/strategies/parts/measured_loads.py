@@ -73,6 +73,10 @@ class MeasuredLoads:
         """Return seconds [l] of the backward pass."""
         return self._added({BACKWARD} if targets is None else {BACKWARD, LAST_BACKWARD}, vertices, edges, targets)
 
+    def kept(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Return seconds [l] of products that are kept, and so are not in `forward`."""
+        return self._added(self._kept, vertices, edges)
+
     def _operators(self, *, last: bool) -> set[str]:
         others = {BACKWARD, LAST_BACKWARD, HEAD, *self._kept, *(() if last else self.model.last_only)}
         return self.model.loads.keys() - others

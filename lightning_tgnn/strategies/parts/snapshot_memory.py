@@ -6,24 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.strategies.parts.group_memory import (
-    capacity_of_rank,
-    check_groups_fit,
-    groups_too_large,
-    kept_bytes,
-    kept_share,
-)
+from lightning_tgnn.strategies.parts.group_memory import KeptGroups, capacity_of_rank, kept_bytes, memory_of_rank
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups
 from lightning_tgnn.strategies.parts.measured_loads import MeasuredCalls, MeasuredLoads
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.types import (
     GroupCuts,
-    KeptShare,
+    KeptSizes,
     ReplicaTask,
     Run,
     ScheduledLoader,
@@ -34,7 +29,7 @@ from lightning_tgnn.types import (
 )
 from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
 
-LOADS, ORDERS, CUTS, KEPT, MEMORY = "loads", "orders", "cuts", "kept", "memory"
+LOADS, ORDERS, CUTS, KEPT, MEMORY = "loads", "orders", "group_cuts", "kept_sizes", "memory"
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class SnapshotState:
         self._has_begun = False
         self._known_of: tuple[object, object] | None = None
         self._cuts: GroupCuts | None = None
-        self._kept: KeptShare | None = None
+        self._kept: KeptSizes | None = None
         self._memory: float | None = None  # of the rank that has least, where the limits are from
         self._has_looked = False
 
@@ -115,9 +110,10 @@ class SnapshotState:
             self._orders = saved[ORDERS]
         self._take_orders(self._orders)
         if CUTS in saved:
-            self._cuts = GroupCuts(frozenset(saved[CUTS][0]), saved[CUTS][1])
+            large, *costs = saved[CUTS]
+            self._cuts = GroupCuts(frozenset(large), *costs)
         if KEPT in saved:
-            self._kept = KeptShare(*saved[KEPT])
+            self._kept = KeptSizes(*saved[KEPT])
         if CUTS in saved or KEPT in saved:
             self._memory, self._has_looked = saved.get(MEMORY), False
 
@@ -181,7 +177,8 @@ class SnapshotState:
         if self.loads is not None:
             held |= {LOADS: self.loads.model.to_dict(), ORDERS: self._orders}
         if self._cuts is not None:
-            held[CUTS] = [sorted(self._cuts.too_large), self._cuts.seconds_per_edge]
+            large, *costs = astuple(self._cuts)
+            held[CUTS] = [sorted(large), *costs]
         if self._kept is not None:  # splits are chosen by it
             held[KEPT] = astuple(self._kept)
         if self._memory is not None:
@@ -238,24 +235,34 @@ class SnapshotState:
         if run is None or task is None or pipeline is None or not probe.groups:
             return
         vertices, _ = loader.sizes
-        if any(len(snapshot.vertices) < vertices[snapshot.number] for snapshot in probe.groups[0].snapshots):
-            return  # batches of vertices, of which the user says how many they have
-        kept, processes = kept_bytes(task, probe), pipeline.hand_over.ranks
-        sizes = loader.group_size, processes, pipeline.open_groups
+        (group,) = probe.groups
+        processes = pipeline.hand_over.ranks
+        kept = kept_bytes(task, group, max(int(vertices[one.number]) for one in group.snapshots))
         self._know_machine(run, processes)
         if processes > 1 and self._kept is None:
-            shares = run.broadcast(run.messages(GRADIENTS).gather(kept_share(run, kept, processes)))
+            left = memory_of_rank(run, processes)
+            own = kept.times(1 / max(left, 1.0)) if np.isfinite(left) else None
+            shares = run.broadcast(run.messages(GRADIENTS).gather(own))
             known = [astuple(share) for share in shares if share is not None]
-            self._kept = KeptShare(*map(max, zip(*known, strict=True))) if known else None
-        if not isinstance(task.group_order, HybridGroups):
-            check_groups_fit(run, vertices, kept, *sizes)
+            self._kept = KeptSizes(*map(max, zip(*known, strict=True))) if known else None
+        in_batches = np.isfinite(kept.most_vertices)
+        of_groups = KeptGroups(
+            kept.of(vertices),
+            kept.of(vertices, loader.scored),
+            loader.group_size,
+            processes,
+            pipeline.open_groups,
+            bool(in_batches),
+        )
+        if not isinstance(task.group_order, HybridGroups) or in_batches:
+            of_groups.check(run)
             return
         if self._cuts is not None:  # those of the run that this one continues, on such a machine
             return
-        found = run.messages(GRADIENTS).gather(groups_too_large(run, vertices, kept, *sizes))
+        found = run.messages(GRADIENTS).gather(of_groups.too_large(run))
         large = frozenset(group for of_rank in run.broadcast(found) for group in of_rank)
-        seconds = run.broadcast(task.group_order.seconds_per_edge(task, probe.to(run.device)))
-        self._cuts = GroupCuts(large, seconds)
+        costs = run.messages(GRADIENTS).gather(task.group_order.cost_of_cutting(task, probe.to(run.device)))
+        self._cuts = GroupCuts(large, *map(max, zip(*run.broadcast(costs), strict=True)))
 
     def _know_machine(self, run: Run, processes: int) -> None:
         """Drop the limits of a checkpoint of another machine; with those of this one a run goes on as it was.
