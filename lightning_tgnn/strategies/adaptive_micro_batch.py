@@ -15,7 +15,7 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.traffic.granularity import choose_granularity, fit_redundancy
 from lightning_tgnn.algorithms.traffic.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
 from lightning_tgnn.comm import Flow, StepTraffic
-from lightning_tgnn.strategies.parts.orders import ADAPTIVE, Pipelined, PipelinedOrder
+from lightning_tgnn.strategies.parts.pipelined_order import ADAPTIVE, Pipelined, PipelinedOrder
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import EventBatch, OrderPart
 

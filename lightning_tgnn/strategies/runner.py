@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
-from lightning_tgnn.strategies.parts.orders import PipelinedOrder, give_order
+from lightning_tgnn.strategies.parts.orders import give_order
+from lightning_tgnn.strategies.parts.pipelined_order import PipelinedOrder
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
 from lightning_tgnn.types import (

@@ -1,8 +1,10 @@
 """Rows that batches announce ahead: nothing but rows travels in a step, and all results are those of asking in it."""
 
 import threading
+import time
 from collections import Counter
 from functools import partial
+from unittest import mock
 
 import lightning.pytorch as pl
 import pytest
@@ -11,6 +13,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from lightning_tgnn import SvenStrategy
 from lightning_tgnn.comm import Exchange
+from lightning_tgnn.state.nodes.announcer import Announcer
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import QuietLinks, as_torchrun, build, fit
 
@@ -122,6 +125,39 @@ def mixed(rank, ranks):
     check_equal(mixed, asked, rank)
     assert "request" in kinds(mixed)
     return True
+
+
+class Nested(Callback):
+    """Begins a run within a batch of another one, whose announcements are late on one rank."""
+
+    def __init__(self, rank):
+        self.rank, self.found = rank, None
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        if self.found is not None or index < 1:
+            return
+        outer, announce = module.state_store.announcer, Announcer.announce
+
+        def late(announcer, *arguments):
+            time.sleep(0.2 if announcer is outer and self.rank == 1 else 0)
+            return announce(announcer, *arguments)
+
+        with mock.patch.object(Announcer, "announce", late), torch.random.fork_rng():
+            self.found = train(self.rank, sven("in one piece"), WORKERS["all"])
+
+
+def nested(rank, ranks):
+    as_torchrun(rank, ranks)
+    inside = Nested(rank)
+    once, around = (train(rank, sven("in one piece"), WORKERS["all"], callbacks) for callbacks in ((), (inside,)))
+    check_equal(inside.found, once, rank)
+    check_equal(around, once, rank)
+    return True
+
+
+@pytest.mark.timeout(120)
+def test_a_run_within_another_has_messages_of_its_own():
+    assert all(run_ranks(nested, RANKS, timeout=100))
 
 
 @pytest.mark.timeout(280)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread
-from typing import TypeVar
+from typing import ClassVar, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -31,12 +32,20 @@ class Announcer:
         exchange: Between the ranks, on the CPU; used by this thread alone.
     """
 
+    _all: ClassVar[WeakSet[Announcer]] = WeakSet()
+
     def __init__(self, owner: Tensor, exchange: RowExchange) -> None:
         self._owner, self._exchange = owner, exchange
         self._submitted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._in_step = True  # whether no exchange is under way, nor one that has failed
         self._failure: BaseException | None = None
+        Announcer._all.add(self)
+
+    @classmethod
+    def talking(cls) -> int:
+        """Return how many are at work: those of runs within which another begins, the same number on every rank."""
+        return sum(one._thread is not None for one in cls._all)
 
     def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
         """Have work done behind all that was submitted before.

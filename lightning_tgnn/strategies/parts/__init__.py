@@ -3,8 +3,9 @@
 from lightning_tgnn.algorithms.traffic.gradient_compression import BFloat16, Int8, PowerSGD
 from lightning_tgnn.strategies.parts.group_pipeline import GroupPipeline
 from lightning_tgnn.strategies.parts.hybrid_groups import HybridPipeline
-from lightning_tgnn.strategies.parts.orders import InOrder, Pipelined, TargetsFirst, UpdatedByOwners, WholeStep
+from lightning_tgnn.strategies.parts.orders import InOrder, TargetsFirst, UpdatedByOwners, WholeStep
 from lightning_tgnn.strategies.parts.passes import ReadOnce
+from lightning_tgnn.strategies.parts.pipelined_order import Pipelined
 from lightning_tgnn.strategies.parts.ring import RingUpdates
 from lightning_tgnn.strategies.parts.snapshot_memory import SnapshotMemory
 from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards, Replicated, Served, Sharded
