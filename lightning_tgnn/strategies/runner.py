@@ -112,8 +112,7 @@ class PlanRunner(SupervisedStrategy):
     @property
     def order(self) -> PipelinedOrder | None:
         """The pipeline of this run; None where there is none."""
-        task: object = self.lightning_module
-        order = task.stage_order if isinstance(task, OrderedTask) else None
+        order = task.stage_order if isinstance(task := self.lightning_module, OrderedTask) else None
         return order if isinstance(order, PipelinedOrder) else None
 
     @property

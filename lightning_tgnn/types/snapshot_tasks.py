@@ -5,7 +5,7 @@ Letters are those of `lightning_tgnn.types.snapshots`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
@@ -68,6 +68,11 @@ class SnapshotLoader(Protocol):
     @property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
         """Vertices and edges of every snapshot, int64 [T] each."""
+        ...
+
+    @property
+    def groups(self) -> Sequence[int]:
+        """Numbers of the last snapshots of its groups, ascending."""
         ...
 
     @property
@@ -204,5 +209,8 @@ class SnapshotTask(Protocol):
         ...
 
     def loss(self, embeddings: Tensor, group: SnapshotGroup) -> Tensor:
-        """Return the mean loss over a group's targets; 0, with a gradient of 0, if there are none."""
+        """Return the mean loss over a group's targets; 0, with a gradient of 0, if there are none.
+
+        It is asked for made-up groups as well, to tell what it keeps for the backward pass, and so changes nothing.
+        """
         ...

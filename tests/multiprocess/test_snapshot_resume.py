@@ -54,7 +54,7 @@ def on_rank(rank, ranks, folder):
         found[name] = once["losses"], once["weights"]
     saved = torch.load(f"{folder}/blad/step=3.ckpt", weights_only=True)["lightning_tgnn.strategy"]
     assert {"graph 1", "nn 2", "rnn 1", "last backward", "head"} <= saved["loads"]["loads"].keys()
-    assert all(0 < share < 1 for share in saved["kept"])  # of the memory of this machine, of which splits keep within
+    assert all(0 < share < 1 for share in saved["kept_sizes"][:-1])  # of this machine's memory: splits keep within it
     return found
 
 
@@ -88,25 +88,30 @@ def test_runs_resume_and_move_to_fewer_ranks(tmp_path):
         assert all(run_ranks(fewer, ranks, str(tmp_path), found, timeout=120))
 
 
+OTHERS = [0.3, 0.0, 0.3, 0.0, 0.0, float("inf")]
+"""Limits of another machine."""
+
+
 def on_other_machine(rank, ranks, folder):
     """Return the limits that a run resumes with: of a checkpoint of this machine, of another one, and of nobody's."""
     as_torchrun(rank, ranks)
     keep = ModelCheckpoint(folder, every_n_train_steps=3, filename="once")
     fit(*prepare("blad", ranks), STRATEGIES["blad"](), ranks, callbacks=[keep], epochs=2, enable_checkpointing=True)
     found = []
-    for memory in ("as it was", 1e9, None):
-        path = f"{folder}/{rank} {memory}.ckpt"
+    for where in ("as it was", "other memory", "more ranks", "nobody's"):
+        path = f"{folder}/{rank} {where}.ckpt"
         checkpoint = torch.load(f"{folder}/once.ckpt", weights_only=True)
         saved = checkpoint["lightning_tgnn.strategy"]
-        saved["kept"] = [0.3, 0.0]  # another machine's: two snapshots of a group at most, on the first process
-        if memory is None:
-            del saved["memory"]
-        elif memory != "as it was":
-            saved["memory"] = memory
+        saved["kept_sizes"] = OTHERS  # two snapshots of a group at most, on the first process
+        memory, _, processes = saved["machines"]
+        others = {"other memory": [1e9, ranks, processes], "more ranks": [memory, ranks + 2, processes]}
+        saved["machines"] = others.get(where, saved["machines"])
+        if where == "nobody's":
+            del saved["machines"]
         torch.save(checkpoint, path)
         strategy = STRATEGIES["blad"]()
         fit(*prepare("blad", ranks), strategy, ranks, epochs=2, ckpt_path=path)
-        found.append(list(strategy.snapshot_state.state_dict()["kept"]))
+        found.append(list(strategy.snapshot_state.state_dict()["kept_sizes"]))
     return found
 
 
@@ -115,8 +120,8 @@ def test_limits_of_another_machine_are_not_taken_over(tmp_path):
     ours, theirs = run_ranks(on_other_machine, 2, str(tmp_path), timeout=100)
     assert ours == theirs  # all ranks choose the same splits
     kept, *anew = ours
-    assert kept == [0.3, 0.0]
-    assert all(0 < of_any < 0.01 and vertex > 0 for of_any, vertex in anew)
+    assert kept == OTHERS
+    assert all(0 < of_any < 0.01 and vertex > 0 for of_any, vertex, *_ in anew)
 
 
 def frozen(rank, ranks):

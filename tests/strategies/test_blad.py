@@ -152,7 +152,7 @@ def test_what_a_snapshot_keeps_is_told_without_a_tensor_of_its_size(model):
 
     task.step = watched
     random = torch.get_rng_state()
-    told = group_memory.kept_bytes(task, group, sizes["num_nodes"])
+    told = group_memory.kept_bytes(task, group, in_batches=False)
     assert torch.equal(torch.get_rng_state(), random)
     assert max(seen) <= 512
     task.step = step
@@ -161,6 +161,33 @@ def test_what_a_snapshot_keeps_is_told_without_a_tensor_of_its_size(model):
     assert told.of(vertices) == pytest.approx(kept(task, group, last=False), rel=0.1)
     assert told.of(vertices, targets) == pytest.approx(kept(task, group, last=True), rel=0.1)
     assert told.of(vertices, targets) > told.of(vertices) + 24 * 4 * targets  # the head reads three rows for a link
+
+
+class Particular(snapshots.PlainSnapshots):
+    """Logs in its loss, looks its vertices up, and has random numbers at the start of a group."""
+
+    def start(self, group):
+        torch.rand(1)
+        return super().start(group)
+
+    def loss(self, embeddings, group):
+        self.log("weights of vertices", torch.ones(snapshots.NODES)[group.nodes].sum())
+        return super().loss(embeddings, group)
+
+
+def test_a_task_of_ones_own_is_asked_for_made_up_groups(monkeypatch):
+    monkeypatch.setattr(group_memory, "available_memory", lambda: 10**9)
+    data, task = snapshots.build("tgcn", 2, task_class=Particular)
+    trainer(max_epochs=1, strategy=BLADStrategy(processes_per_device=1)).fit(task, datamodule=data)
+    assert not {"log", "log_dict"} & vars(task).keys()
+
+
+def test_what_is_never_trained_may_be_large():
+    sizes = np.array([1.0, 1.0, 1.0, 1.0, 50.0])
+    of_all = group_memory.KeptGroups(range(4), sizes, 2 * sizes, 2, 1, 2, in_batches=False)
+    assert of_all.need(2).tolist() == [2, 3, 3, 3]  # the last snapshot, and one before it
+    of_pair = group_memory.KeptGroups(range(5), sizes, 2 * sizes, 2, 2, 2, in_batches=False)
+    assert of_pair.need(2).tolist() == [2, 2, 2, 2, 100]  # each process has one, the first those of two groups
 
 
 @pytest.mark.parametrize("num_hops", [1, 2])
@@ -172,7 +199,7 @@ def test_a_batch_of_vertices_keeps_what_its_neighbourhood_does(num_hops):
     data.prepare_data()
     task.build(data.info)
     (group,) = data.train_dataloader().largest_group().groups
-    told = group_memory.kept_bytes(task, group, sizes["num_nodes"])
+    told = group_memory.kept_bytes(task, group, in_batches=True)
     of_batch = np.array([len(group.snapshots[-1].vertices)])
     assert told.most_vertices == max(len(snapshot.vertices) for snapshot in group.snapshots) < sizes["num_nodes"]
     whole, targets = np.array([sizes["num_nodes"]]), np.array([len(group.targets)])

@@ -61,13 +61,13 @@ def groups_to_cut(
 ) -> tuple[int, ...]:
     """Choose which groups of an update all ranks compute together, each some of their vertices.
 
-    A group takes its seconds over the number of ranks, and those of its exchange. The others are dealt out to devices
-    by `groups_by_load`, whose processes share each. One group after the other is cut, those that take longest first. Of
-    all these choices the one is taken by which the update ends first; of equal ones the one that cuts fewer.
+    A group takes its seconds over the number of ranks, and what cutting it costs beside. The others are dealt out to
+    devices by `groups_by_load`, whose processes share each. One group after the other is cut, those that take longest
+    first. Of all these choices the one is taken by which the update ends first; of equal ones the one that cuts fewer.
 
     Args:
         seconds: Of each group, in one process.
-        exchange: Of each group, that the exchange of rows takes if it is cut.
+        exchange: Seconds of each group beside that if it is cut: exchanges, unequal shares, products that are not kept.
         devices: How many.
         processes: Of each device.
         must: Places of groups that have to be cut.

@@ -95,7 +95,8 @@ class SnapshotPlan:
                 cure = "give one of them"
                 raise InvalidArgumentError(refusal("reorder of blad", "true or false", options["reorder"], cure))
         if name == BLAD or options.get("open_groups") is not None:
-            check_int(f"open_groups of {name}", options["open_groups"], minimum=1, cure="2 is usual")
+            usual = "2 is usual" if name == BLAD else "as many as ranks, up to 8, are usual"
+            check_int(f"open_groups of {name}", options["open_groups"], minimum=1, cure=usual)
         if name == VERTICES:
             check_not_negative("remote of vertex_partition", options["remote"], cure="0.5 is half of a rank's vertices")
         if options.get("processes_per_device", 1) not in (1, 2):

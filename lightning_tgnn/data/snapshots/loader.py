@@ -131,6 +131,11 @@ class SnapshotGroupLoader:
         return self._snapshots.sizes
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """Numbers of the last snapshots of its groups, ascending."""
+        return self.split.numbers
+
+    @property
     def scored(self) -> np.ndarray:
         """How many targets a batch of the group has that each snapshot ends, the mean over its batches, float64 [T]."""
         return self._maker.targets.counts / self._rounds
@@ -245,7 +250,7 @@ class SnapshotGroupLoader:
         return SnapshotBatch(tuple(cut))
 
     def largest_group(self) -> SnapshotBatch:
-        """Return the group of the split that has most vertices, whole; none where the split has no groups."""
+        """Return the group of the split that has most vertices, whole or a batch; none where it has no groups."""
         over = self.passed(predicted=False)
         vertices = self.sizes[0]
         if not self.split.numbers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,27 +22,28 @@ _VERTICES = 256
 """Of made-up snapshots, or twice as many. Between these sizes what a step keeps is a line."""
 
 
-def kept_bytes(task: SnapshotTask, group: SnapshotGroup, vertices: int) -> KeptSizes:
+def kept_bytes(task: SnapshotTask, group: SnapshotGroup, *, in_batches: bool) -> KeptSizes:
     """Return the bytes that snapshots leave for the backward pass.
 
     Measured on small made-up snapshots, with as many edges for each vertex as the largest one of a group has: nothing
     of that one's size is allocated. What it reads, and the weights, are there anyway.
 
     Args:
-        task: Runs the steps.
-        group: Whole.
-        vertices: Of the largest snapshot of the group as it is in the sequence. It may have fewer in a batch.
+        task: Runs the steps, and scores made-up targets.
+        group: All of its snapshots, or a batch of its vertices in all of them.
+        in_batches: Whether it is such a batch.
     """
+    assert isinstance(task, torch.nn.Module)
+    device = next(task.parameters()).device
     snapshot = max(group.snapshots, key=lambda one: len(one.vertices))
-    most = float("inf") if len(snapshot.vertices) >= vertices else float(len(snapshot.vertices))
     # As many targets for each vertex: a head may multiply rows of vertices or rows of targets, whichever are fewer.
     scored = max(len(group.targets) / max(len(snapshot.vertices), 1), 1 / _VERTICES)
     few, many = ((times * _VERTICES, round(times * scored * _VERTICES)) for times in (1, 2))
-    cases = {size: sampled_group(group, snapshot, *size) for size in (few, many, (few[0], many[1]))}
-    with torch.random.fork_rng([] if (device := snapshot.vertices.device).type == "cpu" else [device]):
-        inner = {size: _kept(task, made, last=False) for size, made in cases.items()}
+    cases = {size: sampled_group(group, snapshot, *size, device=device) for size in (few, many, (few[0], many[1]))}
+    with random_state_kept(device):
+        inner = {size: _kept(task, cases[size], last=False) for size in (few, many)}
         last = {size: _kept(task, made, last=True) for size, made in cases.items()}
-    carried_each = (_carried(task, cases[many]) - _carried(task, cases[few])) / _VERTICES
+        carried_each = (_carried(task, cases[many]) - _carried(task, cases[few])) / _VERTICES
     # Rows of all vertices of the group are carried on, whoever is in the snapshot.
     carried = carried_each * len(group.nodes)
     of_target = (last[few[0], many[1]] - last[few]) / (many[1] - few[1])
@@ -52,11 +55,18 @@ def kept_bytes(task: SnapshotTask, group: SnapshotGroup, vertices: int) -> KeptS
         max(last[few] - of_last * _VERTICES - of_target * few[1] + carried, 0.0),
         max(of_last - carried_each, 0.0),
         max(of_target, 0.0),
-        most,
+        float(len(snapshot.vertices)) if in_batches else float("inf"),
     )
 
 
-def sampled_group(group: SnapshotGroup, snapshot: Snapshot, vertices: int, targets: int = 0) -> SnapshotGroup:
+def random_state_kept(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context that leaves the random numbers of the CPU and of a device as they were."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
+def sampled_group(
+    group: SnapshotGroup, snapshot: Snapshot, vertices: int, targets: int = 0, *, device: torch.device
+) -> SnapshotGroup:
     """Return a group of one made-up snapshot, which has as many features, layers and edges per vertex as one of it.
 
     Args:
@@ -64,9 +74,10 @@ def sampled_group(group: SnapshotGroup, snapshot: Snapshot, vertices: int, targe
         snapshot: Of the group.
         vertices: Of the result.
         targets: Of the result.
+        device: Where the result is to be.
     """
     made: dict[int, SparseRows] = {}
-    device, own = snapshot.vertices.device, len(snapshot.vertices)
+    own = len(snapshot.vertices)
     scale = vertices / max(own, 1)
     for edges in (edges for layer in snapshot.layers for edges in layer):
         if id(edges) not in made:
@@ -83,7 +94,11 @@ def sampled_group(group: SnapshotGroup, snapshot: Snapshot, vertices: int, targe
         torch.ones(vertices, snapshot.features.shape[1], device=device),
         tuple(tuple(made[id(edges)] for edges in layer) for layer in snapshot.layers),
     )
-    return replace(group, snapshots=(like,), nodes=rows, targets=_sampled_targets(group.targets, vertices, targets))
+    # A task may look its vertices up.
+    nodes = group.nodes.to(device)[rows % len(group.nodes)] if len(group.nodes) else rows
+    return replace(
+        group, snapshots=(like,), nodes=nodes, targets=_sampled_targets(group.targets.to(device), vertices, targets)
+    )
 
 
 def _sampled_targets(like: Targets, vertices: int, count: int) -> Targets:
@@ -112,9 +127,28 @@ def _kept(task: SnapshotTask, group: SnapshotGroup, *, last: bool) -> float:
     carried = task.start(group)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         _, embeddings = task.step(snapshot, carried, last=last)
-        if embeddings is not None:
-            task.loss(embeddings, group)
+        if last:
+            assert embeddings is not None
+            with _without_logs(task):
+                task.loss(embeddings, group)
     return float(sum(found.values()))
+
+
+@contextmanager
+def _without_logs(task: torch.nn.Module) -> Iterator[None]:
+    """Have a task log nothing: what it says of made-up targets is of no interest, and no loop would take it."""
+    names = ("log", "log_dict")
+    for name in names:
+        vars(task)[name] = _nothing
+    try:
+        yield
+    finally:
+        for name in names:
+            del vars(task)[name]
+
+
+def _nothing(*arguments: object, **options: object) -> None:
+    """Log nothing."""
 
 
 def _carried(task: SnapshotTask, group: SnapshotGroup) -> int:
@@ -129,6 +163,7 @@ class KeptGroups:
     So they have them in the first epoch; later splits are chosen among those that fit, see `splits_that_fit`.
 
     Attributes:
+        groups: Numbers of the last snapshots of the groups that are trained.
         inner: float64 [T], bytes that each snapshot leaves inside a group.
         last: float64 [T], bytes that it leaves at the end of a group, with its head.
         group_size: Snapshots of a group.
@@ -137,6 +172,7 @@ class KeptGroups:
         in_batches: Whether groups are trained in batches of vertices.
     """
 
+    groups: Sequence[int]
     inner: np.ndarray
     last: np.ndarray
     group_size: int
@@ -146,7 +182,8 @@ class KeptGroups:
 
     def too_large(self, run: Run) -> list[int]:
         """Return the groups of which a rank keeps more than it can have; see `check`."""
-        return np.flatnonzero(self.need(self.group_size) > memory_of_rank(run, self.processes)).tolist()
+        too_much = self.need(self.group_size) > memory_of_rank(run, self.processes)
+        return np.asarray(self.groups)[too_much].tolist()
 
     def check(self, run: Run) -> None:
         """Refuse groups of which a rank keeps more than it can have.
@@ -172,7 +209,7 @@ class KeptGroups:
         raise InvalidArgumentError(refusal("group_size", requirement, received, f"{cure}, {other}"))
 
     def need(self, group_size: int) -> np.ndarray:
-        """Return for the group of every snapshot the bytes of the rank that keeps most of it, float64 [T]."""
+        """Return for every group the bytes of the rank that keeps most of it, float64 [groups]."""
         before, ends = np.concatenate([[0.0], self.inner.cumsum()]), np.arange(len(self.inner)) + 1
         starts, bounds = np.maximum(ends - group_size, 0), even_bounds(group_size, self.processes)
         of_ranks = []
@@ -181,7 +218,7 @@ class KeptGroups:
             kept = before[end] - before[begin]
             is_last = place == self.processes - 1
             of_ranks.append(kept - self.inner + self.last if is_last else self.open_groups * kept)
-        return np.max(of_ranks, axis=0)
+        return np.asarray(np.max(of_ranks, axis=0)[list(self.groups)])
 
 
 def memory_of_rank(run: Run, processes: int) -> float:

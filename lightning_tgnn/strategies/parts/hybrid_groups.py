@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,11 +13,20 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.vertex_shares import share_of_snapshot
-from lightning_tgnn.strategies.parts.group_memory import sampled_group
+from lightning_tgnn.strategies.parts.group_memory import random_state_kept, sampled_group
 from lightning_tgnn.strategies.parts.group_pipeline import GroupPipeline, PipelinedGroups
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.strategies.parts.vertex_shares import SharedVertices, VertexShares
-from lightning_tgnn.types import NodeStateTask, OrderPart, RowExchange, Run, SnapshotBatch, SnapshotTask
+from lightning_tgnn.types import (
+    NodeStateTask,
+    Operators,
+    OrderPart,
+    RowExchange,
+    Run,
+    Snapshot,
+    SnapshotBatch,
+    SnapshotTask,
+)
 
 _PROBE = 1 << 16  # values, 256 kB
 _SAMPLED = 256  # vertices of a step that tells the widths
@@ -80,29 +90,77 @@ class HybridGroups:
         """
         (group,) = probe.groups
         snapshot = max(group.snapshots, key=lambda each: len(each.vertices))
-        small = sampled_group(group, snapshot, _SAMPLED)
-        ranks, widths = self._exchange.ranks, ChosenOperators(task.operators)
-        before, task.operators = task.operators, widths
+        device = snapshot.vertices.device
+        before, ranks = task.operators, self._exchange.ranks
+        counted = {last: _CountedOperators(before) for last in (False, True)}
+        small = sampled_group(group, snapshot, _SAMPLED, device=device)
         try:
-            with torch.no_grad():
-                task.step(small.snapshots[0], task.start(small), last=True)
+            with torch.no_grad(), random_state_kept(device):
+                for last, operators in counted.items():
+                    task.operators = operators
+                    task.step(small.snapshots[0], task.start(small), last=last)
         finally:
             task.operators = before
         own, links = share_of_snapshot(snapshot, self._shared.owner, self._exchange.rank, ranks)
-        values = sum(min(pair) for pair in widths.widths.values())
-        size = 2 * 4 * values * sum(links.received)  # forward and backward
-        rows = torch.zeros(_PROBE, device=snapshot.vertices.device)
+        inner, ends = (counted[last] for last in (False, True))
+
+        def each(of: Callable[[_CountedOperators], float]) -> float:
+            """Return the mean over the snapshots of a group, of which the last is another."""
+            return of(inner) + (of(ends) - of(inner)) / len(group.snapshots)
+
+        elsewhere = len(snapshot.vertices) - len(own.vertices)
+        # Forward and backward, four bytes a number.
+        size = 8 * (each(lambda of: of.neighbors) * sum(links.received) + each(lambda of: of.everyones) * elsewhere)
+        rows = torch.zeros(_PROBE, device=device)
         few, many = self._seconds(rows[:ranks]), self._seconds(rows[: _PROBE // ranks * ranks])
-        speed = 4 * _PROBE * (ranks - 1) / ranks / many if ranks > 1 else float("inf")
+        seconds_per_byte = max(many - few, 0.0) / max(4 * _PROBE * (ranks - 1) / ranks, 1)
         edges, of_own = (sum(len(edges.columns) for edges in one.layers[0]) for one in (snapshot, own))
-        exchanges = 2 * (len(widths.widths) + 1)  # of every layer, and of what the head reads
-        return size / speed / max(edges, 1), exchanges * few, ranks * of_own / edges if edges else 1.0
+        exchanges = each(lambda of: of.exchanges) + 2 / len(group.snapshots)  # of what the head reads, too
+        return (
+            size * seconds_per_byte / max(edges, 1),
+            exchanges * few if ranks > 1 else 0.0,
+            ranks * of_own / edges if edges else 1.0,
+        )
 
     def _seconds(self, rows: Tensor) -> float:
         """Return the median time of an exchange of as many rows with every rank."""
         shares, seconds = [len(rows) // self._exchange.ranks] * self._exchange.ranks, []
         for _ in range(_TIMES):
+            _finish(rows.device)
             begin = perf_counter()
             self._exchange.start(rows, shares, shares, "probe").wait()
+            _finish(rows.device)
             seconds.append(perf_counter() - begin)
         return median(seconds)
+
+
+class _CountedOperators(ChosenOperators):
+    """Counts what the operators of a snapshot exchange where its vertices are cut; see `SharedOperators`.
+
+    Attributes:
+        neighbors: Numbers of a row that goes to those who have an edge from it.
+        everyones: Numbers of a row that goes to all ranks.
+        exchanges: Forward and backward.
+    """
+
+    def __init__(self, inner: Operators) -> None:
+        super().__init__(inner)
+        self.neighbors = self.everyones = self.exchanges = 0
+
+    def everyone(self, rows: Tensor) -> Tensor:
+        """Return the rows of all ranks that share a snapshot."""
+        self.everyones += rows.shape[1]
+        self.exchanges += 3  # with that of counts
+        return super().everyone(rows)
+
+    def aggregate(self, snapshot: Snapshot, layer: int, rows: Tensor, relation: int = 0) -> Tensor:
+        """Return the product of a layer's edges with rows."""
+        self.neighbors += rows.shape[1]
+        self.exchanges += 2
+        return super().aggregate(snapshot, layer, rows, relation)
+
+
+def _finish(device: torch.device) -> None:
+    """Wait until a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

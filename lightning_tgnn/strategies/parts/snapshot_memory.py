@@ -29,7 +29,7 @@ from lightning_tgnn.types import (
 )
 from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
 
-LOADS, ORDERS, CUTS, KEPT, MEMORY = "loads", "orders", "group_cuts", "kept_sizes", "memory"
+LOADS, ORDERS, CUTS, KEPT, MACHINES = "loads", "orders", "group_cuts", "kept_sizes", "machines"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class SnapshotState:
         self._known_of: tuple[object, object] | None = None
         self._cuts: GroupCuts | None = None
         self._kept: KeptSizes | None = None
-        self._memory: float | None = None  # of the rank that has least, where the limits are from
+        self._machines: list[float] | None = None  # memory of the rank that has least, ranks, and ranks of a device
         self._has_looked = False
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ class SnapshotState:
         if KEPT in saved:
             self._kept = KeptSizes(*saved[KEPT])
         if CUTS in saved or KEPT in saved:
-            self._memory, self._has_looked = saved.get(MEMORY), False
+            self._machines, self._has_looked = saved.get(MACHINES), False
 
     def loader(self, loader: object) -> object:
         """Return a loader of this rank's parts of groups.
@@ -159,7 +159,7 @@ class SnapshotState:
 
     def forget(self) -> None:
         """Know no loads: they come from the checkpoint, or anew."""
-        self.loads = self.error = self._cuts = self._kept = self._memory = None
+        self.loads = self.error = self._cuts = self._kept = self._machines = None
         self._orders, self._has_looked = [], False
 
     def take_back(self) -> None:
@@ -181,8 +181,8 @@ class SnapshotState:
             held[CUTS] = [sorted(large), *costs]
         if self._kept is not None:  # splits are chosen by it
             held[KEPT] = astuple(self._kept)
-        if self._memory is not None:
-            held[MEMORY] = self._memory
+        if self._machines is not None:
+            held[MACHINES] = self._machines
         return held
 
     def _know(self, model: LoadModel) -> None:
@@ -237,7 +237,8 @@ class SnapshotState:
         vertices, _ = loader.sizes
         (group,) = probe.groups
         processes = pipeline.hand_over.ranks
-        kept = kept_bytes(task, group, max(int(vertices[one.number]) for one in group.snapshots))
+        in_batches = any(len(one.vertices) < vertices[one.number] for one in group.snapshots)
+        kept = kept_bytes(task, group, in_batches=in_batches)
         self._know_machine(run, processes)
         if processes > 1 and self._kept is None:
             left = memory_of_rank(run, processes)
@@ -245,14 +246,14 @@ class SnapshotState:
             shares = run.broadcast(run.messages(GRADIENTS).gather(own))
             known = [astuple(share) for share in shares if share is not None]
             self._kept = KeptSizes(*map(max, zip(*known, strict=True))) if known else None
-        in_batches = np.isfinite(kept.most_vertices)
         of_groups = KeptGroups(
+            loader.groups,
             kept.of(vertices),
             kept.of(vertices, loader.scored),
             loader.group_size,
             processes,
             pipeline.open_groups,
-            bool(in_batches),
+            in_batches,
         )
         if not isinstance(task.group_order, HybridGroups) or in_batches:
             of_groups.check(run)
@@ -265,12 +266,12 @@ class SnapshotState:
         self._cuts = GroupCuts(large, *map(max, zip(*run.broadcast(costs), strict=True)))
 
     def _know_machine(self, run: Run, processes: int) -> None:
-        """Drop the limits of a checkpoint of another machine; with those of this one a run goes on as it was.
+        """Drop the limits of a checkpoint of other machines; with those of these ones a run goes on as it was.
 
         What is free changes from run to run, so it is what a rank could have that tells machines apart.
         """
         found = run.broadcast(run.messages(GRADIENTS).gather(capacity_of_rank(run, processes)))
-        memory = min(found)
-        if memory != self._memory:
+        machines = [min(found), run.ranks, processes]
+        if machines != self._machines:
             self._cuts = self._kept = None
-        self._memory = memory
+        self._machines = machines
