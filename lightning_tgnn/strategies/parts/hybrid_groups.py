@@ -82,7 +82,7 @@ class HybridGroups:
         small exchange.
 
         Args:
-            task: Runs one step, which tells the widths of its layers.
+            task: Runs two steps, which tell what it exchanges for a snapshot.
             probe: One group, whole.
 
         Returns:
