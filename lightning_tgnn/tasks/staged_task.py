@@ -189,10 +189,10 @@ class StagedTask(OptimizedTask):
         return updated
 
     def embed(self, updated: UpdatedRows, batch: RootBatch) -> Tensor:
-        """Return the embeddings [R, d_emb] of the roots."""
+        """Return the embeddings: [C, d_emb] of a batch's candidates, [R, d_emb] of the roots of a query."""
         embeddings = self._model.embed(updated, batch)
         check_result(f"{type(self.model).__name__}.embed", embeddings, (len(batch.root_index), self.embedding_dim))
-        return embeddings
+        return batch.of_candidates(embeddings) if isinstance(batch, EventBatch) else embeddings
 
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
         """Return what the batch writes."""

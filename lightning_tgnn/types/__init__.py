@@ -119,7 +119,7 @@ from lightning_tgnn.types.stages import (
     missing_stages,
 )
 from lightning_tgnn.types.tasks import ChecksGradients, DrawsNegatives, MeasuredTask, TellsStages
-from lightning_tgnn.types.temporal import EventBatch, SampledRoots, SharedBatch, StreamInfo, Surroundings
+from lightning_tgnn.types.temporal import EmbedAt, EventBatch, SampledRoots, SharedBatch, StreamInfo, Surroundings
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [
@@ -138,6 +138,7 @@ __all__ = [
     "CuttableLoader",
     "DealsBatches",
     "DrawsNegatives",
+    "EmbedAt",
     "EventBatch",
     "EventColumns",
     "ExchangingStore",

@@ -1,8 +1,9 @@
 """Event streams and their batches; shapes and units are stated once, here.
 
-Letters: ``E`` events of a stream, ``N`` nodes, ``B`` events of a batch, ``Q`` negatives per event, ``R = B(2 + Q)``
-roots (sources, then destinations, then negatives event by event), ``K`` neighbours per root, ``U`` distinct nodes and
-``V`` distinct events of a batch. Times are float64 in the unit of the stream; only *differences* of times become
+Letters: ``E`` events of a stream, ``N`` nodes, ``B`` events of a batch, ``Q`` negatives per event, ``C = B(2 + Q)``
+candidates (sources, then destinations, then negatives event by event), ``R`` roots, which are embedded: each candidate,
+or each distinct one (``embed_at``), ``K`` neighbours per root, ``U`` distinct nodes and ``V`` distinct events of a
+batch. Times are float64 in the unit of the stream; only *differences* of times become
 float32.
 """
 
@@ -20,6 +21,10 @@ from lightning_tgnn.types.tensor_fields import TensorFields
 
 SampledRoots = Literal["none", "events", "all"]
 """Whose neighbours a model needs: nobody's, those of the sources and destinations, or those of every root."""
+
+EmbedAt = Literal["event", "batch"]
+"""When a node is embedded: for each of its events, at the time of that, or once in a batch, at the time when it begins
+(as in PyG and TGM)."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class SharedBatch(TensorFields):
 
     Attributes:
         first: The first event of the global batch, on whatever rank it is.
+        began: Its time, since the first event of the stream.
         position: Events of the stream that have happened once what is written in this turn has, on all ranks.
         resets: Node state has to be empty before this batch.
         continues: Events of the stream that node state has to have taken in before this batch, else it has to be empty;
@@ -98,6 +104,7 @@ class SharedBatch(TensorFields):
 
     first: int
     position: int
+    began: float = 0.0
     resets: bool = False
     share: float = 1.0
     labelled: float = 1.0
@@ -130,6 +137,8 @@ class EventBatch(TensorFields):
         missing: bool [B, Q], True where an event has fewer negatives than others; [0, 0] where all have as many.
         nodes: int64 [U], distinct nodes.
         root_index: int64 [R], position in ``nodes`` of every root.
+        candidate_root: int64 [C], which root each candidate is, where a node is embedded once; [0] where every
+            candidate is a root of its own.
         neighbor_index: int64 [S, K], position in ``nodes`` of every neighbour; S = R, or 0 where nobody samples.
             Empty places point at the root itself and are masked.
         neighbor_time: float64 [S, K], time of the event that made the neighbour one.
@@ -157,6 +166,7 @@ class EventBatch(TensorFields):
     missing: Tensor
     nodes: Tensor
     root_index: Tensor
+    candidate_root: Tensor
     neighbor_index: Tensor
     neighbor_time: Tensor
     neighbor_mask: Tensor
@@ -210,6 +220,7 @@ class EventBatch(TensorFields):
             missing=nothing.bool(),
             nodes=nodes,
             root_index=root_index,
+            candidate_root=none,
             neighbor_index=nothing,
             neighbor_time=nothing.double(),
             neighbor_mask=nothing.bool(),
@@ -234,6 +245,22 @@ class EventBatch(TensorFields):
         return scores.masked_fill(self.missing, -torch.inf) if self.missing.numel() else scores
 
     @property
+    def embeds_once(self) -> bool:
+        """Whether each distinct node is embedded once, when the global batch begins."""
+        return self.candidate_root.numel() > 0
+
+    @property
+    def candidate_index(self) -> Tensor:
+        """Position in ``nodes`` of every candidate, int64 [C]."""
+        return self.root_index[self.candidate_root] if self.embeds_once else self.root_index
+
+    def of_candidates(self, of_roots: Tensor) -> Tensor:
+        """Return the row of every candidate, [C, ...], of those of the roots, [R, ...]."""
+        return of_roots.index_select(0, self.candidate_root) if self.embeds_once else of_roots
+
+    @property
     def root_times(self) -> Tensor:
         """The time at which each root is embedded, float64 [R]."""
+        if self.embeds_once:
+            return self.time.new_full((len(self.root_index),), self.shared.began)
         return torch.cat([self.time, self.time, self.time.repeat_interleave(self.negatives.shape[1])])

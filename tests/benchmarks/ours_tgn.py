@@ -1,4 +1,4 @@
-"""Our TGN through Lightning's Trainer, in rounds: ours_tgn.py SOURCE BATCH_SIZE PRECISION."""
+"""Our TGN through Lightning's Trainer, in rounds: ours_tgn.py SOURCE BATCH_SIZE PRECISION EMBED_AT."""
 
 import sys
 import time
@@ -60,12 +60,14 @@ class Rounds(Callback):
             module.seconds.clear()
 
 
-def main(source, batch_size, precision):
+def main(source, batch_size, precision, embed_at):
     pl.seed_everything(0, verbose=False)
     stream = read_events(source)
     features = np.random.default_rng(0).standard_normal((len(stream), 172), dtype=np.float32)
     columns = (stream.src.numpy(), stream.dst.numpy(), stream.time.numpy())
-    data = TemporalDataModule(EventStore.from_arrays(*columns, edge_features=features), batch_size=int(batch_size))
+    store = EventStore.from_arrays(*columns, edge_features=features)
+    past = {"event": "time", "batch": "batch"}[embed_at]
+    data = TemporalDataModule(store, batch_size=int(batch_size), past=past, embed_at=embed_at)
     trainer = pl.Trainer(
         accelerator="cpu",
         precision=precision,

@@ -29,6 +29,7 @@ class Reference:
         k,
         edge_features=None,
         node_features=None,
+        embeds_once=False,
     ):
         self.name, self.w, self.heads, self.slots, self.k = name, weights, heads, slots, k
         self.memory_dim = memory_dim
@@ -37,6 +38,7 @@ class Reference:
         self.times = [t - times[0] for t in times]
         self.edge, self.node = edge_features, node_features
         self.memory, self.memory_time, self.mails = {}, {}, {}
+        self.embeds_once, self.first = embeds_once, 0
 
     def row(self, node):
         zero = torch.zeros(self.memory_dim, dtype=D)
@@ -105,12 +107,12 @@ class Reference:
         return h, t
 
     def neighbors(self, node, event):
-        """The K latest events of ``node`` at earlier times than ``event``'s: (neighbour, event id)."""
+        """The K latest events of ``node`` before the batch, or at earlier times than ``event``."""
         found = []
-        for e in range(event - 1, -1, -1):
+        for e in range((self.first if self.embeds_once else event) - 1, -1, -1):
             if len(found) == self.k:
                 break
-            if self.times[e] == self.times[event]:
+            if self.times[e] == self.times[event] and not self.embeds_once:
                 continue
             if node == self.src[e]:
                 found.append((self.dst[e], e))
@@ -119,6 +121,7 @@ class Reference:
         return found
 
     def embed(self, node, event):
+        event = self.first if self.embeds_once else event
         h, t_u = self.state(node)
         t = self.times[event]
         if self.name in {"jodie", "apan"}:
@@ -157,6 +160,7 @@ class Reference:
     def step(self, events, negatives):
         """Return the loss of a batch, then write its state."""
         positive_losses, negative_losses = [], []
+        self.first = events[0]
         for event, others in zip(events, negatives, strict=True):
             z = self.embed(self.src[event], event)
             positive_losses.append(functional.softplus(-self.score(z, self.embed(self.dst[event], event))))

@@ -98,6 +98,7 @@ def build(
     edge_dim=4,
     labels=None,
     past="time",
+    embed_at="event",
     num_nodes=None,
     **options,
 ):
@@ -105,7 +106,7 @@ def build(
     if labels is not None or num_nodes is not None:
         columns = (store.src, store.dst, store.time, store.edge_features)
         store = EventStore.from_arrays(*columns, labels=labels, num_nodes=num_nodes)
-    reading = {"num_neighbors": 3, "num_eval_negatives": 3, "num_workers": 0, "past": past}
+    reading = {"num_neighbors": 3, "num_eval_negatives": 3, "num_workers": 0, "past": past, "embed_at": embed_at}
     data = TemporalDataModule(store, batch_size=batch_size, **reading)
     sizes = {"memory_dim": 6, "embedding_dim": 6, "time_dim": 4, "mailbox_size": 3, "dropout": 0.0, "lr": 1e-2}
     torch.manual_seed(7)

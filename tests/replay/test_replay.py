@@ -263,8 +263,12 @@ CASES += [Case("depcache late", "tgn", lambda hosts: DepCacheStrategy(staleness=
 CASES += [Case("depcache whole mails", "apan", lambda hosts: DepCacheStrategy(make_mails=False), ranks=(2, 3))]
 # A rank's past ends with the global batch's.
 CASES += [Case("sven past batch", model, sven(), {"past": "batch"}, (4,)) for model in ("tgn", "apan")]
+ONCE = {"past": "batch", "embed_at": "batch"}
+CASES += spread("sven, nodes once", STREAMS, sven(micro_batches=2), ONCE)
+CASES += [Case("depcomm, nodes once", "tgn", lambda hosts: DepCommStrategy(), ONCE, (3,))]
 BY_DESTINATION = sven(split_batch="destination", partition="interval", micro_batches=2)
 CASES += [Case("sven by destination, past batch", "apan", BY_DESTINATION, {"past": "batch"}, (3, 4))]
+CASES += [Case("sven by destination, nodes once", "tgn", BY_DESTINATION, ONCE, (2,))]
 CASES += [Case("sven by destination, labels", "tgn", BY_DESTINATION, labelled("several"), (3, 4))]
 CASES += [Case(f"sven labels {kind}", "tgn", sven(), labelled(kind), (4,)) for kind in ("nodes", "classes", "several")]
 CASES += [
@@ -320,6 +324,7 @@ for staleness, ranks in {0: (2,), 1: (3,)}.items():
     CASES += [Case(name, "tgn", given, TASKS["momentum"], ranks=ranks, **of)]
 CASES += spread("pipetgl in order", STREAMS, pipetgl(targets_first=False), turned=1, **TURN)
 CASES += spread("pipetgl nothing passed on", STREAMS, pipetgl(pass_on=False), **TURN)
+CASES += [Case("pipetgl, nodes once", "apan", pipetgl(), ONCE, ranks=(3,), **TURN)]
 CASES += [Case("pipetgl ahead", "tgn", pipetgl(prefetch_batches=2), ranks=(2, 4), **TURN)]
 OF_TWO = {"batch": 11, "ranks": (2, 4), "groups": 2}  # 9 turns of 9 batches, or 5 in which a rank is left without
 CASES += [Case("pipetgl, two copies", model, pipetgl(groups=2), **OF_TWO) for model in STREAMS]

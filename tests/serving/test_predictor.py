@@ -121,12 +121,19 @@ def checkpoint_of(factory, model, past="time"):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    ("features", "past"), [((0, 0), "time"), ((2, 3), "time"), ((2, 0), "batch"), ((2, 0), "event")]
+    ("features", "shown"),
+    [
+        ((0, 0), {}),
+        ((2, 3), {}),
+        ((2, 0), {"past": "batch"}),
+        ((2, 0), {"past": "event"}),
+        ((2, 0), {"past": "batch", "embed_at": "batch"}),
+    ],
 )
-def test_scores_are_those_of_evaluation(tmp_path, model, features, past):
+def test_scores_are_those_of_evaluation(tmp_path, model, features, shown):
     # The first event of a batch has nothing of its batch before it, as a question has none.
     store = random_store(400, num_nodes=25, edge_dim=features[0], node_dim=features[1])
-    data = data_module(store, batch_size=7, past=past)
+    data = data_module(store, batch_size=7, **shown)
     task = fitted(tmp_path / "a.ckpt", data, model, static_dim=3)
     expected = [float(result["probability"][0]) for result in trainer().predict(task, datamodule=data)]
     predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data, catch_up_stream=False)
@@ -406,6 +413,12 @@ def test_a_data_module_that_shows_something_else_than_training_is_refused(tmp_pa
     message = rf"TemporalDataModule\({argument}=\.\.\.\) must be .*, as in the checkpoint, got {value!r}; give that"
     with pytest.raises(CheckpointError, match=message):
         Predictor.from_checkpoint(path, data_module(store, **{argument: value}))
+
+
+def test_a_data_module_that_embeds_at_other_times_than_training_is_refused(tmp_path_factory):
+    path, _, store = checkpoint_of(tmp_path_factory, "tgn", "batch")
+    with pytest.raises(CheckpointError, match=r"embed_at=\.\.\.\) must be 'event', as in the checkpoint, got 'batch'"):
+        Predictor.from_checkpoint(path, data_module(store, past="batch", embed_at="batch"))
 
 
 def test_a_task_of_the_users_own(tmp_path):

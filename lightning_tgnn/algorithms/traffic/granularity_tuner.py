@@ -23,13 +23,14 @@ def prefix_redundancy(batch: EventBatch, events: int) -> float:
         events: b, at least 1; eta is over their sources and destinations, their negatives, and the neighbours of all.
     """
     count, per_event = batch.negatives.shape
-    roots = batch.root_index
+    candidates = batch.candidate_index
     negatives = 2 * count + events * per_event
     parts = (slice(0, events), slice(count, count + events), slice(2 * count, negatives))
     seen = batch.nodes.new_zeros(len(batch.nodes))
     entries = 0
     for part in parts:
-        for found in (roots[part], batch.neighbor_index[part][batch.neighbor_mask[part]]):
+        own = batch.candidate_root[part] if batch.embeds_once and len(batch.neighbor_mask) else part
+        for found in (candidates[part], batch.neighbor_index[own][batch.neighbor_mask[own]]):
             seen[found] = 1
             entries += len(found)
     return 1 - int(seen.sum()) / entries

@@ -18,7 +18,7 @@ from lightning_tgnn.data.batches.organizer import BatchOrganizer
 from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.presampled_demand import presample_apart, presample_demand, presample_steps
-from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler, check_batch_fits
+from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler, check_batch_fits, checked_embed_at
 from lightning_tgnn.data.batches.split_source import SplitSource, shown_name
 from lightning_tgnn.data.pipeline import plain_values
 from lightning_tgnn.data.readers import FORMATS
@@ -31,7 +31,7 @@ from lightning_tgnn.data.streams.splits import SPLIT_BY
 from lightning_tgnn.types import RankLayout, SampledRoots, SharedWrites
 
 PRESAMPLE = ("off", "epoch")
-_SHOWN = ("num_neighbors", "neighbor_sampler", "past")
+_SHOWN = ("num_neighbors", "neighbor_sampler", "past", "embed_at")
 _DRAWN = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
 
 
@@ -77,6 +77,9 @@ class EventPipeline(SplitSource):
         synthetic: Settings of the synthetic stream, used where that is the source; see
             `lightning_tgnn.data.sources.synthetic.generate_stream`.
         root: Folder of the named streams, which are downloaded into it and converted once.
+        embed_at: When a node is embedded: ``"event"``, for each of its events, at the time of that; ``"batch"``, once,
+            at the time of the first event of the global batch (as in PyG and TGM). That is less work, needs
+            ``past="batch"``, and of two events of a batch the later one looks as early as the other.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work; when loaders are made, batches that memory
@@ -111,6 +114,7 @@ class EventPipeline(SplitSource):
         longest_id: int = LONGEST_ID,
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
+        embed_at: str = "event",
     ) -> None:
         super().__init__(
             source,
@@ -146,6 +150,7 @@ class EventPipeline(SplitSource):
         self.num_eval_negatives = num_eval_negatives
         self.neighbor_sampler = neighbor_sampler
         self.past = past
+        self.embed_at = checked_embed_at(embed_at, past)
         self.num_workers = num_workers
         self.prefetch_batches = prefetch_batches
         self.presample = presample
@@ -267,13 +272,13 @@ class EventPipeline(SplitSource):
             seed=self.seed,
         )
         if not replayed:  # nobody looks at neighbours then
-            check_batch_fits(sampler, min(self.batch_size, len(events)))
+            check_batch_fits(sampler, min(self.batch_size, len(events)), self.embed_at)
         presampled = self.presample == "epoch" and negatives == self._draws_negatives
         return EventLoader(
             events,
             self.batch_size,
             sampler,
-            BatchOrganizer(stream.store, stream.split.unseen, roots),
+            BatchOrganizer(stream.store, stream.split.unseen, roots, self.embed_at),
             training=training,
             prefetch_batches=self.prefetch_batches,
             num_workers=self.num_workers,

@@ -13,7 +13,16 @@ from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.data.batches.mails import Mails, mails_of_sample, other_end
 from lightning_tgnn.data.batches.sampling import Sample, candidates
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.types import EventBatch, SampledRoots, SharedBatch, SharedWrites, Surroundings, Turn, WriteRouter
+from lightning_tgnn.types import (
+    EmbedAt,
+    EventBatch,
+    SampledRoots,
+    SharedBatch,
+    SharedWrites,
+    Surroundings,
+    Turn,
+    WriteRouter,
+)
 from lightning_tgnn.types.schedule import TIME
 
 
@@ -49,12 +58,14 @@ class BatchOrganizer:
         unseen: bool [N], nodes that no training event has.
         sampled_roots: Whose neighbours a sample carries. Those of ``all`` roots are read by the model; those of
             ``events`` only receive mails.
+        embed_at: Whether every candidate is a root, or every distinct one.
         router: Says where what is written goes; None leaves that to the store.
     """
 
     store: EventStore
     unseen: Tensor
     sampled_roots: SampledRoots
+    embed_at: EmbedAt = "event"
     router: WriteRouter | None = None
 
     def own_events(self, events: Tensor, turn: Turn) -> Tensor:
@@ -76,16 +87,21 @@ class BatchOrganizer:
         store, count = self.store, len(events)
         src, dst = store.src[events], store.dst[events]
         negatives, missing = candidates(src, sample.negatives), sample.negatives < 0
-        roots = torch.cat([src, dst, negatives.flatten()])
+        roots, candidate_root = torch.cat([src, dst, negatives.flatten()]), events.new_empty(0)
         reads_neighbors = self.sampled_roots == "all"
         neighbor_events = _by_root(sample.neighbor_events, count) if reads_neighbors else events.new_empty(0, 0)
+        if self.embed_at == "batch":  # a node has the same neighbours wherever it occurs
+            once = organize(roots)
+            roots, candidate_root = once.distinct, once.position
+            neighbor_events = neighbor_events[once.last] if reads_neighbors else neighbor_events
         mask = neighbor_events >= 0
         rooted = roots[: len(neighbor_events)].unsqueeze(1)
         neighbors = other_end(store, rooted, neighbor_events, mask)
 
         nodes = organize(torch.cat([roots, neighbors.flatten()]))
         root_index = nodes.position[: len(roots)]
-        num_written = _distinct_in(root_index[: 2 * count])
+        ends = (candidate_root if len(candidate_root) else root_index)[: 2 * count]
+        num_written = _distinct_in(ends)
         edges = self._edges(events, neighbor_events, mask)
         mail_nodes, mail_source = self._mails(events, sample, whole)
         return EventBatch(
@@ -97,6 +113,7 @@ class BatchOrganizer:
             missing=missing if missing.any() else missing.new_empty(0, 0),
             nodes=nodes.distinct,
             root_index=root_index,
+            candidate_root=candidate_root,
             neighbor_index=nodes.position[len(roots) :].view(neighbors.shape),
             neighbor_time=store.time[neighbor_events.clamp(min=0)] - store.time[0],
             neighbor_mask=mask,
@@ -132,6 +149,7 @@ class BatchOrganizer:
         written = self._together(nodes, whole)
         return SharedBatch(
             first=int(events[0]),
+            began=float(self.store.time[events[0]] - self.store.time[0]),
             position=int(whole.written[-1]) + 1,
             resets=turn.resets,
             share=turn.share,

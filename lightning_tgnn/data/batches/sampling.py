@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.past import past_end
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.negative_function import FunctionNegatives
 from lightning_tgnn.data.streams.negatives import GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.files.memory import available_memory, gigabytes
-from lightning_tgnn.types import SampledRoots
+from lightning_tgnn.types import EmbedAt, SampledRoots
 
 NEIGHBOR_SAMPLERS = ("most_recent", "uniform")
 _INDEX, _TIME, _FLAG, _FEATURE = 8, 8, 1, 4  # bytes
@@ -108,17 +108,33 @@ class EventSampler:
         return Sample(negatives, found.events.masked_fill_(~found.mask, -1).view(shape), known)
 
 
-def check_batch_fits(sampler: EventSampler, batch_size: int) -> None:
+def checked_embed_at(embed_at: str, past: str) -> EmbedAt:
+    """Return when nodes are embedded, given which events make their neighbours.
+
+    Raises:
+        InvalidArgumentError: There is no such time, or at that a node has neighbours of several times.
+    """
+    check_choice("embed_at", embed_at, ("event", "batch"))
+    if embed_at == "event":
+        return "event"
+    if past != "batch":
+        cure = "set past='batch' too: one embedding cannot have the neighbours of several times"
+        raise InvalidArgumentError(refusal("embed_at", f"'event' with past={past!r}", embed_at, cure))
+    return "batch"
+
+
+def check_batch_fits(sampler: EventSampler, batch_size: int, embed_at: EmbedAt) -> None:
     """Refuse batches that take more memory than there is, before the first is made.
 
     Args:
         sampler: Draws for them.
         batch_size: Events of one.
+        embed_at: Whether all candidates of a batch are its roots, or distinct ones.
 
     Raises:
         InvalidArgumentError: They do.
     """
-    needed, available = batch_bytes(sampler, batch_size), available_memory()
+    needed, available = batch_bytes(sampler, batch_size, embed_at), available_memory()
     if available is not None and needed > available:
         roots = f"{batch_size:,} events with {sampler.roots_per_event} roots each"
         received = f"{sampler.num_neighbors:,} for {roots}: at least {gigabytes(needed)}, {gigabytes(available)} free"
@@ -127,17 +143,20 @@ def check_batch_fits(sampler: EventSampler, batch_size: int) -> None:
         raise InvalidArgumentError(refusal("num_neighbors", requirement, received, cure))
 
 
-def batch_bytes(sampler: EventSampler, batch_size: int) -> int:
+def batch_bytes(sampler: EventSampler, batch_size: int, embed_at: EmbedAt = "event") -> int:
     """Return how many bytes `EventSampler.sample` and `BatchOrganizer.organize` hold at once, at least.
 
     Neighbours have their places whether there are as many or not. Where a model reads them, a place is an event number
     (as drawn, and in the order of the roots), a mask, a node, its position, a time, and with edge features the position
-    of their row. Where they only receive mails, it is the entry found, a mask, an event and a node. Rows of features
-    beyond those of the batch's own events depend on what is drawn and are left out.
+    of their row; where it reads those of distinct roots only, as drawn and reordered. Where they only receive mails, it
+    is the entry found, a mask, an event and a node. Rows of features beyond those of the batch's own events depend on
+    what is drawn and are left out.
     """
     store = sampler.store
     places = batch_size * sampler.roots_per_event * sampler.num_neighbors
-    if sampler.sampled_roots == "all":
+    if sampler.sampled_roots == "all" and embed_at == "batch":
+        place = 2 * _INDEX + _FLAG
+    elif sampler.sampled_roots == "all":
         place = 4 * _INDEX + _FLAG + _TIME + (_INDEX if store.edge_feature_dim else 0)
     else:
         place = 3 * _INDEX + _FLAG

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lightning_tgnn.models.memory.attention_places import Neighborhood
 from lightning_tgnn.models.memory.folded_attention import folded_attention
-from lightning_tgnn.models.memory.memory_updaters import ROW_MULTIPLE
+from lightning_tgnn.models.memory.memory_updaters import ROW_MULTIPLE, compiles_each_shape
 from lightning_tgnn.models.memory.time_encoding import TimeEncoder
 from lightning_tgnn.types import RootBatch, SampledRoots
 
@@ -88,7 +88,9 @@ class TemporalAttention(Embedding):
         times, total = batch.root_times, batch.root_index.numel()
         step = total if torch.is_grad_enabled() else _ROOTS_PER_PIECE
         pieces = [slice(start, start + step) for start in range(0, max(total, 1), max(step, 1))]
-        attended = [self._attend(query, states, self._neighborhood(times, batch, piece)) for piece in pieces]
+        # Where nodes are embedded once there are as many roots as distinct ones: another number in each batch.
+        pads = total == batch.num_roots and compiles_each_shape(states.device)
+        attended = [self._attend(query, states, self._neighborhood(times, batch, piece), pads) for piece in pieces]
         mixed = torch.cat(attended) if len(attended) > 1 else attended[0]
         return self.norm(torch.relu(mixed + from_own.index_select(0, batch.root_index)))
 
@@ -108,9 +110,11 @@ class TemporalAttention(Embedding):
         heads = query.unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
         return torch.bmm(heads, self.key)
 
-    def _attend(self, query: Tensor, states: Tensor, neighborhood: Neighborhood) -> Tensor:
+    def _attend(self, query: Tensor, states: Tensor, neighborhood: Neighborhood, pads: bool) -> Tensor:
         """Return [S, d_emb]: what the neighbours say."""
-        keep = None
+        roots, keep = len(neighborhood.root), None
+        if pads:
+            neighborhood = neighborhood.padded(ROW_MULTIPLE)
         if self.training and self.dropout.p > 0:
             shape = (len(neighborhood.root), self.num_heads, neighborhood.mask.shape[1])
             keep = self.dropout(torch.ones(shape, device=states.device))
@@ -119,7 +123,8 @@ class TemporalAttention(Embedding):
         with torch.autocast(states.device.type, enabled=False):
             mixed = folded_attention(query.float(), states.float(), weight, bias, neighborhood, keep)
         heads = torch.bmm(mixed, self.value).transpose(0, 1)
-        return self.from_neighbors(heads.flatten(1))
+        said = self.from_neighbors(heads.flatten(1))
+        return said[:roots] if pads else said
 
 
 class TimeProjection(Embedding):

@@ -137,7 +137,7 @@ class MemoryModel(nn.Module):
         """Return what the batch writes: the memory of its events' nodes, and a mail per receiver."""
         count = len(batch)
         memory = updated.memory.detach().float()
-        entries = batch.root_index[: 2 * count]
+        entries = batch.candidate_index[: 2 * count]
         sides = max(count, 1)  # a rank may have no event of a last, short batch
         own, other = entries[batch.mail_source], entries[(batch.mail_source + sides) % (2 * sides)]
         event = batch.mail_source % sides

@@ -44,14 +44,20 @@ class MemoryUpdater(nn.Module):
         return self.time_encoder(self.time_encoder.elapsed(rows.mail_time, rows.memory_time.unsqueeze(-1)))
 
 
-def _padded(rows: StateRows) -> StateRows:
-    """Add empty rows up to a multiple, where the CPU computes in bfloat16.
+def compiles_each_shape(device: torch.device) -> bool:
+    """Return whether products are by kernels that are compiled for every shape they meet, and kept.
 
-    Its kernels are compiled for every shape they meet and kept: without this each batch would bring new ones.
+    That is so where the CPU computes in bfloat16. Numbers of rows that differ from batch to batch then have to be made
+    multiples of `ROW_MULTIPLE`, or each batch would bring new kernels.
     """
     exact = torch.get_float32_matmul_precision() == "highest" and not torch.is_autocast_enabled("cpu")
+    return device.type == "cpu" and not exact
+
+
+def _padded(rows: StateRows) -> StateRows:
+    """Add empty rows up to a multiple, see `compiles_each_shape`."""
     extra = -len(rows.mail_count) % ROW_MULTIPLE
-    if exact or rows.memory.device.type != "cpu" or not extra:
+    if not extra or not compiles_each_shape(rows.memory.device):
         return rows
     return StateRows(*(torch.cat([table, table.new_zeros(extra, *table.shape[1:])]) for table in vars(rows).values()))
 

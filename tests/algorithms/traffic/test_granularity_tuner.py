@@ -126,6 +126,18 @@ def test_redundancy_of_a_prefix_is_counted_entry_by_entry(sampled_roots):
             assert prefix_redundancy(batch, events) == pytest.approx(1 - len(set(entries)) / len(entries))
 
 
+@pytest.mark.parametrize("roots", ["all", "none"])
+def test_nodes_that_are_embedded_once_repeat_as_often(roots):
+    rates = []
+    for embed_at in ("event", "batch"):
+        options = {"batch_size": 32, "num_neighbors": 3, "num_workers": 0, "past": "batch", "embed_at": embed_at}
+        data = TemporalDataModule(random_store(200, 20), **options)
+        data.sampled_roots = roots
+        rates.append([prefix_redundancy(batch, size) for batch in data.train_dataloader() for size in (1, 8)])
+    assert rates[0] == rates[1]
+    assert max(rates[0]) > 0
+
+
 def test_larger_prefixes_repeat_more():
     data = TemporalDataModule(random_store(600, 60), batch_size=64, num_neighbors=3, num_workers=0)
     data.sampled_roots = "all"

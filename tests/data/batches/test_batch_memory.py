@@ -68,6 +68,18 @@ def test_the_estimate_is_reached_and_not_far_below_the_peak(roots, training, edg
         assert estimate >= (0.5 if neighbor_sampler == "most_recent" else 0.25) * measured.highest
 
 
+@pytest.mark.parametrize("roots", ["all", "none"])
+def test_the_estimate_is_reached_where_nodes_are_embedded_once(roots):
+    options = {"batch_size": 64, "num_neighbors": 1000, "num_eval_negatives": 20, "past": "batch"}
+    loader = loader_of(roots, False, 7, embed_at="batch", **options)
+    next(iter(loader))
+    with Peak(tensors_of(loader._sampler)) as measured:
+        next(iter(loader))
+    estimate = batch_bytes(loader._sampler, 64, "batch")
+    assert estimate <= measured.highest
+    assert roots == "none" or 0.3 * measured.highest <= estimate < batch_bytes(loader._sampler, 64, "event")
+
+
 def test_the_estimate_grows_with_what_is_asked_for():
     sampler = loader_of("all", edge_dim=3, num_neighbors=10)._sampler
     assert batch_bytes(sampler, 200) == 200 * 3 * 10 * (5 * 8 + 1 + 8) + 200 * 3 * 4

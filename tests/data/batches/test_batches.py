@@ -64,6 +64,29 @@ def test_neighbours_and_positions(training, past):
                 assert torch.equal(features, store.edge_features[earlier])
 
 
+@pytest.mark.parametrize("neighbor_sampler", ["most_recent", "uniform"])
+@pytest.mark.parametrize("roots", ["all", "events", "none"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_node_embedded_once_stands_for_all_of_its_candidates(training, roots, neighbor_sampler):
+    options = {"training": training, "past": "batch", "neighbor_sampler": neighbor_sampler}
+    _, each = batches(roots, **options)
+    for one, batch in zip(each, batches(roots, embed_at="batch", **options)[1], strict=True):
+        assert batch.embeds_once
+        assert not one.embeds_once
+        assert torch.equal(batch.nodes, one.nodes)
+        assert (batch.num_written, batch.num_roots) == (one.num_written, one.num_roots)
+        assert batch.root_index.tolist() == list(range(batch.num_roots))
+        assert torch.equal(batch.candidate_index, one.root_index)
+        assert torch.equal(one.candidate_index, one.root_index)
+        assert batch.root_times.tolist() == [float(one.time[0])] * batch.num_roots
+        assert torch.equal(batch.mail_nodes, one.mail_nodes)
+        for name in ("neighbor_index", "neighbor_time", "neighbor_mask", "neighbor_edge"):
+            table, expected = getattr(batch, name), getattr(one, name)
+            assert torch.equal(table[batch.candidate_root] if len(table) else table, expected), name
+        rows = torch.rand(batch.num_roots, 2)
+        assert torch.equal(batch.of_candidates(rows), rows[one.root_index])
+
+
 def test_distinct_nodes_stand_in_groups():
     data, made = batches("all")
     for batch in made:

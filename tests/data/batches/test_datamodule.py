@@ -26,6 +26,8 @@ from tests.data.example_streams import random_store
         ({"eval_negatives": "hard"}, "eval_negatives must be one of"),
         ({"neighbor_sampler": "latest"}, "neighbor_sampler must be one of 'most_recent', 'uniform'"),
         ({"past": "now"}, "past must be one of 'batch', 'event', 'time', got 'now'"),
+        ({"embed_at": "once"}, "embed_at must be one of 'batch', 'event', got 'once'"),
+        ({"embed_at": "batch"}, "embed_at must be 'event' with past='time', got 'batch'; set past='batch' too"),
         ({"split_by": "nodes"}, "split_by must be one of"),
         ({"presample": "yes"}, "presample must be one of 'epoch', 'off'"),
         ({"format": "xlsx"}, "format must be one of .*'jodie'.* got 'xlsx'"),

@@ -66,7 +66,13 @@ def test_length_is_the_number_of_batches():
     ],
 )
 @pytest.mark.parametrize(
-    "settings", [{}, {"past": "batch"}, {"negatives": "historical", "neighbor_sampler": "uniform", "past": "event"}]
+    "settings",
+    [
+        {},
+        {"past": "batch"},
+        {"negatives": "historical", "neighbor_sampler": "uniform", "past": "event"},
+        {"neighbor_sampler": "uniform", "past": "batch", "embed_at": "batch"},
+    ],
 )
 def test_how_batches_are_made_does_not_change_them(options, settings):
     plain, other = module(**settings), module(**settings, **options)

@@ -20,11 +20,11 @@ def make_store(edge_dim, node_dim, seed=0):
     return EventStore.from_arrays(src.numpy(), dst.numpy(), time.numpy(), edge_features=edge, node_features=node)
 
 
-def make_pair(name, store, static_dim, num_negatives):
+def make_pair(name, store, static_dim, num_negatives, embed_at="event"):
     torch.manual_seed(1)
-    data = TemporalDataModule(
-        store, batch_size=BATCH, num_neighbors=K, num_train_negatives=num_negatives, prefetch_batches=0, seed=3
-    )
+    reading = {"batch_size": BATCH, "num_neighbors": K, "num_train_negatives": num_negatives, "prefetch_batches": 0}
+    past = "batch" if embed_at == "batch" else "time"
+    data = TemporalDataModule(store, **reading, past=past, embed_at=embed_at, seed=3)
     task = LinkPrediction(
         name, memory_dim=8, embedding_dim=6, time_dim=5, mailbox_size=3, static_dim=static_dim, dropout=0.0
     )
@@ -48,6 +48,7 @@ def make_pair(name, store, static_dim, num_negatives):
         k=K,
         edge_features=None if store.edge_features is None else store.edge_features.double(),
         node_features=None if store.node_features is None else store.node_features.double(),
+        embeds_once=embed_at == "batch",
     )
     return task, data, reference
 
@@ -71,9 +72,10 @@ def assert_same_state(task, reference):
 @pytest.mark.parametrize(
     ("edge_dim", "node_dim", "static_dim", "num_negatives"), [(0, 0, 0, 1), (7, 0, 0, 1), (0, 5, 4, 2), (7, 5, 3, 3)]
 )
-def test_same_loss_gradients_and_state(name, edge_dim, node_dim, static_dim, num_negatives):
+@pytest.mark.parametrize("embed_at", ["event", "batch"])
+def test_same_loss_gradients_and_state(name, edge_dim, node_dim, static_dim, num_negatives, embed_at):
     store = make_store(edge_dim, node_dim)
-    task, data, reference = make_pair(name, store, static_dim, num_negatives)
+    task, data, reference = make_pair(name, store, static_dim, num_negatives, embed_at)
     data.sampled_roots = task.sampled_roots
     for number, batch in enumerate(data.train_dataloader()):
         loss = task.loss(*task.run_stages(batch))
