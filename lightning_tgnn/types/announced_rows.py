@@ -78,6 +78,10 @@ class RowAnnouncer(Protocol):
         """Return when all that was submitted is done, on all ranks."""
         ...
 
+    def talk_over(self, exchange: RowExchange) -> None:
+        """Use another exchange between the same ranks; one that is at work goes on with its own."""
+        ...
+
 
 @runtime_checkable
 class AnnouncingStore(Protocol):

@@ -76,6 +76,11 @@ class SnapshotLoader(Protocol):
         ...
 
     @property
+    def in_batches(self) -> bool:
+        """Whether groups come in batches of their vertices, also where one happens to have all of them."""
+        ...
+
+    @property
     def scored(self) -> np.ndarray:
         """How many targets a batch of the group has that each snapshot ends, the mean over its batches, float64 [T]."""
         ...

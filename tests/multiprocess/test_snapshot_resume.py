@@ -98,13 +98,17 @@ def on_other_machine(rank, ranks, folder):
     keep = ModelCheckpoint(folder, every_n_train_steps=3, filename="once")
     fit(*prepare("blad", ranks), STRATEGIES["blad"](), ranks, callbacks=[keep], epochs=2, enable_checkpointing=True)
     found = []
-    for where in ("as it was", "other memory", "more ranks", "nobody's"):
+    for where in ("as it was", "other memory", "more ranks", "other cut", "nobody's"):
         path = f"{folder}/{rank} {where}.ckpt"
         checkpoint = torch.load(f"{folder}/once.ckpt", weights_only=True)
         saved = checkpoint["lightning_tgnn.strategy"]
         saved["kept_sizes"] = OTHERS  # two snapshots of a group at most, on the first process
-        memory, _, processes = saved["machines"]
-        others = {"other memory": [1e9, ranks, processes], "more ranks": [memory, ranks + 2, processes]}
+        memory, ranks, *pipeline, partition = saved["machines"]
+        others = {
+            "other memory": [1e9, ranks, *pipeline, partition],
+            "more ranks": [memory, ranks + 2, *pipeline, partition],
+            "other cut": [memory, ranks, *pipeline, partition + 1],
+        }
         saved["machines"] = others.get(where, saved["machines"])
         if where == "nobody's":
             del saved["machines"]

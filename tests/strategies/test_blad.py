@@ -1,11 +1,13 @@
 """What BLAD's strategies refuse, and which devices their processes have; no process is started."""
 
 import re
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 
 from lightning_tgnn import (
     BLADStrategy,
@@ -164,11 +166,15 @@ def test_what_a_snapshot_keeps_is_told_without_a_tensor_of_its_size(model):
 
 
 class Particular(snapshots.PlainSnapshots):
-    """Logs in its loss, looks its vertices up, and has random numbers at the start of a group."""
+    """Logs in its steps and its loss, looks its vertices up, and has random numbers at the start of a group."""
 
     def start(self, group):
         torch.rand(1)
         return super().start(group)
+
+    def step(self, snapshot, carried, *, last):
+        self.log("vertices", float(len(snapshot.vertices)))
+        return super().step(snapshot, carried, last=last)
 
     def loss(self, embeddings, group):
         self.log("weights of vertices", torch.ones(snapshots.NODES)[group.nodes].sum())
@@ -180,6 +186,30 @@ def test_a_task_of_ones_own_is_asked_for_made_up_groups(monkeypatch):
     data, task = snapshots.build("tgcn", 2, task_class=Particular)
     trainer(max_epochs=1, strategy=BLADStrategy(processes_per_device=1)).fit(task, datamodule=data)
     assert not {"log", "log_dict"} & vars(task).keys()
+    random, (group,) = torch.get_rng_state(), data.train_dataloader().largest_group().groups
+    vars(task)["log"] = own = print
+    group_memory.kept_bytes(task, group, in_batches=False)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert vars(task)["log"] is own
+
+
+@pytest.mark.parametrize(("devices", "sharing"), [((0, 0, 1), 2), ((0, 1, 2, 3), 1), ((), 1)])
+def test_the_memory_of_a_gpu_is_that_of_the_ranks_that_have_it(monkeypatch, devices, sharing):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (600, 1200))
+    strategy = DDPStrategy(parallel_devices=[torch.device("cuda", number) for number in devices])
+    run = SimpleNamespace(device=torch.device("cuda", 0), trainer=SimpleNamespace(strategy=strategy))
+    assert group_memory.memory_of_rank(run) == 600 / sharing
+    assert group_memory.capacity_of_rank(run) == 1200 / sharing
+
+
+def test_batches_that_have_all_vertices_are_batches(monkeypatch):
+    seen = []
+    monkeypatch.setattr(group_memory.KeptGroups, "check", lambda groups, run: seen.append(groups.in_batches))
+    for options in ({"vertices_per_batch": 10_000, "fanouts": 3}, {}):
+        data, task = snapshots.build("tgcn", 2, data=options)
+        strategy = BLADStrategy(processes_per_device=1, cut_groups=bool(options))
+        trainer(max_epochs=1, strategy=strategy).fit(task, datamodule=data)
+    assert seen == [True, False]
 
 
 def test_what_is_never_trained_may_be_large():
@@ -247,8 +277,9 @@ def test_a_second_fit_knows_loads_of_its_own_model_only():
     assert strategy.snapshot_state.loads is not known
 
 
-def test_vertices_that_are_cut_are_trained_all_at_once():
-    data, task = snapshots.build("tgcn", 2, data={"vertices_per_batch": 8})
+@pytest.mark.parametrize("vertices", [8, 10_000])
+def test_vertices_that_are_cut_are_trained_all_at_once(vertices):
+    data, task = snapshots.build("tgcn", 2, data={"vertices_per_batch": vertices, "fanouts": 3})
     strategy = VertexPartitionStrategy(partition="interval")
     with pytest.raises(InvalidArgumentError, match="vertices_per_batch must be left out where the vertices of a snap"):
         trainer(max_epochs=1, strategy=strategy).fit(task, datamodule=data)

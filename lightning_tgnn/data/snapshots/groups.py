@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from lightning_tgnn.data.snapshots.targets import TargetMaker
 from lightning_tgnn.types import GroupPart, SnapshotGroup
@@ -15,6 +15,11 @@ class GroupMaker(Protocol):
     @property
     def targets(self) -> TargetMaker:
         """Of the groups."""
+        ...
+
+    @property
+    def samples(self) -> bool:
+        """Whether it makes batches of vertices, with neighbours of their own in each layer."""
         ...
 
     def rounds(self, groups: tuple[int, ...], *, training: bool) -> int:
@@ -35,6 +40,8 @@ class WholeGroups:
     """
 
     targets: TargetMaker
+
+    samples: ClassVar[bool] = False
 
     def rounds(self, groups: tuple[int, ...], *, training: bool) -> int:
         """Return how many batches of vertices each of some groups has: all are in one."""

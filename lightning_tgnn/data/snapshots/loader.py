@@ -136,6 +136,11 @@ class SnapshotGroupLoader:
         return self.split.numbers
 
     @property
+    def in_batches(self) -> bool:
+        """Whether groups come in batches of their vertices, also where one happens to have all of them."""
+        return self._maker.samples
+
+    @property
     def scored(self) -> np.ndarray:
         """How many targets a batch of the group has that each snapshot ends, the mean over its batches, float64 [T]."""
         return self._maker.targets.counts / self._rounds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ class SampledGroups:
     fanouts: tuple[int | None, ...]
     num_hops: int
     seed: int
+
+    samples: ClassVar[bool] = True
 
     def rounds(self, groups: tuple[int, ...], *, training: bool) -> int:
         """Return how many batches of vertices each of some groups has: so many that the largest one fits."""

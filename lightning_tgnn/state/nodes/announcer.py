@@ -47,6 +47,11 @@ class Announcer:
         """Return how many are at work: those of runs within which another begins, the same number on every rank."""
         return sum(one._thread is not None for one in cls._all)
 
+    def talk_over(self, exchange: RowExchange) -> None:
+        """Use another exchange between the same ranks; one that is at work goes on with its own."""
+        if self._thread is None:
+            self._exchange = exchange
+
     def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
         """Have work done behind all that was submitted before.
 

@@ -176,8 +176,9 @@ class ShardedStateStore:
         return changed.cpu() if changed.device.type == "cpu" or self._announced is None else self._announced.changed
 
     def announce_over(self, exchange: RowExchange) -> None:
-        """Have batches announced over an exchange of the same ranks that nothing else uses."""
-        self.announcer = Announcer(self.owner, exchange)
+        """Have batches announced over an exchange of the same ranks that nothing else uses, from now on."""
+        self.announcer = self.announcer or Announcer(self.owner, exchange)  # loaders that are there know the one
+        self.announcer.talk_over(exchange)
 
     def carry_on(self) -> None:
         """Send what could not be sent before something had arrived: call it where that is likely, on all ranks."""

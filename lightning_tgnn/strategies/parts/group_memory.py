@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
@@ -40,7 +41,7 @@ def kept_bytes(task: SnapshotTask, group: SnapshotGroup, *, in_batches: bool) ->
     scored = max(len(group.targets) / max(len(snapshot.vertices), 1), 1 / _VERTICES)
     few, many = ((times * _VERTICES, round(times * scored * _VERTICES)) for times in (1, 2))
     cases = {size: sampled_group(group, snapshot, *size, device=device) for size in (few, many, (few[0], many[1]))}
-    with random_state_kept(device):
+    with random_state_kept(device), without_logs(task):
         inner = {size: _kept(task, cases[size], last=False) for size in (few, many)}
         last = {size: _kept(task, made, last=True) for size, made in cases.items()}
         carried_each = (_carried(task, cases[many]) - _carried(task, cases[few])) / _VERTICES
@@ -129,22 +130,22 @@ def _kept(task: SnapshotTask, group: SnapshotGroup, *, last: bool) -> float:
         _, embeddings = task.step(snapshot, carried, last=last)
         if last:
             assert embeddings is not None
-            with _without_logs(task):
-                task.loss(embeddings, group)
+            task.loss(embeddings, group)
     return float(sum(found.values()))
 
 
 @contextmanager
-def _without_logs(task: torch.nn.Module) -> Iterator[None]:
-    """Have a task log nothing: what it says of made-up targets is of no interest, and no loop would take it."""
-    names = ("log", "log_dict")
-    for name in names:
-        vars(task)[name] = _nothing
+def without_logs(task: torch.nn.Module) -> Iterator[None]:
+    """Have a task log nothing: what it says of made-up snapshots is of no interest, and no loop would take it."""
+    own, names = vars(task), ("log", "log_dict")
+    before = {name: own[name] for name in names if name in own}
+    own.update(dict.fromkeys(names, _nothing))
     try:
         yield
     finally:
         for name in names:
-            del vars(task)[name]
+            del own[name]
+        own.update(before)
 
 
 def _nothing(*arguments: object, **options: object) -> None:
@@ -182,7 +183,7 @@ class KeptGroups:
 
     def too_large(self, run: Run) -> list[int]:
         """Return the groups of which a rank keeps more than it can have; see `check`."""
-        too_much = self.need(self.group_size) > memory_of_rank(run, self.processes)
+        too_much = self.need(self.group_size) > memory_of_rank(run)
         return np.asarray(self.groups)[too_much].tolist()
 
     def check(self, run: Run) -> None:
@@ -191,7 +192,7 @@ class KeptGroups:
         Raises:
             InvalidArgumentError: There are some.
         """
-        left = memory_of_rank(run, self.processes)
+        left = memory_of_rank(run)
 
         def need(size: int) -> float:
             return float(self.need(size).max())
@@ -221,22 +222,24 @@ class KeptGroups:
         return np.asarray(np.max(of_ranks, axis=0)[list(self.groups)])
 
 
-def memory_of_rank(run: Run, processes: int) -> float:
+def memory_of_rank(run: Run) -> float:
     """Return the bytes that a rank can still have: its part of those of its GPU or its machine."""
     if run.device.type == "cuda":
-        return torch.cuda.mem_get_info(run.device)[0] / processes
+        return torch.cuda.mem_get_info(run.device)[0] / _ranks_of_device(run)
     here = run.layout.hosts.count(run.layout.hosts[run.rank])
     return (available_memory() or float("inf")) / here
 
 
-def capacity_of_rank(run: Run, processes: int) -> float:
-    """Return the bytes that a rank has when nothing else runs, by which a machine is known again.
-
-    Args:
-        run: What begins.
-        processes: Ranks that share a device.
-    """
+def capacity_of_rank(run: Run) -> float:
+    """Return the bytes that a rank has when nothing else runs, by which a machine is known again."""
     if run.device.type == "cuda":
-        return torch.cuda.mem_get_info(run.device)[1] / processes
+        return torch.cuda.mem_get_info(run.device)[1] / _ranks_of_device(run)
     here = run.layout.hosts.count(run.layout.hosts[run.rank])
     return (total_memory() or float("inf")) / here
+
+
+def _ranks_of_device(run: Run) -> int:
+    """Return how many ranks of this machine have this rank's GPU."""
+    strategy = run.trainer.strategy
+    devices = strategy.parallel_devices if isinstance(strategy, ParallelStrategy) else None
+    return max((devices or []).count(run.device), 1)

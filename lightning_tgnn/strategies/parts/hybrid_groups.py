@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.partitions.vertex_shares import share_of_snapshot
-from lightning_tgnn.strategies.parts.group_memory import random_state_kept, sampled_group
+from lightning_tgnn.algorithms.partitions.vertex_shares import share_of_snapshot, share_of_targets
+from lightning_tgnn.strategies.parts.group_memory import random_state_kept, sampled_group, without_logs
 from lightning_tgnn.strategies.parts.group_pipeline import GroupPipeline, PipelinedGroups
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.strategies.parts.vertex_shares import SharedVertices, VertexShares
@@ -68,6 +68,11 @@ class HybridGroups:
     def __init__(self, pipeline: PipelinedGroups, shared: SharedVertices, exchange: RowExchange) -> None:
         self.pipeline, self._shared, self._exchange = pipeline, shared, exchange
 
+    @property
+    def owner(self) -> Tensor:
+        """int64 [N], the rank of every vertex of groups that are cut."""
+        return self._shared.owner
+
     def __call__(self, task: SnapshotTask, batch: SnapshotBatch) -> Tensor:
         """Return the loss of this rank's groups, and of its targets of those that are cut."""
         cut = tuple(group for group in batch.groups if group.is_cut)
@@ -91,14 +96,18 @@ class HybridGroups:
         (group,) = probe.groups
         snapshot = max(group.snapshots, key=lambda each: len(each.vertices))
         device = snapshot.vertices.device
+        assert isinstance(task, torch.nn.Module)
         before, ranks = task.operators, self._exchange.ranks
-        counted = {last: _CountedOperators(before) for last in (False, True)}
+        # Cut groups are not computed in the orders that are chosen for whole ones, see `SharedVertices`.
+        plain = before.inner if isinstance(before, ChosenOperators) else before
+        counted = {last: _CountedOperators(plain) for last in (False, True)}
         small = sampled_group(group, snapshot, _SAMPLED, device=device)
+        embeddings = None
         try:
-            with torch.no_grad(), random_state_kept(device):
+            with torch.enable_grad(), random_state_kept(device), without_logs(task):
                 for last, operators in counted.items():
                     task.operators = operators
-                    task.step(small.snapshots[0], task.start(small), last=last)
+                    _, embeddings = task.step(small.snapshots[0], task.start(small), last=last)
         finally:
             task.operators = before
         own, links = share_of_snapshot(snapshot, self._shared.owner, self._exchange.rank, ranks)
@@ -108,9 +117,11 @@ class HybridGroups:
             """Return the mean over the snapshots of a group, of which the last is another."""
             return of(inner) + (of(ends) - of(inner)) / len(group.snapshots)
 
+        assert embeddings is not None  # of the last snapshot, which a head reads
+        _, _, scored = share_of_targets(group, self._shared.owner, self._exchange.rank, ranks)
         elsewhere = len(snapshot.vertices) - len(own.vertices)
-        # Forward and backward, four bytes a number.
-        size = 8 * (each(lambda of: of.neighbors) * sum(links.received) + each(lambda of: of.everyones) * elsewhere)
+        size = 4 * (each(lambda of: of.neighbors) * sum(links.received) + each(lambda of: of.everyones) * elsewhere)
+        size += 8 * embeddings.shape[1] * sum(scored.received) / len(group.snapshots)  # rows, and their gradient
         rows = torch.zeros(_PROBE, device=device)
         few, many = self._seconds(rows[:ranks]), self._seconds(rows[: _PROBE // ranks * ranks])
         seconds_per_byte = max(many - few, 0.0) / max(4 * _PROBE * (ranks - 1) / ranks, 1)
@@ -138,9 +149,9 @@ class _CountedOperators(ChosenOperators):
     """Counts what the operators of a snapshot exchange where its vertices are cut; see `SharedOperators`.
 
     Attributes:
-        neighbors: Numbers of a row that goes to those who have an edge from it.
-        everyones: Numbers of a row that goes to all ranks.
-        exchanges: Forward and backward.
+        neighbors: Numbers of a row that goes to those who have an edge from it, forward and backward.
+        everyones: Numbers of a row that goes to all ranks, forward and backward.
+        exchanges: Forward and backward; none is backward for rows that need no gradient, such as features.
     """
 
     def __init__(self, inner: Operators) -> None:
@@ -149,14 +160,16 @@ class _CountedOperators(ChosenOperators):
 
     def everyone(self, rows: Tensor) -> Tensor:
         """Return the rows of all ranks that share a snapshot."""
-        self.everyones += rows.shape[1]
-        self.exchanges += 3  # with that of counts
+        ways = 1 + rows.requires_grad
+        self.everyones += ways * rows.shape[1]
+        self.exchanges += 1 + ways  # with that of counts
         return super().everyone(rows)
 
     def aggregate(self, snapshot: Snapshot, layer: int, rows: Tensor, relation: int = 0) -> Tensor:
         """Return the product of a layer's edges with rows."""
-        self.neighbors += rows.shape[1]
-        self.exchanges += 2
+        ways = 1 + rows.requires_grad
+        self.neighbors += ways * rows.shape[1]
+        self.exchanges += ways
         return super().aggregate(snapshot, layer, rows, relation)
 
 

@@ -137,10 +137,11 @@ class PipelinedOrder:
 
 def _announce_batches(run: Run, store: object) -> None:
     """Have the thread that makes batches tell owners of rows which ones are read, where the store can be told so."""
-    if not isinstance(store, AnnouncingStore) or store.announcer is not None or run.exchange.ranks == 1:
+    if not isinstance(store, AnnouncingStore) or run.exchange.ranks == 1:
         return
     if "passes" not in run.schedule.needs:  # where the first one reads for the later ones
-        # By messages that nothing else waits behind, not even those of a run within which this one begins.
+        # By messages that nothing else waits behind, not even those of a run within which this one begins: which run
+        # that is differs from one run of a store to the next.
         way = f"requests {Announcer.talking()}"
         store.announce_over(run.exchange.beside(run.group_of(STATE, way, on_hosts=True)))
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
+from zlib import crc32
 
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, refusal
@@ -16,6 +18,7 @@ from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups
 from lightning_tgnn.strategies.parts.measured_loads import MeasuredCalls, MeasuredLoads
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
+from lightning_tgnn.strategies.parts.vertex_shares import SharedVertices
 from lightning_tgnn.types import (
     GroupCuts,
     KeptSizes,
@@ -80,7 +83,7 @@ class SnapshotState:
         self._known_of: tuple[object, object] | None = None
         self._cuts: GroupCuts | None = None
         self._kept: KeptSizes | None = None
-        self._machines: list[float] | None = None  # memory of the rank that has least, ranks, and ranks of a device
+        self._machines: list[float] | None = None  # what limits and cuts hold for, see `_know_machine`
         self._has_looked = False
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -121,7 +124,7 @@ class SnapshotState:
         """Return a loader of this rank's parts of groups.
 
         Raises:
-            InvalidArgumentError: It is no loader of snapshots.
+            InvalidArgumentError: It is no loader of snapshots, or of batches of vertices that are cut over ranks.
         """
         if not isinstance(loader, SnapshotLoader) or not isinstance(loader, ScheduledLoader):
             cure = "take the loaders of SnapshotDataModule, or strategy='sven' for event streams"
@@ -129,6 +132,11 @@ class SnapshotState:
         assert self._run is not None
         own = loader.follow(self._run.schedule, self._run.layout, self._run.rank)
         assert isinstance(own, SnapshotLoader)
+        if own.in_batches and self._task is not None and isinstance(self._task.group_order, SharedVertices):
+            # Each layer has a sample of its own then, and a snapshot is another one in each group.
+            requirement = "left out where the vertices of a snapshot are cut over ranks"
+            cure = "leave it out, or take strategy='blad' without cut_groups"
+            raise InvalidArgumentError(refusal("vertices_per_batch", requirement, "batches of vertices", cure))
         if own.is_training and not self._has_looked:
             self._has_looked = True
             self._look_at_largest(own)
@@ -237,11 +245,11 @@ class SnapshotState:
         vertices, _ = loader.sizes
         (group,) = probe.groups
         processes = pipeline.hand_over.ranks
-        in_batches = any(len(one.vertices) < vertices[one.number] for one in group.snapshots)
-        kept = kept_bytes(task, group, in_batches=in_batches)
-        self._know_machine(run, processes)
+        kept = kept_bytes(task, group, in_batches=loader.in_batches)
+        cut_by = task.group_order.owner if isinstance(task.group_order, HybridGroups) else None
+        self._know_machine(run, processes, pipeline.open_groups, cut_by)
         if processes > 1 and self._kept is None:
-            left = memory_of_rank(run, processes)
+            left = memory_of_rank(run)
             own = kept.times(1 / max(left, 1.0)) if np.isfinite(left) else None
             shares = run.broadcast(run.messages(GRADIENTS).gather(own))
             known = [astuple(share) for share in shares if share is not None]
@@ -253,9 +261,9 @@ class SnapshotState:
             loader.group_size,
             processes,
             pipeline.open_groups,
-            in_batches,
+            loader.in_batches,
         )
-        if not isinstance(task.group_order, HybridGroups) or in_batches:
+        if not isinstance(task.group_order, HybridGroups) or loader.in_batches:
             of_groups.check(run)
             return
         if self._cuts is not None:  # those of the run that this one continues, on such a machine
@@ -265,13 +273,21 @@ class SnapshotState:
         costs = run.messages(GRADIENTS).gather(task.group_order.cost_of_cutting(task, probe.to(run.device)))
         self._cuts = GroupCuts(large, *map(max, zip(*run.broadcast(costs), strict=True)))
 
-    def _know_machine(self, run: Run, processes: int) -> None:
+    def _know_machine(self, run: Run, processes: int, open_groups: int, cut_by: Tensor | None) -> None:
         """Drop the limits of a checkpoint of other machines; with those of these ones a run goes on as it was.
 
-        What is free changes from run to run, so it is what a rank could have that tells machines apart.
+        What is free changes from run to run, so it is what a rank could have that tells machines apart. Limits also
+        depend on how many groups are open, and what a cut costs on who is on which host and on the partition.
+
+        Args:
+            run: What begins.
+            processes: Ranks that a group goes through.
+            open_groups: That wait for their way back.
+            cut_by: int64 [N], the rank of every vertex of groups that are cut; None where none are.
         """
-        found = run.broadcast(run.messages(GRADIENTS).gather(capacity_of_rank(run, processes)))
-        machines = [min(found), run.ranks, processes]
+        found = run.broadcast(run.messages(GRADIENTS).gather(capacity_of_rank(run)))
+        partition = 0 if cut_by is None else crc32(cut_by.cpu().numpy().tobytes())
+        machines = [min(found), run.ranks, processes, len(set(run.layout.hosts)), open_groups, partition]
         if machines != self._machines:
             self._cuts = self._kept = None
         self._machines = machines

@@ -86,7 +86,7 @@ class SharedVertices:
         """Return the loss of this rank's targets.
 
         Raises:
-            InvalidArgumentError: A convolution reads edges by itself, or vertices are trained in batches.
+            InvalidArgumentError: A convolution reads edges by itself.
         """
         _check_goes_by_operators(task)
         plain = task.operators
@@ -96,11 +96,6 @@ class SharedVertices:
             self._operators, self._shares = SharedOperators(plain, self._exchange), {}
         groups, reach = [], {}
         for group in batch.groups:
-            if len(group.nodes) != len(self.owner):
-                requirement = "left out where the vertices of a snapshot are cut over ranks"
-                received = f"batches of which one has {len(group.nodes)} of {len(self.owner)} vertices"
-                cure = "leave it out, or take strategy='blad' without cut_groups"
-                raise InvalidArgumentError(refusal("vertices_per_batch", requirement, received, cure))
             targets, rows, links = share_of_targets(group, self.owner, self._rank, self._ranks)
             labels = None if group.targets.labels is None else group.targets.labels[targets]
             reach[group.number] = links

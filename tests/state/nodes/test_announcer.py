@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from lightning_tgnn.comm import PeerFailureError
 from lightning_tgnn.data.batches.announcements import made_ahead
 from lightning_tgnn.state.nodes.announcer import Announcer
+from lightning_tgnn.strategies.parts import pipelined_order
 from lightning_tgnn.types import SharedBatch
 from tests.state.nodes.test_step_fetch import announced_by_hand
 
@@ -146,3 +148,35 @@ def test_an_announcer_that_has_finished_works_again():
     for _ in range(2):
         assert announcer.submit(lambda: threading.current_thread().name).result(20) == "row announcer"
         announcer.finish()
+
+
+class Announced:
+    """A store that announces over whatever it is given."""
+
+    announcer = None
+
+    def announce_over(self, exchange):
+        if self.announcer is None:
+            self.announcer = Announcer(torch.zeros(3, dtype=torch.int64), exchange)
+        else:
+            self.announcer.talk_over(exchange)
+
+
+def test_each_run_of_a_store_has_messages_that_no_run_around_it_has():
+    exchange = SimpleNamespace(ranks=2, beside=lambda group: group)
+    run = SimpleNamespace(
+        exchange=exchange, schedule=SimpleNamespace(needs=()), group_of=lambda family, way, on_hosts: way
+    )
+    student, teacher = Announced(), Announced()
+    before = Announcer.talking()
+    pipelined_order._announce_batches(run, teacher)
+    pipelined_order._announce_batches(run, student)
+    assert teacher.announcer._exchange == student.announcer._exchange == f"requests {before}"
+    student.announcer.submit(lambda: None).result()  # at work; a callback begins a run of the teacher
+    pipelined_order._announce_batches(run, teacher)
+    assert teacher.announcer._exchange == f"requests {before + 1}"
+    pipelined_order._announce_batches(run, student)
+    assert student.announcer._exchange == f"requests {before}"  # never away from under what is at work
+    student.announcer.finish()
+    pipelined_order._announce_batches(run, teacher)
+    assert teacher.announcer._exchange == f"requests {before}"
