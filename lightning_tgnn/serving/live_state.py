@@ -79,6 +79,7 @@ class LiveState:
         self._node_features = node_features
         self._memory = FreshMemory(task)
         self._open: list[Events] = []
+        self._num_open = 0
         self._backups: list[_Backup] = []
         self._is_settled = True
 
@@ -97,7 +98,7 @@ class LiveState:
     @property
     def num_open(self) -> int:
         """Events of the batch that is still open."""
-        return sum(len(events.src) for events in self._open)
+        return self._num_open  # counted as they come: a batch of single events has as many parts
 
     def append(self, events: Events) -> None:
         """Add events; a batch that is full is taken in."""
@@ -105,8 +106,9 @@ class LiveState:
         self._reopen()
         start = 0
         while start < len(events.src):
-            end = start + self.batch_size - self.num_open
+            end = min(start + self.batch_size - self.num_open, len(events.src))
             self._open.append(Events(*(column[start:end] for column in events)))
+            self._num_open += end - start
             start = end
             if self.num_open == self.batch_size:
                 self.close_batch()
@@ -119,7 +121,7 @@ class LiveState:
         if self._open:
             self._make_room()
             self._take_in(self._batch(self.open_events()))
-            self._open.clear()
+            self._forget_open()
         self._is_settled = True
 
     def settle(self) -> None:
@@ -177,10 +179,14 @@ class LiveState:
         """Return the events of the batch that is still open."""
         return Events(*(torch.cat(columns) for columns in zip(*self._open, strict=True)))
 
+    def _forget_open(self) -> None:
+        self._open.clear()
+        self._num_open = 0
+
     def reset(self) -> None:
         """Return to the state before the first event."""
         self.version += 1
-        self._open.clear()
+        self._forget_open()
         self._backups = []
         self._is_settled = True
         self.task.state_store.reset()
