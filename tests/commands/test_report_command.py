@@ -58,6 +58,13 @@ def write_run(folder, losses=(0.9, 0.7, 0.5), config=CONFIG):
     return folder
 
 
+def write_curve(folder):
+    """Write a run of which a page draws little."""
+    with SummaryWriter(folder) as writer:
+        writer.add_scalar("train/loss", 0.5, 10)
+    return folder
+
+
 def events(folder):
     (path,) = folder.glob("events.out.tfevents.*")
     return path
@@ -195,7 +202,7 @@ def test_folders_that_are_no_run_are_refused(tmp_path):
 
 
 def test_a_page_that_cannot_be_written_is_refused(tmp_path):
-    folder = write_run(tmp_path / "run")
+    folder = write_curve(tmp_path / "run")
     (tmp_path / "file").write_text("years of work")
     message = refused(folder, "--output", tmp_path / "file" / "page.html")
     assert "page.html must be where files can be written, got" in message
@@ -210,7 +217,7 @@ DAMAGED_SETTINGS = [b"a: [1", b"\xff\xfe\x00", b"!!python/object:os.system {}", 
 
 @pytest.mark.parametrize("content", [*DAMAGED_SETTINGS, b"a: &a [*a, {}]"])
 def test_damaged_settings_do_not_hide_the_run(tmp_path, capsys, content):
-    folder = write_run(tmp_path / "run", config=None)
+    folder = write_curve(tmp_path / "run")
     (folder / "config.yaml").write_bytes(content)
     settings, notice = read_settings(folder)
     assert settings == {}
