@@ -116,7 +116,7 @@ def test_what_the_past_of_a_node_tells_is_learnt():
         labels.append(int(latest.get(source, 0) > 0))
         latest[source] = feature
     own = EventStore.from_arrays(store.src, store.dst, store.time, store.edge_features, labels=labels)
-    run, _ = fitted(DynamicNodeClassification("tgn", lr=3e-3, **WIDER), own, max_epochs=4)
+    run, _ = fitted(DynamicNodeClassification("tgn", lr=3e-3, **WIDER), own, batch_size=100, max_epochs=4)
     assert run.callback_metrics["val/auc"] > 0.7
 
 
