@@ -132,7 +132,8 @@ class SnapshotState:
         assert self._run is not None
         own = loader.follow(self._run.schedule, self._run.layout, self._run.rank)
         assert isinstance(own, SnapshotLoader)
-        if own.in_batches and self._task is not None and isinstance(self._task.group_order, SharedVertices):
+        is_cut = self._task is not None and isinstance(self._task.group_order, SharedVertices)
+        if own.is_training and own.in_batches and is_cut:
             # Each layer has a sample of its own then, and a snapshot is another one in each group.
             requirement = "left out where the vertices of a snapshot are cut over ranks"
             cure = "leave it out, or take strategy='blad' without cut_groups"

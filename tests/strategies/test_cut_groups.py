@@ -1,0 +1,72 @@
+"""Groups of snapshots whose vertices are cut: which ones are, and what is refused."""
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from lightning_tgnn import BLADStrategy, SnapshotDataModule, SnapshotLinkPrediction, VertexPartitionStrategy
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.strategies.parts import group_memory
+from tests.multiprocess.training import Record
+
+pytestmark = pytest.mark.usefixtures("in_own_group")
+
+DENSE = {"num_nodes": 30, "num_edges": 3000, "num_snapshots": 6}  # so that any two vertices reach all
+
+
+def fit(strategy="auto", **options):
+    """Train on dense snapshots; return the losses."""
+    data = SnapshotDataModule("synthetic_snapshots", synthetic=DENSE, group_size=2, seed=3, **options)
+    torch.manual_seed(7)
+    task, record = SnapshotLinkPrediction("tgcn", hidden_dim=5, lr=0.02), Record()
+    trainer(strategy, callbacks=[record]).fit(task, datamodule=data)
+    return record.losses
+
+
+def trainer(strategy, **options):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    settings = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "enable_model_summary": False, **quiet}
+    return pl.Trainer(strategy=strategy, **settings, **options)
+
+
+def cutting():
+    return BLADStrategy(processes_per_device=1, cut_groups=True, partition="interval")
+
+
+BATCHES = {"vertices_per_batch": 27, "fanouts": 12}
+
+
+def test_batches_that_reach_all_vertices_are_batches():
+    data = SnapshotDataModule("synthetic_snapshots", synthetic=DENSE, group_size=2, seed=3, **BATCHES)
+    data.prepare_data()
+    (group,) = data.train_dataloader().largest_group().groups
+    assert len(group.nodes) == DENSE["num_nodes"]
+    with pytest.raises(InvalidArgumentError, match=r"vertices_per_batch must be left out where the vertices of a snap"):
+        fit(VertexPartitionStrategy(partition="interval"), **BATCHES)
+
+
+def test_batches_are_not_cut_but_fit_or_are_refused(monkeypatch):
+    monkeypatch.setattr(group_memory, "available_memory", lambda: 1000)
+    with pytest.raises(InvalidArgumentError, match=r"group_size must be so .*; lower vertices_per_batch, or more dev"):
+        fit(cutting(), **BATCHES)
+    monkeypatch.setattr(group_memory, "available_memory", lambda: 10**9)
+    assert fit(cutting(), **BATCHES) == pytest.approx(fit(**BATCHES), rel=1e-5)
+
+
+def test_whole_groups_that_are_cut_have_the_losses_of_whole_ones(monkeypatch):
+    whole = fit()
+    monkeypatch.setattr(group_memory, "available_memory", lambda: 1000)
+    strategy = cutting()
+    assert fit(strategy) == pytest.approx(whole, rel=1e-4)
+    large, *_ = strategy.snapshot_state.state_dict()["group_cuts"]
+    assert large
+
+
+def test_batches_are_evaluated_whole_where_vertices_are_cut():
+    figures = []
+    for strategy in ("auto", VertexPartitionStrategy(partition="interval")):
+        data = SnapshotDataModule("synthetic_snapshots", synthetic=DENSE, group_size=2, seed=3, **BATCHES)
+        torch.manual_seed(7)
+        task = SnapshotLinkPrediction("tgcn", hidden_dim=5)
+        figures.append(trainer(strategy).test(task, datamodule=data, verbose=False))
+    assert figures[0] == figures[1]
