@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -52,6 +53,8 @@ class GradientMean:
         marks: Values at the end that are no gradients.
     """
 
+    _compressing: ClassVar[WeakSet[GradientMean]] = WeakSet()  # those of all runs of this process
+
     def __init__(
         self,
         values: Tensor,
@@ -85,6 +88,7 @@ class GradientMean:
                 behind = len(last) - self._marks
                 self._of_compressed.append(last[:behind])
                 self._under_way = self._compressed.start(torch.cat(self._of_compressed))
+                GradientMean._compressing.add(self)
                 whole = [table.of(self._values).flatten() for table in self._tables if table not in by_rows]
                 self._of_exact = [*whole, last[behind:]]
             self._exact = torch.cat(self._of_exact) if self._of_exact else None
@@ -92,6 +96,17 @@ class GradientMean:
             if len(summed):
                 self._work = dist.all_reduce(summed, group=self._group, async_op=True)
                 add_ring(exchange, summed.numel() * summed.element_size())
+
+    @classmethod
+    def settle(cls, group: dist.ProcessGroup | None) -> None:
+        """Wait for what is compressed and under way between the ranks of a group; all of them call it together.
+
+        A compressed sum sends a second time once all have sent. A run that begins within another one must not send in
+        between by the same group: ranks of unequal speed would take the one's messages for the other's.
+        """
+        for mean in list(cls._compressing):
+            if mean._group is group:
+                mean.wait()
 
     def _start_rows(self, exchange: Exchange) -> list[Table]:
         """Send the rows of tables where that is less; return these tables."""
@@ -125,6 +140,7 @@ class GradientMean:
             if self._under_way is not None:
                 _put(self._under_way.wait(), self._of_compressed)
         self._work = self._under_way = None
+        GradientMean._compressing.discard(self)
         if self._exact is not None:
             _put(self._exact, self._of_exact)
         self._add_rows()

@@ -18,6 +18,7 @@ from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompr
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import Exchange, Traffic
 from lightning_tgnn.strategies.parts.compressed_mean import RESIDUALS, CompressedMean
+from lightning_tgnn.strategies.parts.gradient_mean import GradientMean
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from lightning_tgnn.types import RankLayout, Run, UpdatesPart
 from lightning_tgnn.types.layout import GRADIENTS
@@ -118,6 +119,7 @@ class MeanUpdates:
         Raises:
             InvalidArgumentError: Gradients that come late would be mixed up.
         """
+        GradientMean.settle(self._group)
         parameters, pending = list(task.named_parameters()), dict(pending)
         if "sends" in pending:
             rank_zero_info("the checkpoint is of ranks that take turns: its weights have all gradients")
