@@ -64,9 +64,9 @@ class SparseRows(TensorFields):
         starts: int64 [rows + 1], where the edges into each vertex begin.
         columns: int64 [e], the vertex that each edge comes from.
         weights: float32 [e].
-        starts_back: int64 [columns + 1], where the edges out of each vertex begin.
-        columns_back: int64 [e], the vertex that each of these goes to.
-        edges_back: int64 [e], which edge of ``columns`` each of these is.
+        starts_back: Integers [columns + 1], where the edges out of each vertex begin.
+        columns_back: Integers [e] of the same type, the vertex that each of these goes to.
+        edges_back: Integers [e], which edge of ``columns`` each of these is.
     """
 
     starts: Tensor

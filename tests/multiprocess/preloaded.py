@@ -17,7 +17,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
 from lightning_tgnn import cli  # noqa: F401
-from lightning_tgnn.algorithms.partitions import vertex_cut_loops
+from lightning_tgnn.algorithms.partitions import edge_loops, replica_loops, vertex_cut_loops
 from lightning_tgnn.algorithms.streams import adjacency_loops, dedup_loops, distinct_loops, gap_loops
 from lightning_tgnn.algorithms.traffic import quantize_loops, row_change_loops, row_loops
 from lightning_tgnn.models.memory import attention_cpu, attention_loops, encoding_loops, gate_loops  # noqa: F401
@@ -28,10 +28,12 @@ LOOPS = (
     attention_loops,
     dedup_loops,
     distinct_loops,
+    edge_loops,
     encoding_loops,
     gap_loops,
     gate_loops,
     quantize_loops,
+    replica_loops,
     row_change_loops,
     row_loops,
     vertex_cut_loops,

@@ -127,7 +127,7 @@ def sum_cases(rank, ranks):
     exchange = Exchange(ranks, rank, torch.distributed.new_group())
     answers = []
     for cache, threshold, bits, relay in SUMS:
-        own = subgraphs(whole, torch.ones(len(whole.src)), part, HOSTS, rank, relay=relay)["train"]
+        own = subgraphs(whole, torch.ones(len(whole.src)).__getitem__, part, HOSTS, rank, relay=relay)["train"]
         assert len(own.hops) == 1 + relay
         sums = CachedReplicaSum(exchange, own.hops, len(own.nodes), cache=cache, bits=bits, threshold=threshold)
         steps = [sums.total(values_of(rank, step, len(own.nodes)), "layer", "forward") for step in range(STEPS)]

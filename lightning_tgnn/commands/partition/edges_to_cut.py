@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.past import tied_share
 from lightning_tgnn.commands.shared.kinds import EVENTS, kind_of
-from lightning_tgnn.data.graphs.graph import with_both_directions, with_loops
+from lightning_tgnn.data.graphs.edge_options import edges_with
 from lightning_tgnn.data.graphs.pipeline import GraphPipeline
 from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC
 from lightning_tgnn.data.sources.open_events import read_source
@@ -63,8 +63,6 @@ class EdgesToCut:
             print(f"{source}: {line}", file=sys.stderr)
         edge = torch.unique(store.src * store.num_nodes + store.dst)
         src, dst = edge // store.num_nodes, edge % store.num_nodes
-        if data.undirected:
-            src, dst = with_both_directions(src, dst, store.num_nodes)
-        if data.self_loops:
-            src, dst = with_loops(src, dst, store.num_nodes)
+        ends = src, dst, store.num_nodes
+        src, dst = edges_with(*ends, undirected=data.undirected, self_loops=data.self_loops)
         return cls(src, dst, store.num_nodes, source, store.fingerprint, trainable=False)

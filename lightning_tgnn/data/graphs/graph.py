@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from lightning_tgnn.data.graphs.checks import (
     check_tensors,
     pieces,
 )
+from lightning_tgnn.data.graphs.edge_options import edges_with
 from lightning_tgnn.types import GraphInfo
 
 NORMALIZATIONS = ("symmetric", "row", "none")
@@ -36,6 +38,7 @@ class Graph:
         train: bool [N].
         val: bool [N].
         test: bool [N].
+        folder: Where these columns are files, or None; `lightning_tgnn.data.open_graph` sets it.
 
     Raises:
         DataError: A column is of another shape or type, or holds something that must not be trained on.
@@ -48,12 +51,13 @@ class Graph:
     train: Tensor
     val: Tensor
     test: Tensor
+    folder: Path | None = field(default=None, init=False)  # not handed on to a graph of other columns
 
     def __repr__(self) -> str:
         return f"Graph({self.num_nodes:,} vertices, {len(self.src):,} edges, {self.features.shape[1]} features)"
 
     def __post_init__(self) -> None:
-        check_tensors(vars(self))
+        check_tensors({name: column for name, column in vars(self).items() if name != "folder"})
         check_features(self.features)
         check_edges(self.src, self.dst, self.num_nodes)
         check_labels(self.labels, self.num_nodes)
@@ -67,33 +71,36 @@ class Graph:
     def with_options(self, *, undirected: bool, self_loops: bool) -> Graph:
         """Return the graph with its edges in both directions, each once, and with one loop at every vertex.
 
-        Without an option it is this graph, whose columns may be mapped; with one it has edges of its own, in memory.
+        Without an option it is this graph. With one it has edges of its own: where the graph was opened from a folder
+        they are kept there and mapped, otherwise they are in memory; see
+        `lightning_tgnn.data.graphs.edge_options.edges_with`.
         """
         if not undirected and not self_loops:
             return self
-        src, dst = self.src, self.dst
-        if undirected:
-            src, dst = with_both_directions(src, dst, self.num_nodes)
-        if self_loops:
-            src, dst = with_loops(src, dst, self.num_nodes)
-        kept = {name: getattr(self, name) for name in ("features", "labels", *SPLITS)}
-        return Graph(src, dst, **kept)
+        ends = self.src, self.dst, self.num_nodes
+        src, dst = edges_with(*ends, undirected=undirected, self_loops=self_loops, folder=self.folder)
+        return replace(self, src=src, dst=dst)
 
-    def weights(self, normalization: str) -> Tensor:
-        """Return the weight of every edge, float32 [E].
+    def weights(self, normalization: str, edges: Tensor | None = None) -> Tensor:
+        """Return the weights of edges, float32 [E], or [s] of those asked for.
 
         Args:
             normalization: ``"symmetric"`` gives ``1 / sqrt(in-degree of v * out-degree of u)``, ``"row"``
                 ``1 / in-degree of v``, ``"none"`` 1.
+            edges: int64 [s], which; all of them if None.
         """
         check_choice("normalization", normalization, NORMALIZATIONS)
-        into = torch.bincount(self.dst, minlength=self.num_nodes).double()
+        count = len(self.src) if edges is None else len(edges)
+        weights = torch.ones(count)
         if normalization == "none":
-            return torch.ones(len(self.src))
-        if normalization == "row":
-            return (1 / into.index_select(0, self.dst)).float()
-        out = torch.bincount(self.src, minlength=self.num_nodes).double()
-        return (into.index_select(0, self.dst) * out.index_select(0, self.src)).rsqrt().float()
+            return weights
+        into = torch.bincount(self.dst, minlength=self.num_nodes)
+        out = torch.bincount(self.src, minlength=self.num_nodes) if normalization == "symmetric" else None
+        for piece in pieces(count):
+            some = piece if edges is None else edges[piece]
+            of_end = into[self.dst[some].long()].double()
+            weights[piece] = 1 / of_end if out is None else (of_end * out[self.src[some].long()]).rsqrt()
+        return weights
 
     def info(self) -> GraphInfo:
         """Return what a model has to know."""
@@ -111,16 +118,3 @@ class Graph:
             num_classes=int(self.labels.max()) + 1,
             fingerprint=digest.hexdigest(),
         )
-
-
-def with_both_directions(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Return the edges and their reverse, each once, int32 or int64 [E'] each as they came."""
-    wide = src.long(), dst.long()  # the number of a pair does not fit 32 bits
-    edge = torch.unique(torch.cat([wide[0] * num_nodes + wide[1], wide[1] * num_nodes + wide[0]]))
-    return (edge // num_nodes).to(src.dtype), (edge % num_nodes).to(dst.dtype)
-
-
-def with_loops(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Return the edges between different vertices and one loop at every vertex, int32 or int64 [E'] each."""
-    nodes, other = torch.arange(num_nodes, dtype=src.dtype), src != dst
-    return torch.cat([src[other], nodes]), torch.cat([dst[other], nodes])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -22,10 +22,10 @@ class WholeGraph:
 
     Args:
         graph: The graph.
-        weights: float32 [E].
+        weights: Returns the weights of edges, float32 [s], given by their places, int64 [s].
     """
 
-    def __init__(self, graph: Graph, weights: Tensor) -> None:
+    def __init__(self, graph: Graph, weights: Callable[[Tensor], Tensor]) -> None:
         self.graph, self.weights = graph, weights
         self._cut: tuple[Tensor, tuple[Any, ...], dict[str, Subgraph]] | None = None
 

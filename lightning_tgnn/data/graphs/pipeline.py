@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ class GraphPipeline(Pipeline):
             PyG ``Data``, a `Graph`, ``"synthetic"``, or a name: ``"cora"``, ``"citeseer"``, ``"pubmed"``,
             ``"reddit"`` (from DGL), ``"ogbn-products"``, ``"ogbn-papers100m"`` (from OGB). A name goes before a file
             of the same name; write ``./cora`` for that.
-        undirected: Take every edge in both directions, each once.
-        self_loops: Give every vertex one loop.
+        undirected: Take every edge in both directions, each once. Of a graph in a folder such edges are kept there.
+        self_loops: Give every vertex one loop; kept like these.
         normalization: Weights of the edges in a GCN: ``"symmetric"``, ``"row"`` or ``"none"``; see `Graph.weights`.
         seed: Of dropout.
         synthetic: Settings of the synthetic graph, used where that is the source; see
@@ -89,7 +89,7 @@ class GraphPipeline(Pipeline):
     @cached_property
     def whole(self) -> WholeGraph:
         """The graph with the weights of its edges."""
-        return WholeGraph(self.graph, self.graph.weights(self.normalization))
+        return WholeGraph(self.graph, partial(self.graph.weights, self.normalization))
 
     def setup(self, stage: str | None = None) -> None:
         """Read the graph and say what it is."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,15 +17,14 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency, check_keys_fit
+from lightning_tgnn.files.kept_folder import checksum, kept_in
 from lightning_tgnn.files.new_folder import check_new, new_folder
 from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor
-from lightning_tgnn.files.one_at_a_time import one_at_a_time
 
 _FOLDER = "adjacency"
 _FITS = "fits.json"
 _VERSION = 2
 _COLUMNS = ("indptr", "keys", "neighbors")
-_BLOCK_BYTES = 1 << 22
 _ENTRIES_AT_ONCE = 1 << 26  # 1 GiB
 
 
@@ -89,15 +86,7 @@ def keep_adjacency(store: EventStore, folder: Path) -> TemporalAdjacency:
         InvalidArgumentError: The folder cannot be written.
     """
     place = folder / _FOLDER
-    with suppress(DataError, FileNotFoundError):  # not there, damaged, or just being replaced
-        return _open(place, store)  # without the lock, which takes a folder that can be written
-    with one_at_a_time(place):
-        with suppress(DataError):
-            return _open(place, store)
-        with new_folder(place) as partial:
-            _write(partial, store)
-            shutil.rmtree(place, ignore_errors=True)
-        return _open(place, store)
+    return kept_in(place, lambda: _open(place, store), lambda partial: _write(partial, store))
 
 
 def _write(folder: Path, store: EventStore) -> None:
@@ -162,18 +151,9 @@ def _open(place: Path, store: EventStore) -> TemporalAdjacency:
 
 
 def _fits(store: EventStore, folder: Path) -> bytes:
-    checksums = {name: _checksum(folder / f"{name}.npy") for name in _COLUMNS}
+    checksums = {name: checksum(folder / f"{name}.npy") for name in _COLUMNS}
     return _begins(store) + b', "checksums": ' + json.dumps(checksums).encode() + b"}"
 
 
 def _begins(store: EventStore) -> bytes:
     return json.dumps({"version": _VERSION, "fingerprint": store.fingerprint}).encode()[:-1]
-
-
-def _checksum(path: Path) -> int:
-    """Return that of a file, read past the mapping: mapped pages would count as memory of this process."""
-    checksum = 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            checksum = zlib.crc32(block, checksum)
-    return checksum

@@ -49,5 +49,6 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             of_weights = (grad[edges.rows] * rows[edges.columns]).sum(1)
         if ctx.needs_input_grad[2]:
-            of_rows = csr_product(edges.starts_back, edges.columns_back, weights[edges.edges_back], grad)
+            weights_back = weights.index_select(0, edges.edges_back)  # takes int32 as it is, which [...] would widen
+            of_rows = csr_product(edges.starts_back, edges.columns_back, weights_back, grad)
         return None, of_weights, of_rows

@@ -95,8 +95,8 @@ def broadcast_of(run: Run) -> Callable[[Tensor], Tensor]:
     return lambda values: messages.broadcast(values.to(messages.device), "partition").cpu()
 
 
-def _of_this_rank(owner: Tensor | None, count: int) -> Tensor:
-    return torch.empty(count, dtype=torch.int32) if owner is None else owner.to(torch.int32)
+def _of_this_rank(owner: Tensor | None, count: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    return torch.empty(count, dtype=dtype) if owner is None else owner.to(dtype)
 
 
 def _balanced(fitted: DemandSample, judged: DemandSample | None) -> Tensor:
@@ -130,7 +130,7 @@ def choose_edge_partition(
     trainer: pl.Trainer,
     broadcast: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return the rank of every edge, int32 [E]; all ranks get that of rank 0.
+    """Return the rank of every edge, uint8 [E], int32 for more than 256 ranks; all ranks get that of rank 0.
 
     Args:
         partition: A method, a file, or integers [E].
@@ -144,11 +144,12 @@ def choose_edge_partition(
             more ranks than edges to cut.
     """
     src, dst, num_nodes = edges
+    dtype = torch.uint8 if len(hosts) <= 256 else torch.int32  # it is kept as long as the graph
     if isinstance(partition, Tensor) or str(partition) not in CUT_METHODS:
         given = partition if isinstance(partition, Tensor) else Path(partition)
         read = given_partition(given, "edges", len(src), len(hosts), datamodule_of(trainer), CUT_METHODS)
-        return broadcast(_of_this_rank(read, len(src)))
+        return broadcast(_of_this_rank(read, len(src), dtype))
     check_enough_edges(len(src), len(hosts))  # on every rank: else the others would wait for the one that cuts
     # On one rank, for all: METIS need not repeat itself, and the others have nothing to do meanwhile.
     owner = vertex_cut(src, dst, num_nodes, hosts, str(partition)) if trainer.global_rank == 0 else None
-    return broadcast(_of_this_rank(owner, len(src)))
+    return broadcast(_of_this_rank(owner, len(src), dtype))

@@ -36,6 +36,9 @@ def test_weights_are_those_worked_out_by_hand():
     np.testing.assert_allclose(graph.weights("symmetric").numpy(), wanted, rtol=1e-6)
     np.testing.assert_allclose(graph.weights("row").numpy(), [1.0, 1.0, 0.5, 0.5])
     assert graph.weights("none").tolist() == [1.0] * 4
+    some = torch.tensor([2, 0, 2])
+    for normalization in ("symmetric", "row", "none"):
+        assert torch.equal(graph.weights(normalization, some), graph.weights(normalization)[some])
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,14 @@ def mapped_files():
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs the list of mappings of Linux")
-def test_columns_are_mapped_and_torch_does_not_warn(tmp_path, request):
+@pytest.mark.parametrize("added", [False, True])
+def test_columns_are_mapped_and_torch_does_not_warn(tmp_path, request, added):
     save_graph(tmp_path / "graph", generate_graph(300, 2000, seed=1))
     request.addfinalizer(partial(torch.set_warn_always, torch.is_warn_always_enabled()))
     torch.set_warn_always(True)  # else once in a process
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        data = FullGraphDataModule(tmp_path / "graph", undirected=False, self_loops=False)
+        data = FullGraphDataModule(tmp_path / "graph", undirected=added, self_loops=added)
         graph = data.graph
     for name in ("src", "dst", "features", "labels", "train", "val", "test"):
         address = getattr(graph, name).data_ptr()
@@ -94,7 +95,7 @@ def test_int32_ends_are_the_same_graph(seed, undirected, self_loops, ranks):
         assert torch.equal(narrow.weights(normalization), weights)
     part = vertex_cut(wide.src, wide.dst, wide.num_nodes, hosts, "random")
     for rank in range(ranks):
-        ours, theirs = (subgraphs(graph, weights, part, hosts, rank)["val"] for graph in (narrow, wide))
+        ours, theirs = (subgraphs(graph, weights.__getitem__, part, hosts, rank)["val"] for graph in (narrow, wide))
         assert torch.equal(ours.scored, theirs.scored)
         equal_rows(ours.edges, theirs.edges)
 

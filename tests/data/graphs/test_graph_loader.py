@@ -6,12 +6,15 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lightning_tgnn.data import Graph, generate_graph
 from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
+from lightning_tgnn.types import SparseRows
 from tests.contracts.test_loaders import values
 
 RANKS, HOSTS, SPLITS = 3, torch.tensor([0, 0, 1]), ("train", "val", "test")
@@ -20,7 +23,8 @@ RANKS, HOSTS, SPLITS = 3, torch.tensor([0, 0, 1]), ("train", "val", "test")
 @pytest.fixture
 def whole():
     graph = generate_graph(40, 160, 3, 4, seed=2)
-    return WholeGraph(graph, torch.rand(len(graph.src), generator=torch.Generator().manual_seed(1)))
+    drawn = torch.rand(len(graph.src), generator=torch.Generator().manual_seed(1))
+    return WholeGraph(graph, drawn.__getitem__)
 
 
 def cut(whole):
@@ -29,7 +33,9 @@ def cut(whole):
 
 def test_a_halo_has_all_edges_into_the_vertices_of_a_rank(whole):
     graph, part = whole.graph, cut(whole)
-    every = sorted(zip(graph.src.tolist(), graph.dst.tolist(), whole.weights.tolist(), strict=True))
+    every = sorted(
+        zip(graph.src.tolist(), graph.dst.tolist(), whole.weights(torch.arange(len(graph.src))).tolist(), strict=True)
+    )
     for rank in range(RANKS):
         found = whole.subgraphs(part, HOSTS, rank, halo=True)["train"]
         plain, halo = subgraphs(graph, whole.weights, part, HOSTS, rank)["train"], found.halo
@@ -109,15 +115,49 @@ def test_memory_of_a_subgraph_does_not_grow_with_vertices_times_ranks(monkeypatc
     dst, features = (src + 1) % vertices, torch.zeros(1, 1).expand(vertices, 1)
     masks = {name: torch.arange(vertices) % 3 == number for number, name in enumerate(SPLITS)}
     graph = Graph(src, dst, features, torch.zeros(vertices, dtype=torch.int64), **masks)
-    weights, peaks = torch.ones(vertices), {}
+    peaks = {}
     for ranks in (8, 64):
         owner, hosts = src * ranks // vertices, torch.arange(ranks) // 8
         for _ in range(2):  # the first time loops are compiled
             tracemalloc.start()
             with LargestTensor() as torchs:
-                part = subgraphs(graph, weights, owner, hosts, 3)["train"]
+                part = subgraphs(graph, lambda edges: torch.ones(len(edges)), owner, hosts, 3)["train"]
             peaks[ranks] = max(tracemalloc.get_traced_memory()[1], torchs.largest)
             tracemalloc.stop()
         assert len(part.nodes) == vertices // ranks + 1
     assert peaks[64] < 7 * vertices  # a table of vertices by ranks has 64 bytes a vertex
     assert peaks[64] <= peaks[8]  # a rank that has less needs less
+
+
+def narrow(edges):
+    """Return the same with a transpose of int32."""
+    names = ("starts_back", "columns_back", "edges_back")
+    return replace(edges, **{name: getattr(edges, name).int() for name in names})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 2)), min_size=3, max_size=30),
+    halo=st.booleans(),
+    chunk=st.integers(1, 9),
+)
+def test_the_edges_of_a_rank_are_sorted_as_compressed_rows_are(edges, halo, chunk):
+    src, dst, owner = (torch.tensor(column) for column in zip(*edges, strict=True))
+    masks = {name: torch.arange(6) % 3 == number for number, name in enumerate(SPLITS)}
+    graph = Graph(src, dst, torch.rand(6, 1), torch.zeros(6, dtype=torch.int64), **masks)
+    weights = torch.arange(len(src)).float()  # which tell edges between the same vertices
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_tgnn.data.graphs.subgraphs._CHUNK", chunk)
+        for rank in range(RANKS):
+            part = subgraphs(graph, weights.__getitem__, owner.to(torch.uint8), HOSTS, rank, halo=halo)["train"]
+            place = torch.full((6,), -1)
+            place[part.nodes] = torch.arange(len(part.nodes))
+            own = owner == rank
+            expected = SparseRows.of(place[src[own]], place[dst[own]], weights[own], len(part.nodes))
+            assert values(part.edges) == values(narrow(expected))
+            if halo:
+                into, of = place[dst] >= 0, part.halo.nodes
+                place[of] = torch.arange(len(of))
+                ends = place[src[into]], place[dst[into]]
+                expected = SparseRows.of(*ends, weights[into], len(part.nodes), len(of))
+                assert values(part.halo.edges) == values(narrow(expected))

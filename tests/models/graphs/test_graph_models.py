@@ -3,6 +3,7 @@
 import pickle
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def graph():
 
 @pytest.fixture(scope="module")
 def part(graph):
-    return GraphLoader(WholeGraph(graph, graph.weights("symmetric")), "train", 0).subgraph
+    return GraphLoader(WholeGraph(graph, partial(graph.weights, "symmetric")), "train", 0).subgraph
 
 
 def dense(graph: Graph, weights):

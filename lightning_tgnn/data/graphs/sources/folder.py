@@ -40,7 +40,9 @@ def open_graph(folder: str | Path) -> Graph:
         if column.dtype.kind not in "iufb" or not column.dtype.isnative:
             cure = "convert it; see lightning_tgnn.data.graphs.sources.folder.open_graph for the types"
             raise DataError(refusal(str(folder / f"{COLUMNS[name]}.npy"), "of numbers", str(column.dtype), cure))
-    return Graph(**{name: mapped_tensor(column) for name, column in columns.items()})
+    graph = Graph(**{name: mapped_tensor(column) for name, column in columns.items()})
+    object.__setattr__(graph, "folder", folder)
+    return graph
 
 
 def is_graph_folder(folder: Path) -> bool:

@@ -59,10 +59,10 @@ def test_a_folder_is_written_once(tmp_path):
     settings = {"num_nodes": 50, "num_edges": 100, "folder": str(tmp_path / "graph")}
     data = FullGraphDataModule(synthetic=settings)
     data.prepare_data()
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "graph").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "graph").iterdir()}
     data.prepare_data()
     assert data.graph.num_nodes == 50
-    assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "graph").iterdir()}
+    assert before == {path: path.stat().st_mtime_ns for path in before}
     assert json.loads((tmp_path / "graph" / "synthetic.json").read_text())["num_edges"] == 100
 
 

@@ -1,0 +1,125 @@
+"""What options add to the edges of a graph; kept beside the graph where it is in a folder."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.algorithms.streams.node_ends import node_ranges
+from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.files.kept_folder import checksum, kept_in
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces
+
+_ENDS = ("src.npy", "dst.npy")
+_FITS = "fits.json"
+_VERSION = 1
+_ENTRIES_AT_ONCE = 1 << 26  # 512 MiB of int32
+
+
+def edges_with(
+    src: Tensor, dst: Tensor, num_nodes: int, *, undirected: bool, self_loops: bool, folder: Path | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return edges in both directions, each once, or with one loop at every vertex, or both.
+
+    Edges in both directions ascend by source and then by destination; loops come last.
+
+    Args:
+        src: int32 or int64 [E], may be mapped.
+        dst: int32 or int64 [E], may be mapped.
+        num_nodes: N.
+        undirected: Take every edge in both directions, each once.
+        self_loops: Give every vertex one loop.
+        folder: Where the ends are ``src.npy`` and ``dst.npy``. What is returned is mapped from a folder in it, and made
+            there if it is missing, damaged or of other edges; processes that ask at once wait for the one that makes
+            it. Where it cannot be written, it is built in memory.
+
+    Returns:
+        int32 or int64 [E'] each, of the types that came.
+    """
+    if not undirected and not self_loops:
+        return src, dst
+
+    def made() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return _pieces(src.numpy(), dst.numpy(), num_nodes, undirected=undirected, self_loops=self_loops)
+
+    if folder is not None:
+        place = folder / "-".join(("edges", *["undirected"] * undirected, *["loops"] * self_loops))
+        try:
+            return kept_in(place, lambda: _open(place), lambda partial: _write(partial, folder, made()))
+        except InvalidArgumentError as error:
+            warnings.warn(f"the edges are not kept, but built in memory: {error}", stacklevel=2)
+    found = [np.concatenate(ends) for ends in zip(*made(), strict=True)]
+    return torch.from_numpy(found[0]), torch.from_numpy(found[1])
+
+
+def _pieces(
+    src: np.ndarray, dst: np.ndarray, num_nodes: int, *, undirected: bool, self_loops: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the edges some at a time."""
+    for sources, destinations in _both_directions(src, dst, num_nodes) if undirected else _as_they_are(src, dst):
+        kept = sources != destinations if self_loops else slice(None)
+        yield sources[kept], destinations[kept]
+    for piece in pieces(num_nodes) if self_loops else ():
+        nodes = np.arange(*piece.indices(num_nodes))
+        yield nodes.astype(src.dtype), nodes.astype(dst.dtype)
+
+
+def _as_they_are(src: np.ndarray, dst: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for piece in pieces(len(src)):
+        yield src[piece], dst[piece]
+
+
+def _both_directions(src: np.ndarray, dst: np.ndarray, num_nodes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the edges and their reverse, each once, a range of the sources at a time.
+
+    A range is sorted by counting: all of the edges are read for each.
+    """
+    from lightning_tgnn.algorithms.partitions.edge_loops import keep_distinct, place_neighbors  # imports the compiler
+    from lightning_tgnn.algorithms.streams.adjacency_loops import count_entries
+
+    starts = np.zeros(num_nodes + 1, np.int64)
+    count_entries(src, dst, starts[1:])
+    np.cumsum(starts, out=starts)
+    for first, end in node_ranges(starts, _ENTRIES_AT_ONCE):
+        cursor, entries = starts[first:end] - starts[first], int(starts[end] - starts[first])
+        sources, destinations = np.empty(entries, src.dtype), np.empty(entries, dst.dtype)
+        place_neighbors(src, dst, first, cursor, destinations)
+        left = keep_distinct(cursor, first, sources, destinations)
+        yield sources[:left], destinations[:left]
+
+
+def _write(place: Path, folder: Path, found: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Write edges to an existing folder, and of which graph they are."""
+    types = [map_npy(folder / name).dtype for name in _ENDS]
+    with NpyWriter(place / _ENDS[0], types[0]) as src, NpyWriter(place / _ENDS[1], types[1]) as dst:
+        for sources, destinations in found:
+            src.append(sources)
+            dst.append(destinations)
+    (place / _FITS).write_bytes(_fits(place, folder))
+
+
+def _open(place: Path) -> tuple[Tensor, Tensor]:
+    """Return what is kept.
+
+    Raises:
+        DataError: It is missing, damaged, or of another graph.
+    """
+    names = (*_ENDS, _FITS)
+    if not all((place / name).is_file() for name in names) or (place / _FITS).read_bytes() != _fits(
+        place, place.parent
+    ):
+        raise DataError(f"{place} does not fit the graph")
+    src, dst = (mapped_tensor(map_npy(place / name)) for name in _ENDS)
+    return src, dst
+
+
+def _fits(place: Path, folder: Path) -> bytes:
+    """Return what the edges that are kept and those of their graph are told by."""
+    checksums = {where: [checksum(of / name) for name in _ENDS] for where, of in (("from", folder), ("kept", place))}
+    return json.dumps({"version": _VERSION, **checksums}).encode()

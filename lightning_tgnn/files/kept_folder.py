@@ -1,0 +1,48 @@
+"""What is worked out from files once, and kept in a folder beside them."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from lightning_tgnn.checks import DataError
+from lightning_tgnn.files.new_folder import new_folder
+from lightning_tgnn.files.one_at_a_time import one_at_a_time
+
+_BLOCK_BYTES = 1 << 22
+_Kept = TypeVar("_Kept")
+
+
+def kept_in(place: Path, read: Callable[[], _Kept], write: Callable[[Path], None]) -> _Kept:
+    """Return what is kept in a folder; it is made unless what is there fits. Processes that ask at once wait for one.
+
+    Args:
+        place: The folder, which need not exist.
+        read: Returns what is kept there; raises `DataError` where it is missing, damaged or made from other files.
+        write: Writes it to an empty folder, which gets the name ``place`` when it is complete.
+
+    Raises:
+        InvalidArgumentError: Nothing can be written there, or not all of it.
+    """
+    with suppress(DataError, FileNotFoundError):  # not there, damaged, or just being replaced
+        return read()  # without the lock, which takes a folder that can be written
+    with one_at_a_time(place):
+        with suppress(DataError):
+            return read()
+        with new_folder(place) as partial:
+            write(partial)
+            shutil.rmtree(place, ignore_errors=True)
+        return read()
+
+
+def checksum(path: Path) -> int:
+    """Return that of a file, read past the mapping: mapped pages would count as memory of this process."""
+    found = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            found = zlib.crc32(block, found)
+    return found

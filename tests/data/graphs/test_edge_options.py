@@ -1,0 +1,158 @@
+"""Edges with what options add: the same however little memory there is, and kept beside a graph in a folder."""
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_tgnn import FullGraphDataModule
+from lightning_tgnn.data import generate_graph, open_graph, save_graph
+from lightning_tgnn.data.graphs import edge_options
+from lightning_tgnn.data.graphs.edge_options import edges_with
+from tests.data.disks import files_below, nobody
+
+NODES = 7
+PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30)
+BOTH = {"undirected": True, "self_loops": True}
+
+
+def slowly(pairs, num_nodes, *, undirected, self_loops):
+    """Return the edges in their order, as pairs."""
+    if undirected:
+        pairs = sorted({*pairs, *((v, u) for u, v in pairs)})
+    if self_loops:
+        pairs = [(u, v) for u, v in pairs if u != v] + [(node, node) for node in range(num_nodes)]
+    return pairs
+
+
+def as_pairs(ends):
+    return list(zip(*(column.tolist() for column in ends), strict=True))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    pairs=PAIRS,
+    undirected=st.booleans(),
+    self_loops=st.booleans(),
+    entries=st.integers(1, 40),
+    types=st.tuples(*[st.sampled_from([torch.int32, torch.int64])] * 2),
+)
+def test_they_are_those_of_a_slow_list(pairs, undirected, self_loops, entries, types):
+    given_ends = [torch.tensor(ends, dtype=dtype) for ends, dtype in zip(zip(*pairs, strict=True), types, strict=True)]
+    options = {"undirected": undirected, "self_loops": self_loops}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(edge_options, "_ENTRIES_AT_ONCE", entries)
+        patch.setattr("lightning_tgnn.files.npy_file._VALUES_PER_PIECE", 3)
+        found = edges_with(*given_ends, NODES, **options)
+    assert as_pairs(found) == slowly(pairs, NODES, **options)
+    assert tuple(column.dtype for column in found) == types
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save_graph(tmp_path / "graph", generate_graph(60, 200, 3, 2, seed=1))
+
+
+@pytest.fixture
+def writes(monkeypatch):
+    """What was written, in order."""
+    done, write = [], edge_options._write
+    monkeypatch.setattr(edge_options, "_write", lambda *given: done.append(given[0]) or write(*given))
+    return done
+
+
+def assert_right(found, folder):
+    pairs = as_pairs((torch.from_numpy(np.load(folder / "src.npy")), torch.from_numpy(np.load(folder / "dst.npy"))))
+    assert as_pairs((found.src, found.dst)) == slowly(pairs, found.num_nodes, **BOTH)
+
+
+def test_those_of_a_folder_are_made_once(folder, writes):
+    kept = [FullGraphDataModule(folder) for _ in range(2)]
+    for data in kept:
+        assert_right(data.graph, folder)
+    assert len(writes) == 1
+    assert kept[0].info == FullGraphDataModule(generate_graph(60, 200, 3, 2, seed=1)).info
+    for options in ({"undirected": True, "self_loops": False}, {"undirected": False, "self_loops": True}):
+        in_memory = generate_graph(60, 200, 3, 2, seed=1).with_options(**options)
+        for _ in range(2):
+            assert open_graph(folder).with_options(**options).info() == in_memory.info()
+    assert len(writes) == 3
+
+
+def test_an_option_is_added_to_those_that_have_another(folder, writes):
+    both = open_graph(folder).with_options(undirected=True, self_loops=False)
+    assert_right(both.with_options(undirected=False, self_loops=True), folder)
+    assert len(writes) == 1, "the second has no folder of its own"
+
+
+def test_a_graph_with_other_columns_has_edges_of_its_own(folder, writes):
+    graph = open_graph(folder)
+    graph.with_options(**BOTH)
+    other = replace(graph, src=graph.dst, dst=graph.src.flip(0))
+    pairs = as_pairs((other.src, other.dst))
+    found = other.with_options(**BOTH)
+    assert as_pairs((found.src, found.dst)) == slowly(pairs, graph.num_nodes, **BOTH)
+    assert len(writes) == 1
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def turn(path):
+    np.save(path, np.load(path)[::-1])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: cut(folder / "edges-undirected-loops" / "src.npy"),
+        lambda folder: (folder / "edges-undirected-loops" / "dst.npy").unlink(),
+        lambda folder: turn(folder / "edges-undirected-loops" / "src.npy"),
+        lambda folder: (folder / "edges-undirected-loops" / "fits.json").write_bytes(b"\xff"),
+        lambda folder: turn(folder / "dst.npy"),
+    ],
+)
+def test_what_does_not_fit_is_made_again(folder, writes, damage):
+    open_graph(folder).with_options(**BOTH)
+    damage(folder)
+    for _ in range(2):
+        assert_right(open_graph(folder).with_options(**BOTH), folder)
+    assert len(writes) == 2
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_those_who_ask_at_once_wait_for_one(folder, writes):
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: open_graph(folder).with_options(**BOTH), range(8)):
+            assert_right(found, folder)
+    assert len(writes) == 1
+
+
+def test_where_they_cannot_be_kept_they_are_built_in_memory(read_only, writes):
+    folder = save_graph(read_only / "graph", generate_graph(60, 200, 3, 2, seed=1))
+    folder.chmod(0o555)
+    with nobody(), pytest.warns(UserWarning, match=r"edges are not kept, but built in memory: .*Permission denied"):
+        assert_right(open_graph(folder).with_options(**BOTH), folder)
+    folder.chmod(0o755)
+    assert writes == []
+    open_graph(folder).with_options(**BOTH)
+    folder.chmod(0o555)
+    with nobody(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # where nothing can be written they are mapped if they are there
+        assert_right(open_graph(folder).with_options(**BOTH), folder)
+    folder.chmod(0o755)
+
+
+def test_where_they_do_not_fit_the_folder_is_left_as_it_was(tmp_path):
+    folder = save_graph(tmp_path / "graph", generate_graph(60, 2000, 3, 2, seed=1))
+    before = sorted(folder.iterdir())
+    with pytest.warns(UserWarning, match=r"built in memory: .*must be where it fits"), files_below(3000):
+        found = open_graph(folder).with_options(**BOTH)
+    assert_right(found, folder)
+    assert sorted(folder.iterdir()) == before
