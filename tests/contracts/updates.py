@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 
 import lightning.pytorch as pl
@@ -305,8 +305,10 @@ class Rank:
         self.attach(pending, state)
 
 
-def reference(kind, case, ranks):
+@cache
+def reference(name, ranks, training):
     """Return the weights after every step, losses and steps updated after of every rank, by the formula."""
+    kind, case = UPDATES[name], TRAININGS[training]
     if kind.takes_turns:
         return in_turn(kind, case, ranks)
     task = Tiny()
@@ -386,8 +388,8 @@ def means(given, mean_of):
     """Return the mean over the ranks by name; None where all leave a parameter out."""
     found = {name: mean([gradients[name] for gradients in given]) for name in given[0]}
     names = [name for name in found if name != "table.weight"]  # which travels as it is
-    shape = lambda name: Tiny().get_parameter(name)  # noqa: E731
-    filled = [[torch.zeros_like(shape(name)) if one[name] is None else one[name] for name in names] for one in given]
+    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
+    filled = [[zeros[name] if one[name] is None else one[name] for name in names] for one in given]
     compressed = dict(zip(names, mean_of(filled), strict=True))
     return {name: None if value is None else compressed.get(name, value) for name, value in found.items()}
 
