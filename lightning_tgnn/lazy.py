@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -22,12 +23,16 @@ def lazy_names(
     """
     modules = {name: module for module, names in homes.items() for name in names}
 
+    @cache  # a parser of arguments asks for the same names again and again, and a search takes a millisecond
+    def nearest(name: str) -> str | None:
+        return did_you_mean(name, [*modules, *folders])
+
     def get(name: str) -> object:
         if name in folders:
             return import_module(f"{package}.{name}")
         if name not in modules:
-            question = did_you_mean(name, [*modules, *folders])
-            cure = f"; {question}" if question and not name.startswith("__") else ""
+            question = None if name.startswith("__") else nearest(name)
+            cure = f"; {question}" if question else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{cure}", name=name)
         value = getattr(import_module(f"{package}.{modules[name]}"), name)
         setattr(sys.modules[package], name, value)  # from now on nobody asks
