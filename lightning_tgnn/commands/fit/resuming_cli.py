@@ -44,7 +44,9 @@ class ResumingCLI(LightningCLI):
     def _take_saved_task(self, path: str) -> None:
         """Take the task's arguments from a checkpoint, as LightningCLI does, but only what it may name."""
         options = self.config[self.config["subcommand"]]
-        dumped = self.parser.dump(self.config, skip_link_targets=False, skip_none=False, format="yaml")
+        # What has just been parsed is right: to check it again takes as long as to write it.
+        plain = {"skip_link_targets": False, "skip_none": False, "skip_validation": True, "format": "yaml"}
+        dumped = self.parser.dump(self.config, **plain)
         chosen = yaml.safe_load(dumped)[self.config["subcommand"]]["model"] or {}
         held = WholeCheckpointIO().open_checkpoint(path, checked=NO_PARTS)
         model = saved_task(held, chosen, file=path, trust=options["trust"])
