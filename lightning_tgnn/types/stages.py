@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import get_protocol_members
 
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types.node_state import (
     CommitHandle,
     FetchHandle,
@@ -35,7 +36,7 @@ class StageListener(Protocol):
 
 
 EmbeddingListener = Callable[[object, Tensor], None]
-"""Hears of a batch and the embeddings that were made of it: [R, d] of its roots, or [n, d] of a subgraph's vertices."""
+"""Hears of a batch and the embeddings made of it: [C, d] of its candidates, or [n, d] of a subgraph's vertices."""
 
 
 class Stages:
@@ -61,7 +62,15 @@ class Stages:
             self._listeners.remove(listener)
 
     def embedded(self, batch: object, embeddings: Tensor) -> Tensor:
-        """Return the embeddings of a batch, which whoever listens has heard of."""
+        """Return the embeddings of a batch, which whoever listens has heard of.
+
+        Raises:
+            InvalidArgumentError: A batch of events has another number of candidates.
+        """
+        if isinstance(batch, EventBatch) and len(embeddings) != batch.num_candidates:
+            requirement = f"a row for each of the {batch.num_candidates} candidates"
+            cure = "return batch.of_candidates(embeddings) where nodes are embedded once (embed_at='batch')"
+            raise InvalidArgumentError(refusal("the result of embed", requirement, list(embeddings.shape), cure))
         if self.on_embedded is not None:
             self.on_embedded(batch, embeddings)
         return embeddings
@@ -161,7 +170,7 @@ class NodeStateTask(Protocol[_Answer_co]):
         ...
 
     def embed(self, updated: UpdatedRows, batch: EventBatch) -> Tensor:
-        """Return the embeddings [R, d_emb] of the roots."""
+        """Return the embeddings [C, d_emb] of the candidates; see `EventBatch.of_candidates`."""
         ...
 
     def score(self, embeddings: Tensor, batch: EventBatch) -> _Answer_co:

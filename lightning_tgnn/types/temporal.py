@@ -250,6 +250,11 @@ class EventBatch(TensorFields):
         return self.candidate_root.numel() > 0
 
     @property
+    def num_candidates(self) -> int:
+        """C."""
+        return len(self.candidate_root) if self.embeds_once else len(self.root_index)
+
+    @property
     def candidate_index(self) -> Tensor:
         """Position in ``nodes`` of every candidate, int64 [C]."""
         return self.root_index[self.candidate_root] if self.embeds_once else self.root_index

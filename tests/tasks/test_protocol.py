@@ -12,6 +12,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.models import ModelConfig
+from lightning_tgnn.models.memory.embeddings import TimeProjection
+from lightning_tgnn.models.memory.memory_updaters import ROW_MULTIPLE
 from lightning_tgnn.tasks import MemoryTask
 from lightning_tgnn.types import SharedBatch
 from tests.data.example_streams import random_store
@@ -168,6 +170,53 @@ def test_bf16_mixed_keeps_node_state_in_float32(tmp_path, name):
     exact, _ = fitted(tmp_path, name, dropout=0.0)
     difference = (task.state_store.rows.memory - exact.state_store.rows.memory).abs()
     assert 0 < difference.mean() < 0.1 * exact.state_store.rows.memory.abs().mean()
+
+
+@pytest.mark.parametrize("name", ["jodie", "apan"])
+def test_nodes_embedded_once_in_bf16_meet_few_shapes(tmp_path, name):
+    rows = {"bf16-mixed": set(), "32-true": set()}
+    losses = {}
+    for precision, seen in rows.items():
+        torch.manual_seed(0)
+        task, data = LinkPrediction(name, **SMALL, dropout=0.0), data_module(past="batch", embed_at="batch")
+        run = trainer(tmp_path, precision=precision, callbacks=[SeesRows(seen)])
+        run.fit(task, datamodule=data)
+        losses[precision] = float(run.callback_metrics["train/loss"])
+    assert {count % ROW_MULTIPLE for count in rows["bf16-mixed"]} == {0}
+    assert len(rows["32-true"]) > 3
+    assert losses["bf16-mixed"] == pytest.approx(losses["32-true"], rel=0.02)
+
+
+class SeesRows(Callback):
+    """Notes how many rows the last product of a `TimeProjection` gets."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def on_train_start(self, trainer, module):
+        (projection,) = (part for part in module.modules() if isinstance(part, TimeProjection))
+        projection.out.register_forward_pre_hook(lambda _, given: self.seen.add(len(given[0])))
+
+
+def test_embeddings_of_roots_are_not_taken_for_those_of_candidates(tmp_path):
+    class OwnStage(LinkPrediction):
+        def embed(self, updated, batch):
+            return self.model.embed(updated, batch)
+
+    class OfCandidates(OwnStage):
+        def embed(self, updated, batch):
+            return batch.of_candidates(super().embed(updated, batch))
+
+    for once in (False, True):
+        data = data_module(past="batch", embed_at="batch" if once else "event")
+        trainer(tmp_path).fit(OfCandidates(**SMALL), datamodule=data)
+        if not once:
+            trainer(tmp_path).fit(OwnStage(**SMALL), datamodule=data)
+            continue
+        with pytest.raises(
+            InvalidArgumentError, match=r"embed must be a row for each of the \d+ candidates, got \[\d+, 8"
+        ):
+            trainer(tmp_path).fit(OwnStage(**SMALL), datamodule=data)
 
 
 @pytest.mark.parametrize(

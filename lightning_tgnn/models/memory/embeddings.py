@@ -161,6 +161,11 @@ class TimeProjection(Embedding):
 
     def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots."""
-        elapsed = batch.root_times - memory_time[batch.root_index]
-        drift = self.drift(torch.log1p(elapsed / self.unit).float().unsqueeze(-1))
-        return self.out(states.index_select(0, batch.root_index) * (1 + drift))
+        index, times = batch.root_index, batch.root_times
+        roots = len(index)
+        if roots == batch.num_roots and compiles_each_shape(states.device):  # see `TemporalAttention.forward`
+            extra = -roots % ROW_MULTIPLE
+            index, times = (torch.cat([column, column[:1].expand(extra)]) for column in (index, times))
+        drift = self.drift(torch.log1p((times - memory_time[index]) / self.unit).float().unsqueeze(-1))
+        made = self.out(states.index_select(0, index) * (1 + drift))
+        return made[:roots] if len(made) > roots else made
