@@ -23,7 +23,7 @@ registry.entry_points = functools.cache(registry.entry_points)
 settings.register_profile("at any speed", deadline=None)
 settings.load_profile("at any speed")
 # More processes than cores, which wait for each other all the time: where one that is woken up does not push aside the
-# one that runs, ranks take a fifth less of the processor, and of the time. What this process starts inherits it.
+# one that runs, the replay alone takes a fifth less of the processor, and of the time. Whatever is started inherits it.
 if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 # What starts ranks, by the worker that runs it: ranks that compute, and those that wait for signals, for faults and for
