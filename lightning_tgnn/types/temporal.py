@@ -23,8 +23,8 @@ SampledRoots = Literal["none", "events", "all"]
 """Whose neighbours a model needs: nobody's, those of the sources and destinations, or those of every root."""
 
 EmbedAt = Literal["event", "batch"]
-"""When a node is embedded: for each of its events, at the time of that, or once in a batch, at the time when it begins
-(as in PyG and TGM)."""
+"""When a node is embedded: for each of its events, at the time of that, or once in a batch (as in PyG and TGM), at the
+time when it begins."""
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,8 @@ class EventPipeline(SplitSource):
         synthetic: Settings of the synthetic stream, used where that is the source; see
             `lightning_tgnn.data.sources.synthetic.generate_stream`.
         root: Folder of the named streams, which are downloaded into it and converted once.
-        embed_at: When a node is embedded: ``"event"``, for each of its events, at the time of that; ``"batch"``, once,
-            at the time of the first event of the global batch (as in PyG and TGM). That is less work, needs
+        embed_at: When a node is embedded: ``"event"``, for each of its events, at the time of that; ``"batch"``, once
+            (as in PyG and TGM), at the time of the first event of the global batch. That is less work, needs
             ``past="batch"``, and of two events of a batch the later one looks as early as the other.
 
     Raises:

@@ -110,10 +110,8 @@ def _open(place: Path) -> tuple[Tensor, Tensor]:
     Raises:
         DataError: It is missing, damaged, or of another graph.
     """
-    names = (*_ENDS, _FITS)
-    if not all((place / name).is_file() for name in names) or (place / _FITS).read_bytes() != _fits(
-        place, place.parent
-    ):
+    is_there = all((place / name).is_file() for name in (*_ENDS, _FITS))
+    if not is_there or (place / _FITS).read_bytes() != _fits(place, place.parent):
         raise DataError(f"{place} does not fit the graph")
     src, dst = (mapped_tensor(map_npy(place / name)) for name in _ENDS)
     return src, dst

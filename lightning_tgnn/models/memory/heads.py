@@ -27,7 +27,7 @@ class LinkPredictor(nn.Module):
         """Score each event's true destination and its negatives.
 
         Args:
-            embeddings: [R, d_emb], sources, destinations, then negatives event by event.
+            embeddings: [C, d_emb], sources, destinations, then negatives event by event.
             num_events: B.
             num_negatives: Q, per event.
 
