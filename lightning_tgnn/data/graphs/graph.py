@@ -91,7 +91,7 @@ class Graph:
         """
         check_choice("normalization", normalization, NORMALIZATIONS)
         count = len(self.src) if edges is None else len(edges)
-        weights = torch.ones(count)
+        weights = torch.ones(count, dtype=torch.float32)
         if normalization == "none":
             return weights
         into = torch.bincount(self.dst, minlength=self.num_nodes)

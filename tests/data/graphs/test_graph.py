@@ -41,6 +41,20 @@ def test_weights_are_those_worked_out_by_hand():
         assert torch.equal(graph.weights(normalization, some), graph.weights(normalization)[some])
 
 
+def test_weights_have_the_same_type_whatever_torch_makes_by_default():
+    graph = Graph(**parts())
+    expected = {normalization: graph.weights(normalization) for normalization in ("symmetric", "row", "none")}
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        found = {normalization: graph.weights(normalization) for normalization in expected}
+    finally:
+        torch.set_default_dtype(before)
+    for normalization, weights in expected.items():
+        assert found[normalization].dtype == torch.float32
+        assert torch.equal(found[normalization], weights)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
