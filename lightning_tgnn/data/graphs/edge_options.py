@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +13,13 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.node_ends import node_ranges
-from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.files.kept_folder import checksum, kept_in
 from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces
 
 _ENDS = ("src.npy", "dst.npy")
 _FITS = "fits.json"
-_VERSION = 1
+_VERSION = 2
 _ENTRIES_AT_ONCE = 1 << 26  # 512 MiB of int32
 
 
@@ -35,9 +36,9 @@ def edges_with(
         num_nodes: N.
         undirected: Take every edge in both directions, each once.
         self_loops: Give every vertex one loop.
-        folder: Where the ends are ``src.npy`` and ``dst.npy``. What is returned is mapped from a folder in it, and made
-            there if it is missing, damaged or of other edges; processes that ask at once wait for the one that makes
-            it. Where it cannot be written, it is built in memory.
+        folder: Of the graph. What is returned is mapped from a folder in it, and made there if it is missing, damaged or
+            of other edges or vertices; processes that ask at once wait for the one that makes it. Where it cannot be
+            written, it is built in memory.
 
     Returns:
         int32 or int64 [E'] each, of the types that came.
@@ -50,8 +51,12 @@ def edges_with(
 
     if folder is not None:
         place = folder / "-".join(("edges", *["undirected"] * undirected, *["loops"] * self_loops))
+        types = src.numpy().dtype, dst.numpy().dtype
         try:
-            return kept_in(place, lambda: _open(place), lambda partial: _write(partial, folder, made()))
+            _check_there(folder)
+            # Read before the edges are made: should the files change meanwhile, these will not fit what they hold then.
+            given = {"nodes": num_nodes, "ends": [_told_by(ends.numpy()) for ends in (src, dst)]}
+            return kept_in(place, lambda: _open(place, given), lambda partial: _write(partial, given, types, made()))
         except InvalidArgumentError as error:
             warnings.warn(f"the edges are not kept, but built in memory: {error}", stacklevel=2)
     found = [np.concatenate(ends) for ends in zip(*made(), strict=True)]
@@ -94,30 +99,49 @@ def _both_directions(src: np.ndarray, dst: np.ndarray, num_nodes: int) -> Iterat
         yield sources[:left], destinations[:left]
 
 
-def _write(place: Path, folder: Path, found: Iterator[tuple[np.ndarray, np.ndarray]]) -> None:
+def _check_there(folder: Path) -> None:
+    """Refuse a folder that has gone, or that another machine has: it would be made anew."""
+    if not folder.is_dir():
+        cure = "open the graph where its files are"
+        raise InvalidArgumentError(refusal("folder", "that of the graph", f"{folder}, which is not there", cure))
+
+
+def _write(
+    place: Path,
+    given: dict[str, object],
+    types: tuple[np.dtype, np.dtype],
+    found: Iterator[tuple[np.ndarray, np.ndarray]],
+) -> None:
     """Write edges to an existing folder, and of which graph they are."""
-    types = [map_npy(folder / name).dtype for name in _ENDS]
     with NpyWriter(place / _ENDS[0], types[0]) as src, NpyWriter(place / _ENDS[1], types[1]) as dst:
         for sources, destinations in found:
             src.append(sources)
             dst.append(destinations)
-    (place / _FITS).write_bytes(_fits(place, folder))
+    (place / _FITS).write_bytes(_fits(place, given))
 
 
-def _open(place: Path) -> tuple[Tensor, Tensor]:
+def _open(place: Path, given: dict[str, object]) -> tuple[Tensor, Tensor]:
     """Return what is kept.
 
     Raises:
         DataError: It is missing, damaged, or of another graph.
     """
     is_there = all((place / name).is_file() for name in (*_ENDS, _FITS))
-    if not is_there or (place / _FITS).read_bytes() != _fits(place, place.parent):
+    if not is_there or (place / _FITS).read_bytes() != _fits(place, given):
         raise DataError(f"{place} does not fit the graph")
     src, dst = (mapped_tensor(map_npy(place / name)) for name in _ENDS)
     return src, dst
 
 
-def _fits(place: Path, folder: Path) -> bytes:
-    """Return what the edges that are kept and those of their graph are told by."""
-    checksums = {where: [checksum(of / name) for name in _ENDS] for where, of in (("from", folder), ("kept", place))}
-    return json.dumps({"version": _VERSION, **checksums}).encode()
+def _fits(place: Path, given: dict[str, object]) -> bytes:
+    """Return what the edges that are kept and their graph are told by."""
+    kept = [checksum(place / name) for name in _ENDS]
+    return json.dumps({"version": _VERSION, "from": given, "kept": kept}).encode()
+
+
+def _told_by(ends: np.ndarray) -> list[object]:
+    """Return what ends of edges are told by: of the values at hand, as the files may have been replaced since."""
+    found = 0
+    for piece in pieces(len(ends)):
+        found = zlib.crc32(np.ascontiguousarray(ends[piece]).data, found)
+    return [str(ends.dtype), len(ends), found]

@@ -1,5 +1,6 @@
 """Edges with what options add: the same however little memory there is, and kept beside a graph in a folder."""
 
+import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -98,6 +99,46 @@ def test_a_graph_with_other_columns_has_edges_of_its_own(folder, writes):
     found = other.with_options(**BOTH)
     assert as_pairs((found.src, found.dst)) == slowly(pairs, graph.num_nodes, **BOTH)
     assert len(writes) == 1
+
+
+def test_vertices_without_edges_that_are_added_get_loops(folder, writes):
+    open_graph(folder).with_options(**BOTH)
+    for path in (folder / "features.npy", folder / "labels.npy", *folder.glob("*_mask.npy")):
+        column = np.load(path)
+        np.save(path, np.concatenate([column, np.zeros_like(column[:5])]))
+    found = open_graph(folder).with_options(**BOTH)
+    assert found.num_nodes == 65
+    assert_right(found, folder)
+    assert len(writes) == 2
+
+
+def test_a_graph_that_was_opened_before_its_folder_was_replaced_keeps_its_edges(folder, tmp_path):
+    before, pairs = open_graph(folder), as_pairs((np.load(folder / "src.npy"), np.load(folder / "dst.npy")))
+    other = save_graph(tmp_path / "other", generate_graph(60, 200, 3, 2, seed=2))
+    folder.rename(tmp_path / "old")
+    other.rename(folder)
+    for _ in range(2):  # either may be the first to have its edges kept
+        found = before.with_options(**BOTH)
+        assert as_pairs((found.src, found.dst)) == slowly(pairs, 60, **BOTH)
+        assert_right(open_graph(folder).with_options(**BOTH), folder)
+
+
+def test_a_relative_folder_is_found_from_another_working_directory(folder, tmp_path, writes, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    graph = open_graph(folder.name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert_right(graph.with_options(**BOTH), folder)
+    assert len(writes) == 1
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_graph_that_went_where_its_folder_is_not_has_edges_in_memory(folder, tmp_path):
+    graph = pickle.loads(pickle.dumps(open_graph(folder)))
+    moved = folder.rename(tmp_path / "moved")
+    with pytest.warns(UserWarning, match=r"built in memory: folder must be that of the graph, .* is not there"):
+        assert_right(graph.with_options(**BOTH), moved)
+    assert not folder.exists()
 
 
 def cut(path):

@@ -41,7 +41,7 @@ def open_graph(folder: str | Path) -> Graph:
             cure = "convert it; see lightning_tgnn.data.graphs.sources.folder.open_graph for the types"
             raise DataError(refusal(str(folder / f"{COLUMNS[name]}.npy"), "of numbers", str(column.dtype), cure))
     graph = Graph(**{name: mapped_tensor(column) for name, column in columns.items()})
-    object.__setattr__(graph, "folder", folder)
+    object.__setattr__(graph, "folder", folder.absolute())  # the working directory may be another when it is used
     return graph
 
 
