@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from lightning_tgnn.checks import DataError
+from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
 
@@ -21,22 +21,33 @@ def kept_in(place: Path, read: Callable[[], _Kept], write: Callable[[Path], None
     """Return what is kept in a folder; it is made unless what is there fits. Processes that ask at once wait for one.
 
     Args:
-        place: The folder, which need not exist.
+        place: The folder, which need not exist; a link stays one, and what it leads to is made.
         read: Returns what is kept there; raises `DataError` where it is missing, damaged or made from other files.
         write: Writes it to an empty folder, which gets the name ``place`` when it is complete.
 
     Raises:
-        InvalidArgumentError: Nothing can be written there, or not all of it.
+        InvalidArgumentError: Nothing can be written there, or not all of it, or what is there cannot be replaced.
     """
-    with suppress(DataError, FileNotFoundError):  # not there, damaged, or just being replaced
+    place = place.resolve()
+    with suppress(DataError, OSError):  # not there, damaged, just being replaced, or another user's
         return read()  # without the lock, which takes a folder that can be written
     with one_at_a_time(place):
-        with suppress(DataError):
+        with suppress(DataError, OSError):
             return read()
+        if place.exists() and not place.is_dir():
+            raise _not_replaced(place, "something else there")
         with new_folder(place) as partial:
             write(partial)
             shutil.rmtree(place, ignore_errors=True)
-        return read()
+        try:
+            return read()
+        except (DataError, OSError) as error:  # that of another user is still there
+            raise _not_replaced(place, error) from error
+
+
+def _not_replaced(place: Path, received: object) -> InvalidArgumentError:
+    requirement, cure = "a folder that can be replaced", "remove it, or change its permissions"
+    return InvalidArgumentError(refusal(str(place), requirement, str(received), cure))
 
 
 def checksum(path: Path) -> int:

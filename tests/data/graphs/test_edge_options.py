@@ -190,6 +190,45 @@ def test_where_they_cannot_be_kept_they_are_built_in_memory(read_only, writes):
     folder.chmod(0o755)
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda kept: turn(kept / "src.npy"),
+        lambda kept: (kept / "src.npy").chmod(0o600),
+        lambda kept: kept.chmod(0o700),
+    ],
+)
+def test_those_of_another_user_that_cannot_be_read_or_replaced_are_left(read_only, spoil):
+    folder = save_graph(read_only / "graph", generate_graph(60, 200, 3, 2, seed=1))
+    folder.chmod(0o777)
+    open_graph(folder).with_options(**BOTH)
+    spoil(folder / "edges-undirected-loops")
+    before = sorted(folder.rglob("*"))
+    with nobody(), pytest.warns(UserWarning, match=r"built in memory: .* must be a folder that can be replaced, got"):
+        assert_right(open_graph(folder).with_options(**BOTH), folder)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_file_in_their_place_is_left(folder, writes):
+    (folder / "edges-undirected-loops").write_text("mine")
+    with pytest.warns(UserWarning, match=r"must be a folder that can be replaced, got 'something else there'"):
+        assert_right(open_graph(folder).with_options(**BOTH), folder)
+    assert (folder / "edges-undirected-loops").read_text() == "mine"
+    assert writes == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_in_their_place_is_followed(folder, tmp_path, writes, is_there):
+    place, kept = tmp_path / "place", folder / "edges-undirected-loops"
+    if is_there:
+        place.mkdir()
+    kept.symlink_to(place)
+    for _ in range(2):
+        assert_right(open_graph(folder).with_options(**BOTH), folder)
+    assert kept.is_symlink()
+    assert len(writes) == 1
+
+
 def test_where_they_do_not_fit_the_folder_is_left_as_it_was(tmp_path):
     folder = save_graph(tmp_path / "graph", generate_graph(60, 2000, 3, 2, seed=1))
     before = sorted(folder.iterdir())
