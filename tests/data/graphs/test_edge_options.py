@@ -54,6 +54,15 @@ def test_they_are_those_of_a_slow_list(pairs, undirected, self_loops, entries, t
     assert tuple(column.dtype for column in found) == types
 
 
+@pytest.mark.timeout(30)  # a sort that takes the square of the time needs minutes
+def test_millions_of_neighbors_that_come_in_two_sorted_runs_are_sorted():
+    spokes = torch.arange(1, 3_000_001)
+    hub = torch.zeros_like(spokes)
+    found = edges_with(spokes.roll(1_000_000), hub, len(spokes) + 1, undirected=True, self_loops=False)
+    for ends, expected in zip(found, ((hub, spokes), (spokes, hub)), strict=True):
+        assert torch.equal(ends, torch.cat(expected))
+
+
 @pytest.fixture
 def folder(tmp_path):
     return save_graph(tmp_path / "graph", generate_graph(60, 200, 3, 2, seed=1))
