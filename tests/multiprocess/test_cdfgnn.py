@@ -165,6 +165,23 @@ KEPT = {
 }
 
 
+def of_an_older_version(path, copy):
+    """Return a copy of a checkpoint in which the ranks of edges are int32, as they were before they had 8 bits."""
+    saved = torch.load(path, weights_only=True)
+    (holder,) = holders_of("part", saved)
+    assert holder["part"].dtype == torch.uint8
+    holder["part"] = holder["part"].int()
+    torch.save(saved, copy)
+    return copy
+
+
+def holders_of(key, held):
+    """Return the dicts in what is held that have a key."""
+    if not isinstance(held, dict):
+        return []
+    return [held] * (key in held) + [holder for value in held.values() for holder in holders_of(key, value)]
+
+
 def resumed_cases(rank, ranks, folder):
     as_torchrun(rank, ranks)
     for name, (bits, when) in KEPT.items():
@@ -183,6 +200,16 @@ def resumed_cases(rank, ranks, folder):
             assert torch.equal(once["losses"], repeated["losses"])
             fixed = fit(CDFGNNStrategy(threshold=0.0), ranks, epochs=5, ckpt_path=path)
             assert fixed["threshold"] == 0.0  # what is set goes before what a checkpoint has found
+            # The cut of the checkpoint goes before the strategy's, and is what it was where its ranks have 32 bits.
+            older = fit(
+                CDFGNNStrategy(bits=bits, partition="random"),
+                ranks,
+                epochs=8,
+                ckpt_path=of_an_older_version(path, f"{folder}/older-{rank}.ckpt"),
+                validate_every=2,
+            )
+            assert torch.equal(once["losses"][4:], older["losses"]), (once["losses"], older["losses"])
+            assert all(torch.equal(once["weights"][key], older["weights"][key]) for key in once["weights"])
     return True
 
 
