@@ -21,7 +21,7 @@ _ENDS = ("src.npy", "dst.npy")
 _FITS = "fits.json"
 _VERSION = 2
 _ENTRIES_AT_ONCE = 1 << 26  # 512 MiB of int32
-_MANY_NEIGHBORS = 1 << 12  # which NumPy sorts: compiled loops take the square of the time where sorted runs follow each other
+_MANY_NEIGHBORS = 1 << 12  # which NumPy sorts: the compiled sort is quadratic where sorted runs follow each other
 
 
 def edges_with(
@@ -37,8 +37,8 @@ def edges_with(
         num_nodes: N.
         undirected: Take every edge in both directions, each once.
         self_loops: Give every vertex one loop.
-        folder: Of the graph. What is returned is mapped from a folder in it, and made there if it is missing, damaged or
-            of other edges or vertices; processes that ask at once wait for the one that makes it. Where it cannot be
+        folder: Of the graph. What is returned is mapped from a folder in it, and made there if it is missing, damaged
+            or of other edges or vertices; processes that ask at once wait for the one that makes it. Where it cannot be
             written, it is built in memory.
 
     Returns:
