@@ -26,7 +26,7 @@ from lightning_tgnn.serving.seen_pairs import SeenPairs
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
 from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.tasks.restorable_task import task_again
-from lightning_tgnn.tasks.resumable import check_same, task_name
+from lightning_tgnn.tasks.resumable import check_same_data, task_name
 from lightning_tgnn.trust import saved_class
 from lightning_tgnn.types import StreamInfo
 
@@ -121,7 +121,7 @@ def from_checkpoint(
     data.setup()
     settings = saved.get("settings")
     if isinstance(settings, dict):
-        check_same(settings, data.fixed_settings(training=False), f"{type(data).__name__}({{}}=...)")
+        check_same_data(settings, data, training=False)
     with content_of(path, what):
         module.on_load_checkpoint(checkpoint)
         check_same_graph(module.info, data.info)

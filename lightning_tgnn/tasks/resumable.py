@@ -15,6 +15,8 @@ from lightning_tgnn.tasks.trained_task import TrainedTask
 from lightning_tgnn.types import BatchedData, FixedSettings, datamodule_of, ranks_per_batch
 
 CURE = "give that, or leave the checkpoint out to train anew"
+# Arguments of DataModules that came after checkpoints were made, with what these were trained with.
+_BEFORE = {"embed_at": "event"}
 
 
 class ResumableTask(TrainedTask):
@@ -79,9 +81,7 @@ class ResumableTask(TrainedTask):
                 rank_zero_info(line)
         data = datamodule_of(self.trainer)
         if isinstance(data, FixedSettings):
-            check_same(
-                saved.get("settings", {}), data.fixed_settings(training=training), f"{type(data).__name__}({{}}=...)"
-            )
+            check_same_data(saved.get("settings", {}), data, training=training)
         size = saved.get("global_batch_size")  # 0 where it was not known
         if training and self._fit_progress.is_within_epoch and size and isinstance(data, BatchedData):
             # The loader would refuse it as well, but later than schedules of another length, which follow from it.
@@ -97,6 +97,20 @@ class ResumableTask(TrainedTask):
             isinstance(self, kind) and (type(self) is kind or type(self) not in kinds.values())
         ):
             raise CheckpointError(refusal("model", f"{saved}, as in the checkpoint", type(self).__name__, CURE))
+
+
+def check_same_data(saved: Mapping[str, Any], data: FixedSettings, *, training: bool) -> None:
+    """Refuse a DataModule that contradicts a checkpoint.
+
+    Args:
+        saved: Its settings in the checkpoint.
+        data: The one at hand.
+        training: Whether it is trained on, rather than shown.
+
+    Raises:
+        CheckpointError: A setting differs.
+    """
+    check_same({**_BEFORE, **saved}, data.fixed_settings(training=training), f"{type(data).__name__}({{}}=...)")
 
 
 def check_same(

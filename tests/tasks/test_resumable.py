@@ -108,6 +108,24 @@ def test_data_that_contradict_a_checkpoint_are_refused_by_name(checkpoints, name
             run(TASKS[name](), **options)
 
 
+def test_a_checkpoint_from_before_nodes_could_be_embedded_once_goes_on_as_it_was_trained(tmp_path):
+    first = trainer()
+    first.fit(TASKS["link"](), DATA["link"](past="batch"))
+    path = tmp_path / "before.ckpt"
+    first.save_checkpoint(path)
+    checkpoint = torch.load(path, weights_only=False)
+    (settings,) = (kept["settings"] for kept in checkpoint.values() if isinstance(kept, dict) and "settings" in kept)
+    assert settings.pop("embed_at") == "event"
+    torch.save(checkpoint, path)
+    for stage in ("fit", "validate"):
+        run, data = getattr(trainer(max_epochs=2), stage), DATA["link"](past="batch", embed_at="batch")
+        with pytest.raises(CheckpointError, match=r"embed_at=\.\.\.\) must be 'event', as in the .* got 'batch'"):
+            run(TASKS["link"](), datamodule=data, ckpt_path=path)
+    again = trainer(max_epochs=2)
+    again.fit(TASKS["link"](), DATA["link"](past="batch"), ckpt_path=path)
+    assert again.global_step == 2 * first.global_step
+
+
 class Loaders(pl.LightningDataModule):
     """Loaders of a user, whose size of batches nobody knows."""
 
