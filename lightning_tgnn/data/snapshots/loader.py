@@ -272,9 +272,12 @@ class SnapshotGroupLoader:
     def _check_rounds(self) -> None:
         """Refuse updates that have a group twice, of which nobody could say which batch of its vertices is meant."""
         if self._rounds > 1 and self.global_batch_size > len(self.split.numbers):
-            requirement = f"so small that an update has none of the {len(self.split.numbers)} groups twice"
-            received = f"{self.global_batch_size} groups of an update"
-            cure = "lower batch_size, or leave out vertices_per_batch"
+            kind = "training" if self.is_training else "evaluation"
+            requirement = (
+                f"so small that no step of {kind} has one of the split's {len(self.split.numbers)} groups twice"
+            )
+            received = f"{self.batch_size} on {self.layout.ranks} ranks, {self.global_batch_size} groups a step"
+            cure = "lower batch_size, take fewer devices or a longer split, or leave out vertices_per_batch"
             raise InvalidArgumentError(refusal("batch_size", requirement, received, cure))
 
     def _check_same_updates(self, saved: int) -> None:

@@ -5,8 +5,9 @@ import torch
 
 from lightning_tgnn import SnapshotDataModule
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.types import GroupPart
+from lightning_tgnn.types import GroupPart, RankLayout
 from tests.data.example_streams import random_store
+from tests.data.snapshots.dealt_groups import DealtGroups
 from tests.data.snapshots.dense import dense_matrix
 
 QUIET = {"num_workers": 0, "prefetch_batches": 0, "group_size": 4, "num_snapshots": 10}
@@ -194,8 +195,17 @@ def test_what_cannot_be_sampled_is_refused(options, told):
 
 def test_an_update_that_would_have_a_group_twice_is_refused():
     data = data_of(vertices_per_batch=6, batch_size=6)
-    with pytest.raises(InvalidArgumentError, match="batch_size must be so small that an update has none of the 5 gr"):
+    with pytest.raises(InvalidArgumentError, match="so small that no step of training has one of the split's 5 gr"):
         data.train_dataloader()
+
+
+def test_ranks_that_would_share_a_group_in_evaluation_are_refused_with_what_helps():
+    data = data_of(vertices_per_batch=6)
+    loader = data.val_dataloader()
+    ranks = len(loader.split.numbers) + 1
+    message = rf"no step of evaluation has .*'1 on {ranks} ranks, {ranks} groups a step'; .* fewer devices or a longer"
+    with pytest.raises(InvalidArgumentError, match=message):
+        loader.follow(DealtGroups(), RankLayout.of(ranks), 0)
 
 
 def test_every_group_is_played_once_in_each_round():
