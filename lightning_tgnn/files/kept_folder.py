@@ -35,7 +35,7 @@ def kept_in(place: Path, read: Callable[[], _Kept], write: Callable[[Path], None
         with suppress(DataError, OSError):
             return read()
         if place.exists() and not place.is_dir():
-            raise _not_replaced(place, "something else there")
+            raise _not_replaced(place, "a file")
         with new_folder(place) as partial:
             write(partial)
             shutil.rmtree(place, ignore_errors=True)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn import FullGraphDataModule
+from lightning_tgnn.algorithms.partitions import edge_loops
 from lightning_tgnn.data import generate_graph, open_graph, save_graph
 from lightning_tgnn.data.graphs import edge_options
 from lightning_tgnn.data.graphs.edge_options import edges_with
@@ -54,11 +55,18 @@ def test_they_are_those_of_a_slow_list(pairs, undirected, self_loops, entries, t
     assert tuple(column.dtype for column in found) == types
 
 
-@pytest.mark.timeout(30)  # a sort that takes the square of the time needs minutes
-def test_millions_of_neighbors_that_come_in_two_sorted_runs_are_sorted():
-    spokes = torch.arange(1, 3_000_001)
+def test_many_neighbors_that_come_in_two_sorted_runs_are_sorted_before_the_compiled_sort_sees_them(monkeypatch):
+    seen, of_pieces = [], edge_loops.keep_distinct
+
+    def noting(cursor, first, sources, destinations):
+        seen.append(destinations[: cursor[0]].copy())
+        return of_pieces(cursor, first, sources, destinations)
+
+    monkeypatch.setattr(edge_loops, "keep_distinct", noting)
+    spokes = torch.arange(1, 10_001)
     hub = torch.zeros_like(spokes)
-    found = edges_with(spokes.roll(1_000_000), hub, len(spokes) + 1, undirected=True, self_loops=False)
+    found = edges_with(spokes.roll(3_000), hub, len(spokes) + 1, undirected=True, self_loops=False)
+    assert np.array_equal(seen[0], spokes.numpy())
     for ends, expected in zip(found, ((hub, spokes), (spokes, hub)), strict=True):
         assert torch.equal(ends, torch.cat(expected))
 
@@ -220,7 +228,7 @@ def test_those_of_another_user_that_cannot_be_read_or_replaced_are_left(read_onl
 
 def test_a_file_in_their_place_is_left(folder, writes):
     (folder / "edges-undirected-loops").write_text("mine")
-    with pytest.warns(UserWarning, match=r"must be a folder that can be replaced, got 'something else there'"):
+    with pytest.warns(UserWarning, match=r"must be a folder that can be replaced, got 'a file'"):
         assert_right(open_graph(folder).with_options(**BOTH), folder)
     assert (folder / "edges-undirected-loops").read_text() == "mine"
     assert writes == []
