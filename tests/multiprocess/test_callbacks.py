@@ -52,6 +52,14 @@ class Used(Callback):
         self.used.append(trainer.strategy.order.micro_batches)
 
 
+class StopsWhenFound(Callback):
+    """Ends the run one step after its tuner has found n, however many steps that took."""
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        tuners = (held for held in trainer.callbacks if isinstance(held, AdaptiveMicroBatch))
+        trainer.should_stop = all(tuner.micro_batches is not None for tuner in tuners)
+
+
 class GivenTimes(AdaptiveMicroBatch):
     """Tunes by a clock of its own, from a guess of its own."""
 
@@ -119,8 +127,9 @@ def brought():
     used, saving = Used(), ModelCheckpoint(save_top_k=0)
     data, task = build("tgn", 24 // RANKS)
     strategy = SvenStrategy(partition="interval", micro_batches="adaptive")
-    trainer = fit(data, task, strategy, RANKS, callbacks=[used, saving], enable_checkpointing=True)["trainer"]
-    trainer.fit_loop.max_epochs = 20
+    callbacks = [used, StopsWhenFound(), saving]
+    trainer = fit(data, task, strategy, RANKS, callbacks=callbacks, enable_checkpointing=True)["trainer"]
+    trainer.fit_loop.max_epochs = 100  # more steps than trials of every n would take
     trainer.fit(task, datamodule=data)
     tuner_places = [place for place, held in enumerate(trainer.callbacks) if isinstance(held, AdaptiveMicroBatch)]
     (place,) = tuner_places  # of two fits
