@@ -40,8 +40,11 @@ class Counts(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if function.overloadpacket in flop_registry:
-            self.operations += flop_registry[function.overloadpacket](*args, **(kwargs or {}), out_val=result)
+        packet = function.overloadpacket
+        in_place = packet.__name__.endswith("_") and not packet.__name__.startswith("_")
+        packet = getattr(torch.ops.aten, packet.__name__[:-1], packet) if in_place else packet
+        if packet in flop_registry:
+            self.operations += flop_registry[packet](*args, **(kwargs or {}), out_val=result)
         if not function.is_view:
             operands = [one for one in tree_leaves((args, kwargs, result)) if isinstance(one, torch.Tensor)]
             self.bytes += sum(one.numel() * one.element_size() for one in operands)
@@ -50,7 +53,7 @@ class Counts(TorchDispatchMode):
 
 def _of_attention(counts, name, arguments):
     """Count a loop of the attention: see `attention_loops.forward` and `backward` for the arguments."""
-    arrays = arguments[2:] if name == "backward" else arguments[1:]
+    arrays = arguments[3:] if name == "backward" else arguments[1:]
     query, states, weight, _, features, _, _, _, _, lengths = arrays[:10]
     entries, heads, width, times = int(lengths.sum()), query.shape[0], query.shape[2], weight.shape[0]
     whole = sum(one.nbytes for one in arrays if one is not states and one is not features)
@@ -63,7 +66,7 @@ def _of_attention(counts, name, arguments):
 
 def _of_gates(counts, name, arguments):
     counts.bytes += sum(one.nbytes for one in arguments)
-    counts.operations += OF_A_GATE * arguments[-1].shape[0] * arguments[2].shape[1]
+    counts.operations += OF_A_GATE * arguments[-1].shape[0] * arguments[3].shape[1]
 
 
 @pytest.fixture

@@ -16,12 +16,25 @@ _MIN_ENTRIES_PER_THREAD = 500
 def forward(
     query: Tensor, states: Tensor, weight: Tensor, bias: Tensor, places: Neighborhood, keep: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the weighted sums [H, S, d] and the attention weights [S, H, K]; arguments as in `folded_attention`."""
+    """Return the weighted sums of neighbours and the attention weights.
+
+    Args:
+        query: float32 [H, D, d], folded queries, already scaled; ``d = d_state + d_edge + d_time``.
+        states: float32 [U, d_state], node states.
+        weight: float32 [d_time], of the time encoding.
+        bias: float32 [d_time], of the time encoding.
+        places: Which roots attend to which rows.
+        keep: float32 [S, H, K], dropout factors of the attention weights.
+
+    Returns:
+        float32 [H, S, d], zeros for a root without neighbours, and float32 [S, H, K].
+    """
     heads, _, width = query.shape
     mixed = torch.empty(heads, len(places.root), width)
     attention = torch.empty(len(places.root), heads, places.mask.shape[1])
     arrays, lengths = _arrays(query, states, weight, bias, places, keep)
-    attention_loops.forward(_bounds(lengths), *arrays, attention.numpy(), mixed.numpy())
+    bounds = cut(lengths, np.arange(len(lengths) + 1), use_torch_threads())
+    attention_loops.forward(bounds, *arrays, attention.numpy(), mixed.numpy())
     return mixed, attention
 
 
@@ -37,15 +50,16 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of query, states, weight and bias, given that of the weighted sums, [H, S, d]."""
     arrays, lengths = _arrays(query, states, weight, bias, places, keep)
-    # By query: no two threads then write to the same row of its gradient, since a part never ends within one.
+    # By query: no two threads then write to the same row of its gradient.
     sorted_root, order = places.root.sort(stable=True)
-    bounds = _bounds(lengths[order.numpy()], sorted_root.numpy())
-    grad_query = torch.zeros_like(query, memory_format=torch.contiguous_format)
+    starts = torch.searchsorted(sorted_root, torch.arange(query.shape[1] + 1)).numpy()
+    bounds = cut(lengths[order.numpy()], starts, use_torch_threads())
+    grad_query = torch.empty_like(query, memory_format=torch.contiguous_format)
     # Of the rest every thread adds up its own, so that the sums do not depend on who comes first.
     totals = [torch.zeros(len(bounds) - 1, *tensor.shape) for tensor in (states, weight, bias)]
     inputs = (*arrays, attention.numpy(), grad.contiguous().numpy())
     outputs = (grad_query.numpy(), *(total.numpy() for total in totals))
-    attention_loops.backward(bounds, order.numpy(), *inputs, *outputs)
+    attention_loops.backward(bounds, order.numpy(), starts, *inputs, *outputs)
     grad_states, grad_weight, grad_bias = (total.sum(0) for total in totals)
     return grad_query, grad_states, grad_weight, grad_bias
 
@@ -63,12 +77,19 @@ def _arrays(
     return tuple(tensor.detach().contiguous().numpy() for tensor in tensors), lengths.numpy()
 
 
-def _bounds(lengths: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Cut the roots into a part per thread, with about as many neighbours each; ``groups`` are not cut apart."""
-    entries = lengths.cumsum() + np.arange(1, len(lengths) + 1)  # a root without neighbours is some work, too
-    total = int(entries[-1]) if len(entries) else 0
-    parts = max(1, min(use_torch_threads(), total // _MIN_ENTRIES_PER_THREAD))
-    inner = np.searchsorted(entries, [total * part / parts for part in range(1, parts)])
-    if groups is not None and len(inner):
-        inner = np.searchsorted(groups, groups[inner])
-    return np.array([0, *inner, len(lengths)], dtype=np.int64)
+def cut(lengths: np.ndarray, starts: np.ndarray, threads: int) -> np.ndarray:
+    """Cut queries into a part per thread, or fewer, with about as many neighbours each.
+
+    Args:
+        lengths: int64 [S], neighbours of the roots, in the order of their queries.
+        starts: int64 [D + 1], where the roots of each query start.
+        threads: The most parts.
+
+    Returns:
+        int64 [parts + 1], queries at which parts begin, and D.
+    """
+    entries = np.append(0, (lengths + 1).cumsum())  # a root without neighbours is some work, too
+    total = int(entries[-1])
+    parts = max(1, min(threads, total // _MIN_ENTRIES_PER_THREAD))
+    inner = np.searchsorted(entries[starts], [total * part / parts for part in range(1, parts)])
+    return np.array([0, *inner, len(starts) - 1], dtype=np.int64)

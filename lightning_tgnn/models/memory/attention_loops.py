@@ -126,7 +126,7 @@ def forward(
 ) -> None:
     """Write ``attention`` [S, H, K] and ``mixed`` [H, S, d], the parts between ``bounds`` side by side.
 
-    Shapes as in `folded_attention`; ``bounds`` int64 [parts + 1] cut the roots, ``lengths`` int64 [S] are their
+    Shapes as in `attention_cpu.forward`; ``bounds`` int64 [parts + 1] cut the roots, ``lengths`` int64 [S] are their
     numbers of neighbours, ``edge`` and ``keep`` may be empty.
     """
     heads, width, slots = query.shape[0], query.shape[2], index.shape[1]
@@ -190,6 +190,7 @@ def _take_slope(of_weight: Any, of_bias: Any, slope: Any, sines: Any, k: int, el
 def backward(
     bounds: Any,
     order: Any,
+    starts: Any,
     query: Any,
     states: Any,
     weight: Any,
@@ -208,10 +209,11 @@ def backward(
     grad_weight: Any,
     grad_bias: Any,
 ) -> None:
-    """Add the gradients, given ``grad`` [H, S, d], to the last four arrays, the parts between ``bounds`` side by side.
+    """Write the gradient of the query, given ``grad`` [H, S, d], and add those of the last three arrays.
 
-    ``order`` int64 [S] lists the roots by query, and ``bounds`` cuts it between queries; of the last three arrays each
-    part has its own, [parts, ...].
+    ``order`` int64 [S] lists the roots by query, ``starts`` int64 [D + 1] says where those of each query start, and
+    ``bounds`` cuts the queries into parts, which go side by side; of the last three arrays each part has its own,
+    [parts, ...].
     """
     heads, width, slots = query.shape[0], query.shape[2], index.shape[1]
     edge_end = np.uintp(states.shape[1] + features.shape[1])
@@ -224,34 +226,38 @@ def backward(
         factors = np.zeros((rows, padded), np.float32)
         slope = np.zeros(weight.shape[0], np.float32)
         of_weight, of_bias = np.zeros_like(slope), np.zeros_like(slope)
-        for place in range(bounds[part], bounds[part + 1]):
-            s = order[place]
-            count, own = lengths[s], root[s]
-            for k in range(count):
-                _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
-                _encode_with_sine(elapsed[s, k], weight, bias, x, sines, k, edge_end)
-            _clear(x, count)
+        for own in range(bounds[part], bounds[part + 1]):
             for h in range(heads):
-                _dots(grad, h, s, x, count, factors)
-                shared = _ZERO
-                for k in range(count):
-                    if keep.size:
-                        factors[h, k] *= keep[s, h, k]
-                    shared += factors[h, k] * attention[s, h, k]
-                for k in range(count):
-                    factors[h, k] = (factors[h, k] - shared) * attention[s, h, k]
-                    factors[heads + h, k] = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
-                for k in range(count, padded):
-                    factors[h, k] = _ZERO
-                _add_weighted(grad_query, h, own, factors, x, count)
                 for d in range(width):
-                    vectors[h, d] = query[h, own, d]
-                    vectors[heads + h, d] = grad[h, s, d]
-            for k in range(count):
-                for j in range(0, rows, 4):
-                    _add_to_state(grad_states, part, index[s, k], vectors, j, factors, k)
-                    _add_to_slope(slope, vectors, j, factors, k, edge_end)
-                _take_slope(of_weight, of_bias, slope, sines, k, elapsed[s, k])
+                    grad_query[h, own, d] = _ZERO
+            for place in range(starts[own], starts[own + 1]):
+                s = order[place]
+                count = lengths[s]
+                for k in range(count):
+                    _gather(x, k, states, features, index[s, k], edge[s, k] if edge.size else 0)
+                    _encode_with_sine(elapsed[s, k], weight, bias, x, sines, k, edge_end)
+                _clear(x, count)
+                for h in range(heads):
+                    _dots(grad, h, s, x, count, factors)
+                    shared = _ZERO
+                    for k in range(count):
+                        if keep.size:
+                            factors[h, k] *= keep[s, h, k]
+                        shared += factors[h, k] * attention[s, h, k]
+                    for k in range(count):
+                        factors[h, k] = (factors[h, k] - shared) * attention[s, h, k]
+                        factors[heads + h, k] = attention[s, h, k] * keep[s, h, k] if keep.size else attention[s, h, k]
+                    for k in range(count, padded):
+                        factors[h, k] = _ZERO
+                    _add_weighted(grad_query, h, own, factors, x, count)
+                    for d in range(width):
+                        vectors[h, d] = query[h, own, d]
+                        vectors[heads + h, d] = grad[h, s, d]
+                for k in range(count):
+                    for j in range(0, rows, 4):
+                        _add_to_state(grad_states, part, index[s, k], vectors, j, factors, k)
+                        _add_to_slope(slope, vectors, j, factors, k, edge_end)
+                    _take_slope(of_weight, of_bias, slope, sines, k, elapsed[s, k])
         for d in range(weight.shape[0]):
             grad_weight[part, d] += of_weight[d]
             grad_bias[part, d] += of_bias[d]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -27,11 +26,3 @@ class Neighborhood:
     elapsed: Tensor
     mask: Tensor
     edge_features: Tensor
-
-    def padded(self, multiple: int) -> Neighborhood:
-        """Return the same with roots that have no neighbours behind the others, up to a multiple."""
-        extra = -len(self.root) % multiple
-        names = ("root", "index", "edge", "elapsed", "mask") if len(self.edge) else ("root", "index", "elapsed", "mask")
-        tables = {name: getattr(self, name) for name in names}
-        more = {name: torch.cat([table, table.new_zeros(extra, *table.shape[1:])]) for name, table in tables.items()}
-        return replace(self, **more)

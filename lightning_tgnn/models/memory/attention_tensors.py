@@ -12,7 +12,7 @@ from lightning_tgnn.models.memory.time_encoding import phase
 def forward(
     query: Tensor, states: Tensor, weight: Tensor, bias: Tensor, places: Neighborhood, keep: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the weighted sums [H, S, d] and the attention weights [S, H, K]; arguments as in `folded_attention`."""
+    """Return the weighted sums of neighbours and the attention weights, as `attention_cpu.forward` does."""
     neighbors = _neighbors(states, places, phase(places.elapsed, weight, bias).cos_())
     hidden = ~places.mask.unsqueeze(1)
     scores = torch.bmm(_by_root(query, places), neighbors.transpose(1, 2)).masked_fill_(hidden, -torch.inf)

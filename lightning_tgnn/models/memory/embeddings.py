@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.models.memory.attention_places import Neighborhood
-from lightning_tgnn.models.memory.folded_attention import folded_attention
-from lightning_tgnn.models.memory.memory_updaters import ROW_MULTIPLE, compiles_each_shape
+from lightning_tgnn.models.memory.folded_attention import AttentionWeights, folded_attention
+from lightning_tgnn.models.memory.operands import product_rows
 from lightning_tgnn.models.memory.time_encoding import TimeEncoder
 from lightning_tgnn.types import RootBatch, SampledRoots
 
@@ -65,7 +65,6 @@ class TemporalAttention(Embedding):
         time_dim = time_encoder.weight.numel()
         head_dim = embedding_dim // num_heads
         self.num_heads = num_heads
-        self.scale = head_dim**-0.5
         self.time_encoder = time_encoder
         self.query = nn.Linear(state_dim, embedding_dim)
         self.query_time = nn.Linear(time_dim, embedding_dim, bias=False)
@@ -82,17 +81,24 @@ class TemporalAttention(Embedding):
 
     def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots."""
-        # Some neighbours more than there are roots: few different shapes, see `ROW_MULTIPLE`.
-        own = states[: -(-batch.num_roots // ROW_MULTIPLE) * ROW_MULTIPLE]
-        query, from_own = self._folded_query(own), self.from_own(own)
         times, total = batch.root_times, batch.root_index.numel()
         step = total if torch.is_grad_enabled() else _ROOTS_PER_PIECE
         pieces = [slice(start, start + step) for start in range(0, max(total, 1), max(step, 1))]
-        # Where nodes are embedded once there are as many roots as distinct ones: another number in each batch.
-        pads = total == batch.num_roots and compiles_each_shape(states.device)
-        attended = [self._attend(query, states, self._neighborhood(times, batch, piece), pads) for piece in pieces]
-        mixed = torch.cat(attended) if len(attended) > 1 else attended[0]
-        return self.norm(torch.relu(mixed + from_own.index_select(0, batch.root_index)))
+        places = [self._neighborhood(times, batch, piece) for piece in pieces]
+        weights = AttentionWeights(
+            query=self.query.weight,
+            query_bias=self.query.bias,
+            query_time=self.query_time.weight,
+            key=self.key,
+            value=self.value,
+            from_neighbors=self.from_neighbors.weight,
+            from_own=self.from_own.weight,
+            own_bias=self.from_own.bias,
+            frequency=self.time_encoder.weight,
+            phase=self.time_encoder.bias,
+        )
+        said = folded_attention(states, batch.num_roots, places, weights, [self._kept(piece) for piece in places])
+        return self.norm(torch.relu(said))
 
     def _neighborhood(self, times: Tensor, batch: RootBatch, piece: slice) -> Neighborhood:
         return Neighborhood(
@@ -104,27 +110,12 @@ class TemporalAttention(Embedding):
             edge_features=batch.edge_features,
         )
 
-    def _folded_query(self, own: Tensor) -> Tensor:
-        """Return [H, D, d]: what every distinct root asks of a neighbour's state, edge features and encoded time."""
-        query = (self.query(own) + self.query_time(self.time_encoder.at_zero())) * self.scale
-        heads = query.unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
-        return torch.bmm(heads, self.key)
-
-    def _attend(self, query: Tensor, states: Tensor, neighborhood: Neighborhood, pads: bool) -> Tensor:
-        """Return [S, d_emb]: what the neighbours say."""
-        roots, keep = len(neighborhood.root), None
-        if pads:
-            neighborhood = neighborhood.padded(ROW_MULTIPLE)
-        if self.training and self.dropout.p > 0:
-            shape = (len(neighborhood.root), self.num_heads, neighborhood.mask.shape[1])
-            keep = self.dropout(torch.ones(shape, device=states.device))
-        weight, bias = self.time_encoder.weight, self.time_encoder.bias
-        # The core stays in float32 under autocast: its cost is memory traffic, which casting would add to.
-        with torch.autocast(states.device.type, enabled=False):
-            mixed = folded_attention(query.float(), states.float(), weight, bias, neighborhood, keep)
-        heads = torch.bmm(mixed, self.value).transpose(0, 1)
-        said = self.from_neighbors(heads.flatten(1))
-        return said[:roots] if pads else said
+    def _kept(self, places: Neighborhood) -> Tensor | None:
+        """Return the factors [S, H, K] by which dropout leaves attention weights; None for all as they are."""
+        if not self.training or self.dropout.p <= 0:
+            return None
+        shape = (len(places.root), self.num_heads, places.mask.shape[1])
+        return self.dropout(torch.ones(shape, device=places.mask.device))
 
 
 class TimeProjection(Embedding):
@@ -163,9 +154,9 @@ class TimeProjection(Embedding):
         """Return the embeddings of the roots."""
         index, times = batch.root_index, batch.root_times
         roots = len(index)
-        if roots == batch.num_roots and compiles_each_shape(states.device):  # see `TemporalAttention.forward`
-            extra = -roots % ROW_MULTIPLE
+        extra = product_rows(roots, states.device) - roots
+        if extra:
             index, times = (torch.cat([column, column[:1].expand(extra)]) for column in (index, times))
         drift = self.drift(torch.log1p((times - memory_time[index]) / self.unit).float().unsqueeze(-1))
         made = self.out(states.index_select(0, index) * (1 + drift))
-        return made[:roots] if len(made) > roots else made
+        return made[:roots] if extra else made

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
 # Reassociation lets sums use vector registers. The range reduction of an angle must not be reassociated.
 SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "nogil": True, "cache": True}
@@ -52,21 +52,26 @@ def cosine_of_half(angle: Any) -> Any:
     return _ONE + q * (_C2 + q * (_C4 + q * (_C6 + q * (_C8 + q * (_C10 + q * _C12)))))
 
 
-@njit(**EXACT)
+@njit(parallel=True, **EXACT)
 def encode(elapsed: Any, weight: Any, bias: Any, encoding: Any) -> None:
     """Write ``cos(elapsed * weight + bias)`` of float32 [n] to ``encoding`` [n, d]."""
-    for i in range(elapsed.shape[0]):
+    for i in prange(elapsed.shape[0]):
         for d in range(weight.shape[0]):
             sine = sine_of_half(without_turns(elapsed[i] * weight[d] + bias[d]))
             encoding[i, d] = _ONE - _TWO * sine * sine
 
 
-@njit(**EXACT)
+@njit(parallel=True, **EXACT)
 def encode_backward(grad: Any, elapsed: Any, weight: Any, bias: Any, grad_weight: Any, grad_bias: Any) -> None:
-    """Add the gradients of weight and bias, given that of the encoding [n, d]."""
-    for i in range(elapsed.shape[0]):
-        for d in range(weight.shape[0]):
-            rest = without_turns(elapsed[i] * weight[d] + bias[d])
-            change = grad[i, d] * _TWO * sine_of_half(rest) * cosine_of_half(rest)
-            grad_bias[d] -= change
-            grad_weight[d] -= change * elapsed[i]
+    """Add the gradients of weight and bias, given that of the encoding [n, d].
+
+    Each of as many threads as ``grad_weight`` and ``grad_bias`` [threads, d] have rows adds up its own.
+    """
+    rows, parts = elapsed.shape[0], grad_weight.shape[0]
+    for part in prange(parts):
+        for i in range(part * rows // parts, (part + 1) * rows // parts):
+            for d in range(weight.shape[0]):
+                rest = without_turns(elapsed[i] * weight[d] + bias[d])
+                change = grad[i, d] * _TWO * sine_of_half(rest) * cosine_of_half(rest)
+                grad_bias[part, d] -= change
+                grad_weight[part, d] -= change * elapsed[i]

@@ -37,34 +37,63 @@ def _sigmoid(x: Any) -> Any:
 
 
 @njit(parallel=True, **SUMS)
-def forward(incoming: Any, recurrent: Any, memory: Any, reset: Any, update: Any, proposal: Any, result: Any) -> None:
-    """Write the gates, the proposal and the result, [U, d] each.
+def forward(
+    incoming: Any,
+    recurrent: Any,
+    bias: Any,
+    memory: Any,
+    arrived: Any,
+    reset: Any,
+    update: Any,
+    proposal: Any,
+    result: Any,
+) -> None:
+    """Write the memory after the mails that have ``arrived`` (bool [U]) to ``result``, and the gates, [U, d] each.
 
-    ``incoming`` [U, 3 d] holds reset, update and proposal; ``recurrent`` [U, 4 d] these and what reset gates.
+    ``incoming`` [U, 3 d] holds reset, update and proposal, ``recurrent`` [U, 4 d] these and what reset gates; ``bias``
+    [4 d] is added to the four. Gates of a row without mail are not written.
     """
     width = np.uintp(memory.shape[1])
     for u in prange(memory.shape[0]):
-        for d in range(width):
-            r = _sigmoid(incoming[u, d] + recurrent[u, d])
-            z = _sigmoid(incoming[u, width + d] + recurrent[u, width + d])
-            ahead = incoming[u, width + width + d] + recurrent[u, width + width + d]
-            n = _tanh(ahead + r * recurrent[u, width + width + width + d])
-            reset[u, d], update[u, d], proposal[u, d] = r, z, n
-            result[u, d] = n + z * (memory[u, d] - n)
+        if arrived[u]:
+            for d in range(width):
+                r = _sigmoid(incoming[u, d] + recurrent[u, d] + bias[d])
+                z = _sigmoid(incoming[u, width + d] + recurrent[u, width + d] + bias[width + d])
+                ahead = incoming[u, width + width + d] + recurrent[u, width + width + d] + bias[width + width + d]
+                recalled = recurrent[u, width + width + width + d] + bias[width + width + width + d]
+                n = _tanh(ahead + r * recalled)
+                # Arrays of their own: of one for all three the compiler does not know that rows do not overlap.
+                reset[u, d], update[u, d], proposal[u, d] = r, z, n
+                result[u, d] = n + z * (memory[u, d] - n)
+        else:
+            for d in range(width):
+                result[u, d] = memory[u, d]
 
 
 @njit(parallel=True, **SUMS)
 def backward(
-    grad: Any, recurrent: Any, memory: Any, reset: Any, update: Any, proposal: Any, grad_recurrent: Any
+    grad: Any,
+    recurrent: Any,
+    bias: Any,
+    memory: Any,
+    arrived: Any,
+    reset: Any,
+    update: Any,
+    proposal: Any,
+    grad_recurrent: Any,
 ) -> None:
     """Write the gradient of ``recurrent``, whose first three parts are that of ``incoming``."""
     width = np.uintp(memory.shape[1])
     for u in prange(memory.shape[0]):
-        for d in range(width):
-            r, z, n, g = reset[u, d], update[u, d], proposal[u, d], grad[u, d]
-            of_proposal = g * (_ONE - z) * (_ONE - n * n)
-            recalled = recurrent[u, width + width + width + d]
-            grad_recurrent[u, d] = of_proposal * recalled * r * (_ONE - r)
-            grad_recurrent[u, width + d] = g * (memory[u, d] - n) * z * (_ONE - z)
-            grad_recurrent[u, width + width + d] = of_proposal
-            grad_recurrent[u, width + width + width + d] = of_proposal * r
+        if arrived[u]:
+            for d in range(width):
+                r, z, n, g = reset[u, d], update[u, d], proposal[u, d], grad[u, d]
+                of_proposal = g * (_ONE - z) * (_ONE - n * n)
+                recalled = recurrent[u, width + width + width + d] + bias[width + width + width + d]
+                grad_recurrent[u, d] = of_proposal * recalled * r * (_ONE - r)
+                grad_recurrent[u, width + d] = g * (memory[u, d] - n) * z * (_ONE - z)
+                grad_recurrent[u, width + width + d] = of_proposal
+                grad_recurrent[u, width + width + width + d] = of_proposal * r
+        else:
+            for d in range(np.uintp(grad_recurrent.shape[1])):
+                grad_recurrent[u, d] = np.float32(0)

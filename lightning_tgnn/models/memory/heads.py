@@ -34,10 +34,11 @@ class LinkPredictor(nn.Module):
         Returns:
             Logits of the true destinations [B] and of the negatives [B, Q], float32.
         """
-        source = self.source(embeddings[:num_events])
-        candidates = self.destination(embeddings[num_events:])
-        negatives = candidates[num_events:].view(num_events, num_negatives, source.shape[-1])
-        return self._logits(source, candidates[:num_events], negatives)
+        # Split, not sliced: the gradient is put together in one go.
+        sources, others = embeddings.split([num_events, len(embeddings) - num_events])
+        source = self.source(sources)
+        true, negatives = self.destination(others).split([num_events, len(others) - num_events])
+        return self._logits(source, true, negatives.view(num_events, num_negatives, source.shape[-1]))
 
     def of_rows(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Score links between rows of embeddings; see `forward`.

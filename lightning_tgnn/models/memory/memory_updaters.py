@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from lightning_tgnn.models.memory.gru import GRUWeights, gru
+from lightning_tgnn.models.memory.operands import product_rows
 from lightning_tgnn.models.memory.time_encoding import TimeEncoder
 from lightning_tgnn.types import StateRows, StateSpec, UpdatedRows
 
-ROW_MULTIPLE = 128
-
 
 class MemoryUpdater(nn.Module):
-    """Applies pending mails; a row without mail stays as it is. Subclasses define `candidate`.
+    """Applies pending mails; a row without mail stays as it is. Subclasses define `candidate` or `take_in`.
 
     The gradient reaches the weights and the time encoding but never the rows: they are what earlier batches wrote.
 
@@ -31,9 +28,13 @@ class MemoryUpdater(nn.Module):
     def forward(self, rows: StateRows) -> UpdatedRows:
         """Return the rows' memory with their mails taken in."""
         arrived = rows.mail_count > 0
+        memory_time = torch.where(arrived, rows.mail_time.amax(-1), rows.memory_time)
+        return UpdatedRows(self.take_in(rows, arrived), memory_time)
+
+    def take_in(self, rows: StateRows, arrived: Tensor) -> Tensor:
+        """Return the memory [U, d_mem]: the candidate where a mail has arrived (bool [U]), else as it was."""
         candidate = self.candidate(_padded(rows))[: len(arrived)].float()
-        memory = torch.where(arrived.unsqueeze(-1), candidate, rows.memory)
-        return UpdatedRows(memory, torch.where(arrived, rows.mail_time.amax(-1), rows.memory_time))
+        return torch.where(arrived.unsqueeze(-1), candidate, rows.memory)
 
     def candidate(self, rows: StateRows) -> Tensor:
         """Return the new memory [U, d_mem] of rows that have a mail; the others' values are not used."""
@@ -41,23 +42,17 @@ class MemoryUpdater(nn.Module):
 
     def encode_age(self, rows: StateRows) -> Tensor:
         """Return the encoding [U, M, d_time] of the time from the memory to each mail."""
-        return self.time_encoder(self.time_encoder.elapsed(rows.mail_time, rows.memory_time.unsqueeze(-1)))
+        return self.time_encoder(self.elapsed(rows))
 
-
-def compiles_each_shape(device: torch.device) -> bool:
-    """Return whether products are by kernels that are compiled for every shape they meet, and kept.
-
-    That is so where the CPU computes in bfloat16. Numbers of rows that differ from batch to batch then have to be made
-    multiples of `ROW_MULTIPLE`, or each batch would bring new kernels.
-    """
-    exact = torch.get_float32_matmul_precision() == "highest" and not torch.is_autocast_enabled("cpu")
-    return device.type == "cpu" and not exact
+    def elapsed(self, rows: StateRows) -> Tensor:
+        """Return the time [U, M] from the memory to each mail, in the time encoder's unit."""
+        return self.time_encoder.elapsed(rows.mail_time, rows.memory_time.unsqueeze(-1))
 
 
 def _padded(rows: StateRows) -> StateRows:
-    """Add empty rows up to a multiple, see `compiles_each_shape`."""
-    extra = -len(rows.mail_count) % ROW_MULTIPLE
-    if not extra or not compiles_each_shape(rows.memory.device):
+    """Add empty rows, see `product_rows`."""
+    extra = product_rows(len(rows.mail_count), rows.memory.device) - len(rows.mail_count)
+    if not extra:
         return rows
     return StateRows(*(torch.cat([table, table.new_zeros(extra, *table.shape[1:])]) for table in vars(rows).values()))
 
@@ -76,72 +71,19 @@ class GRUUpdater(MemoryUpdater):
         self.from_memory = nn.Linear(spec.memory_dim, 3 * spec.memory_dim)
         self.shared = spec.memory_dim if spec.own_half else 0
 
-    def candidate(self, rows: StateRows) -> Tensor:
-        """Return the GRU's output."""
-        width = rows.memory.shape[1]
-        own, rest = self.from_mail.weight.tensor_split([self.shared], dim=1)
-        # Separate products for mail and time: the mail needs no gradient, so none is computed for it.
-        from_rest = nn.functional.linear(rows.mails[:, 0, self.shared :], rest, self.from_mail.bias)
-        incoming = torch.addmm(from_rest, self.encode_age(rows)[:, 0], self.from_time.weight.t())
-        # Reset and update gate see the sum of both products; the proposal sees the memory's own part gated.
-        gates, proposal = self.from_memory.weight.split([2 * width, width])
-        if self.shared:
-            weight = torch.cat([own[: 2 * width] + gates, own[2 * width :], proposal])
-        else:
-            weight = torch.cat([gates, torch.zeros_like(proposal), proposal])
-        of_gates, of_proposal = self.from_memory.bias.split([2 * width, width])
-        bias = torch.cat([of_gates, torch.zeros_like(of_proposal), of_proposal])
-        recurrent = nn.functional.linear(rows.memory, weight, bias)
-        return _Gates.apply(incoming.float(), recurrent.float(), rows.memory)
-
-
-class _Gates(torch.autograd.Function):
-    """What a GRU does between its products: from [U, 3 d], [U, 4 d] and the memory [U, d] to [U, d].
-
-    The first three parts of the two are summed: reset gate, update gate, proposal. The fourth joins the proposal
-    behind the reset gate. Written by hand because it is all memory traffic.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, incoming: Tensor, recurrent: Tensor, memory: Tensor) -> Tensor:
-        if memory.device.type == "cpu":
-            # Imports the compiler: only where it is used.
-            from lightning_tgnn.models.memory import gate_loops
-            from lightning_tgnn.models.memory.loop_threads import use_torch_threads
-
-            use_torch_threads()
-            incoming, recurrent = incoming.contiguous(), recurrent.contiguous()
-            reset, update, proposal, result = (torch.empty_like(memory) for _ in range(4))
-            tensors = (incoming, recurrent, memory, reset, update, proposal, result)
-            gate_loops.forward(*(tensor.numpy() for tensor in tensors))
-        else:
-            width = memory.shape[-1]
-            ahead = incoming + recurrent[:, : 3 * width]
-            reset, update = ahead[:, : 2 * width].sigmoid().split(width, -1)
-            proposal = torch.addcmul(ahead[:, 2 * width :], reset, recurrent[:, 3 * width :]).tanh_()
-            result = torch.lerp(proposal, memory, update)
-        ctx.save_for_backward(recurrent, memory, reset, update, proposal)
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        recurrent, memory, reset, update, proposal = ctx.saved_tensors
-        width = memory.shape[-1]
-        if memory.device.type == "cpu":
-            from lightning_tgnn.models.memory import gate_loops
-            from lightning_tgnn.models.memory.loop_threads import use_torch_threads
-
-            use_torch_threads()
-            grad_recurrent = torch.empty_like(recurrent)
-            tensors = (grads[0].contiguous(), recurrent, memory, reset, update, proposal, grad_recurrent)
-            gate_loops.backward(*(tensor.numpy() for tensor in tensors))
-        else:
-            of_proposal = torch.ops.aten.tanh_backward(grads[0] * (1 - update), proposal)
-            of_reset = torch.ops.aten.sigmoid_backward(of_proposal * recurrent[:, 3 * width :], reset)
-            of_update = torch.ops.aten.sigmoid_backward((memory - proposal) * grads[0], update)
-            grad_recurrent = torch.cat([of_reset, of_update, of_proposal, of_proposal * reset], dim=-1)
-        return grad_recurrent[:, : 3 * width], grad_recurrent, None
+    def take_in(self, rows: StateRows, arrived: Tensor) -> Tensor:
+        """Return the memory [U, d_mem] after the GRU where a mail has arrived."""
+        encoder, elapsed = self.time_encoder, self.elapsed(rows)
+        weights = GRUWeights(
+            mail=self.from_mail.weight,
+            mail_bias=self.from_mail.bias,
+            time=self.from_time.weight,
+            memory=self.from_memory.weight,
+            memory_bias=self.from_memory.bias,
+            frequency=encoder.weight,
+            phase=encoder.bias,
+        )
+        return gru(rows.mails[:, 0], elapsed[:, 0], rows.memory, arrived, weights, shared=self.shared)
 
 
 class RNNUpdater(MemoryUpdater):

@@ -34,36 +34,50 @@ def phase(delta: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return angle.sub_(turns, alpha=_TURN).sub_(turns, alpha=_TURN_REST)
 
 
+def encode(elapsed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return ``cos(elapsed * weight + bias)``, [..., d] for [...], without a gradient; see `encode_backward`."""
+    if not _compiled(elapsed, weight):
+        return phase(elapsed, weight, bias).cos()
+    # Imports the compiler: only where it is used.
+    from lightning_tgnn.models.memory import encoding_loops
+    from lightning_tgnn.models.memory.loop_threads import use_torch_threads
+
+    use_torch_threads()
+    encoding = elapsed.new_empty(elapsed.numel(), weight.numel())
+    tensors = (elapsed.flatten().contiguous(), weight, bias, encoding)
+    encoding_loops.encode(*(tensor.detach().numpy() for tensor in tensors))
+    return encoding.view(*elapsed.shape, weight.numel())
+
+
+def encode_backward(grad: Tensor, elapsed: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weight and bias, given that of the encoding, [..., d]."""
+    if not _compiled(elapsed, weight):
+        slope = phase(elapsed, weight, bias).sin().mul_(grad).flatten(0, -2)
+        return -(elapsed.reshape(1, -1) @ slope).squeeze(0), -slope.sum(0)
+    from lightning_tgnn.models.memory import encoding_loops
+    from lightning_tgnn.models.memory.loop_threads import use_torch_threads
+
+    grad_weight, grad_bias = (weight.new_zeros(use_torch_threads(), weight.numel()) for _ in range(2))
+    grad = grad.reshape(-1, weight.numel()).contiguous()
+    tensors = (grad, elapsed.flatten().contiguous(), weight, bias, grad_weight, grad_bias)
+    encoding_loops.encode_backward(*(tensor.detach().numpy() for tensor in tensors))
+    return grad_weight.sum(0), grad_bias.sum(0)
+
+
 class _Encode(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, delta: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(delta, weight, bias)
-        if not _compiled(delta, weight):
-            return phase(delta, weight, bias).cos()
-        from lightning_tgnn.models.memory import encoding_loops  # imports the compiler: only where it is used
-
-        encoding = delta.new_empty(delta.numel(), weight.numel())
-        encoding_loops.encode(*(tensor.detach().numpy() for tensor in (delta.flatten(), weight, bias, encoding)))
-        return encoding.view(*delta.shape, weight.numel())
+    def forward(ctx: Any, elapsed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(elapsed, weight, bias)
+        return encode(elapsed, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:
-        delta, weight, bias = ctx.saved_tensors
-        if not _compiled(delta, weight):
-            slope = phase(delta, weight, bias).sin().mul_(grads[0]).flatten(0, -2)
-            return None, -(delta.reshape(1, -1) @ slope).squeeze(0), -slope.sum(0)
-        from lightning_tgnn.models.memory import encoding_loops
-
-        grad_weight, grad_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        grad = grads[0].reshape(-1, weight.numel()).contiguous()
-        tensors = (grad, delta.flatten(), weight, bias, grad_weight, grad_bias)
-        encoding_loops.encode_backward(*(tensor.detach().numpy() for tensor in tensors))
-        return None, grad_weight, grad_bias
+        return None, *encode_backward(grads[0], *ctx.saved_tensors)
 
 
-def _compiled(delta: Tensor, weight: Tensor) -> bool:
-    return delta.device.type == "cpu" and delta.dtype == weight.dtype == torch.float32
+def _compiled(elapsed: Tensor, weight: Tensor) -> bool:
+    return elapsed.device.type == "cpu" and elapsed.dtype == weight.dtype == torch.float32
 
 
 class TimeEncoder(nn.Module):
@@ -98,7 +112,3 @@ class TimeEncoder(nn.Module):
     def forward(self, elapsed: Tensor) -> Tensor:
         """Encode ``elapsed`` [...], in units, to [..., dim]."""
         return _Encode.apply(elapsed, self.weight, self.bias)
-
-    def at_zero(self) -> Tensor:
-        """Return the encoding of no time at all, [dim]."""
-        return self.bias.cos()

@@ -2,15 +2,18 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.models.memory import attention_cpu, attention_tensors
+from lightning_tgnn.models.memory import folded_attention as of_attention
 from lightning_tgnn.models.memory.attention_places import Neighborhood
-from lightning_tgnn.models.memory.folded_attention import folded_attention
+from lightning_tgnn.models.memory.folded_attention import AttentionWeights, folded_attention
 from lightning_tgnn.models.memory.time_encoding import TimeEncoder, phase
 
 
@@ -55,6 +58,42 @@ def written_out(query, states, weight, bias, places, keep):
     return torch.stack(results).view(len(places.root), len(query), -1).transpose(0, 1) + nothing
 
 
+def make_weights(heads=2, head_dim=3, state=5, edge=3, time=4, embedding=7, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    width = state + edge + time
+    shapes = {
+        "query": (heads * head_dim, state),
+        "query_bias": (heads * head_dim,),
+        "query_time": (heads * head_dim, time),
+        "key": (heads, head_dim, width),
+        "value": (heads, width, head_dim),
+        "from_neighbors": (embedding, heads * head_dim),
+        "from_own": (embedding, state),
+        "own_bias": (embedding,),
+        "frequency": (time,),
+        "phase": (time,),
+    }
+    return AttentionWeights(**{name: torch.randn(shape, generator=g) * 0.5 for name, shape in shapes.items()})
+
+
+def not_folded(states, places, weights, keep):
+    """Keys and values of every neighbour, in float64."""
+    own = states[places.root]
+    asked = own @ weights.query.T + weights.query_bias + weights.query_time @ weights.phase.cos()
+    heads, head_dim, _ = weights.key.shape
+    answers = []
+    for s in range(len(own)):
+        count = int(places.mask[s].sum())
+        age = torch.cos(places.elapsed[s, :count, None].double() * weights.frequency + weights.phase)
+        parts = [states[places.index[s, :count]], places.edge_features[places.edge[s, :count]].double(), age]
+        neighbors, said = torch.cat(parts, dim=1), []
+        for h in range(heads):
+            scores = (neighbors @ weights.key[h].T) @ asked[s].view(heads, head_dim)[h] / head_dim**0.5
+            said.append((scores.softmax(0) * keep[s, h, :count].double()) @ (neighbors @ weights.value[h]))
+        answers.append(weights.from_neighbors @ torch.cat(said) + weights.from_own @ own[s] + weights.own_bias)
+    return torch.stack(answers)
+
+
 def gradients(inputs, result, grad):
     return torch.autograd.grad(result, inputs, grad)
 
@@ -80,6 +119,87 @@ def test_both_ways_equal_the_written_out_one(roots, k, heads, edge, seed):
         got = way.backward(grad, *inputs, places, keep, attention)
         for ours, theirs in zip(got, wanted, strict=True):
             torch.testing.assert_close(ours.double(), theirs, rtol=1e-3, atol=1e-3)
+
+
+@settings(deadline=None, max_examples=15)
+@given(roots=st.integers(1, 9), k=st.integers(1, 4), heads=st.integers(1, 3), seed=st.integers(0, 100))
+def test_folding_changes_neither_the_result_nor_the_gradients(roots, k, heads, seed):
+    (_, states, _, _), places, keep = make(roots, k, heads=heads, seed=seed, longest=5.0)
+    weights = make_weights(heads, seed=seed)
+    exact = [states.double().requires_grad_(), *(weight.double().requires_grad_() for weight in weights)]
+    wanted = not_folded(exact[0], places, AttentionWeights(*exact[1:]), keep)
+    leaves = [states.requires_grad_(), *(weight.requires_grad_() for weight in weights)]
+    got = folded_attention(leaves[0], 6, [places], AttentionWeights(*leaves[1:]), [keep])
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)
+    grad = torch.randn(got.shape, generator=torch.Generator().manual_seed(seed))
+    names = ("states", *AttentionWeights._fields)
+    # Of attention to a single neighbour queries and keys learn nothing.
+    theirs = torch.autograd.grad(wanted, exact, grad.double(), allow_unused=True)
+    for name, ours, other in zip(names, gradients(leaves, got, grad), theirs, strict=True):
+        other = torch.zeros_like(ours).double() if other is None else other
+        torch.testing.assert_close(ours.double(), other, rtol=1e-3, atol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_pieces_are_put_together():
+    (_, states, _, _), places, _ = make(7, 3)
+    weights = make_weights()
+    whole = folded_attention(states, 6, [places], weights, [None])
+    pieces = [
+        Neighborhood(*(table[rows] for table in list(vars(places).values())[:-1]), places.edge_features)
+        for rows in (slice(0, 4), slice(4, 7))
+    ]
+    torch.testing.assert_close(folded_attention(states, 6, pieces, weights, [None, None]), whole)
+
+
+def test_bfloat16_adds_roots_that_nobody_sees():
+    (_, states, _, _), places, keep = make(131, 3, distinct=130, nodes=140, longest=5.0)
+    found = []
+    for casts in (False, True):
+        leaves = [states.clone().requires_grad_(), *(weight.clone().requires_grad_() for weight in make_weights())]
+        with torch.autocast("cpu", torch.bfloat16, enabled=casts):
+            result = folded_attention(leaves[0], 130, [places], AttentionWeights(*leaves[1:]), [keep])
+        grad = torch.randn(result.shape, generator=torch.Generator().manual_seed(1))
+        found.append([result.float(), *gradients(leaves, result, grad.to(result.dtype))])
+    for one, other in zip(*found, strict=True):
+        scale = float(one.detach().abs().max())
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.03 * scale)
+    assert not torch.equal(found[0][0], found[1][0])
+
+
+@settings(deadline=None, max_examples=50)
+@given(root=st.lists(st.integers(0, 9), max_size=30), threads=st.integers(1, 4), seed=st.integers(0, 100))
+def test_queries_are_cut_into_parts_of_about_as_many_neighbours(root, threads, seed):
+    root = np.sort(np.array(root, dtype=np.int64))
+    lengths = np.random.default_rng(seed).integers(0, 200, len(root))
+    bounds = attention_cpu.cut(lengths, np.searchsorted(root, np.arange(11)), threads).tolist()
+    work = [int((lengths + 1)[root == q].sum()) for q in range(10)]
+    assert bounds == sorted(bounds)
+    assert (bounds[0], bounds[-1], len(bounds) - 1) == (0, 10, max(1, min(threads, sum(work) // 500)))
+    parts = [sum(work[begin:end]) for begin, end in pairwise(bounds)]
+    assert max(parts) <= sum(work) / len(parts) + max(work)
+
+
+def test_the_core_stays_in_float32_where_products_do_not(monkeypatch):
+    seen = []
+
+    class Watched:
+        def forward(self, *arguments):
+            seen.extend(attention_tensors.forward(*arguments))
+            return seen[-2:]
+
+        def backward(self, *arguments):
+            gradients = attention_tensors.backward(*arguments)
+            seen.extend(gradients)
+            return gradients
+
+    monkeypatch.setattr(of_attention, "_implementation", lambda states: Watched())
+    (_, states, _, _), places, keep = make(7, 3, longest=5.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        result = folded_attention(states.requires_grad_(), 6, [places], make_weights(), [keep])
+        result.sum().backward()
+    assert len(seen) == 6
+    assert {tensor.dtype for tensor in seen} == {torch.float32}
+    assert result.dtype == torch.bfloat16
 
 
 def test_threads_do_not_change_the_result():
@@ -110,11 +230,11 @@ print(torch.get_num_threads())
 
 
 def test_two_runs_are_equal_bit_for_bit():
-    inputs, places, keep = make(2000, 4, distinct=50, seed=3)
+    (_, states, _, _), places, keep = make(2000, 4, distinct=50, nodes=50, seed=3)
     runs = []
     for _ in range(2):
-        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-        result = folded_attention(*leaves, places, keep)
+        leaves = [states.clone().requires_grad_(), *(weight.clone().requires_grad_() for weight in make_weights())]
+        result = folded_attention(leaves[0], 50, [places], AttentionWeights(*leaves[1:]), [keep])
         runs.append((result, *gradients(leaves, result, torch.ones_like(result))))
     assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
 
@@ -196,12 +316,12 @@ def test_longer_times_than_the_longest_count_as_that():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_equals_the_cpu():
-    inputs, places, keep = make(300, 6, distinct=40)
+    (_, states, _, _), places, keep = make(300, 6, distinct=40, nodes=60)
     cpu, cuda = [], []
     for device, out in (("cpu", cpu), ("cuda", cuda)):
-        leaves = [tensor.to(device).requires_grad_() for tensor in inputs]
+        leaves = [tensor.to(device).requires_grad_() for tensor in (states, *make_weights())]
         moved = Neighborhood(**{name: value.to(device) for name, value in vars(places).items()})
-        result = folded_attention(*leaves, moved, keep.to(device))
+        result = folded_attention(leaves[0], 40, [moved], AttentionWeights(*leaves[1:]), [keep.to(device)])
         out += [result, *gradients(leaves, result, torch.ones_like(result))]
     for one, other in zip(cpu, cuda, strict=True):
         torch.testing.assert_close(one, other.cpu(), rtol=1e-3, atol=1e-3)
