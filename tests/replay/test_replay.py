@@ -581,7 +581,8 @@ def assert_same(outcomes, wanted, figures, compared=close):
         for name, value in wanted["weights"].items():
             close(outcome["weights"][name], value, f"rank {rank}: {name}")
         for name, value in figures.items():
-            assert outcome["val"][name] == pytest.approx(value, abs=1e-3), (rank, name)
+            # A pair of scores that differ by rounding may change places; of 21 events that is 1 / 441 of the AUC.
+            assert outcome["val"][name] == pytest.approx(value, abs=3e-3), (rank, name)
     for ranks, state in zip(outcomes[0]["plan"].layout.copies, wanted["state"] or (), strict=bool(wanted["state"])):
         for table in (*TABLES, "position"):
             held = outcomes[ranks[0]]["state"][table]
