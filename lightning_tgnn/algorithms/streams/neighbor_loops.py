@@ -79,9 +79,6 @@ def take_uniform(
 ) -> None:
     """Write K distinct past entries of every root, most recent first; all of them where they are not more.
 
-    Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), with the draws of `counter_hash`
-    for each slot.
-
     Args:
         indptr: As of `take_recent`, and so are the others.
         keys: Likewise.
@@ -101,26 +98,93 @@ def take_uniform(
         first = indptr[node]
         count = past_end(indptr, keys, span, node, before[root]) - first
         if count > k:
-            state = _mixed(np.uint64(seeds[root]))
-            for slot in range(k):
-                top = count - k + slot
-                bits = _mixed(np.uint64(slot) ^ state) & _LOW_62_BITS
-                drawn = np.int64(bits) % (top + 1)
-                # Kept ascending. `top` is above all before it, so what stands in for a repeated draw comes last.
-                place = slot
-                while place > 0 and chosen[place - 1] > drawn:
-                    place -= 1
-                if place > 0 and chosen[place - 1] == drawn:
-                    place, drawn = slot, top
-                for later in range(slot, place, -1):
-                    chosen[later] = chosen[later - 1]
-                chosen[place] = drawn
+            _choose(count, seeds[root], chosen)
         for slot in range(k):
             rank = chosen[k - 1 - slot] if count > k else count - 1 - slot
             is_there = rank >= 0
             mask[root, slot] = is_there
             found[root, slot] = neighbors[first + rank] if is_there else 0
             events[root, slot] = keys[first + rank] - node * span if is_there else 0
+
+
+@njit(nogil=True, cache=True)
+def mail_past(
+    indptr: Any,
+    keys: Any,
+    neighbors: Any,
+    span: int,
+    ends: Any,
+    before: Any,
+    k: int,
+    seeds: Any,
+    table: Any,
+    nodes: Any,
+    source: Any,
+) -> int:
+    """Write who is mailed by events, and return how many are: K past neighbours of their ends, then the ends.
+
+    Args:
+        indptr: As of `take_recent`, and so are the three that follow.
+        keys: Likewise.
+        neighbors: Likewise.
+        span: Likewise.
+        ends: int64 [B, 2].
+        before: int64 [B].
+        k: Past neighbours of each end.
+        seeds: int64 [B, 2], as of `take_uniform`; [0, 2] takes the most recent ones.
+        table: int32 [N], zeros, which are written over.
+        nodes: int64 [min(N, 2 B (K + 1))], becomes the distinct receivers in first-seen order, as far as they go.
+        source: int64 of that shape, becomes ``event + side * B`` of the latest event that mails each; likewise.
+    """
+    chosen, mailed = np.empty(k, np.int64), np.empty(2 * k + 2, np.int64)
+    found, events = 0, len(ends)
+    for event in range(events):
+        for side in range(2):
+            node = ends[event, side]
+            first = indptr[node]
+            count = past_end(indptr, keys, span, node, before[event]) - first
+            is_drawn = len(seeds) > 0 and count > k
+            if is_drawn:
+                _choose(count, seeds[event, side], chosen)
+            for slot in range(k):
+                rank = chosen[k - 1 - slot] if is_drawn else count - 1 - slot
+                mailed[side * k + slot] = neighbors[first + rank] if rank >= 0 else node
+            mailed[2 * k + side] = node
+        # Not a function of its own: counting references to its arrays would take longer.
+        for column in range(2 * k + 2):
+            node = mailed[column]
+            place = table[node] - 1
+            if place < 0:
+                place = found
+                nodes[place] = node
+                found += 1
+                table[node] = found
+            from_destination = k <= column < 2 * k or column == 2 * k + 1
+            source[place] = event + events if from_destination else event
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _choose(count: int, seed: int, chosen: Any) -> None:
+    """Write as many distinct numbers below ``count`` as there are places, ascending; there are fewer places.
+
+    Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), with the draws of `counter_hash`
+    for each place.
+    """
+    k, state = len(chosen), _mixed(np.uint64(seed))
+    for slot in range(k):
+        top = count - k + slot
+        bits = _mixed(np.uint64(slot) ^ state) & _LOW_62_BITS
+        drawn: Any = np.int64(bits) % (top + 1)
+        # Kept ascending. `top` is above all before it, so what stands in for a repeated draw comes last.
+        place = slot
+        while place > 0 and chosen[place - 1] > drawn:
+            place -= 1
+        if place > 0 and chosen[place - 1] == drawn:
+            place, drawn = slot, top
+        for later in range(slot, place, -1):
+            chosen[later] = chosen[later - 1]
+        chosen[place] = drawn
 
 
 @njit(nogil=True, cache=True)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.streams.dedup import last_mails, organize
+from lightning_tgnn.algorithms.streams.dedup import last_mails
 from lightning_tgnn.data.batches.sampling import EventSampler, Sample, written_roots
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.types import SampledRoots
-
-_DRAWN_AT_ONCE = 2048  # events
 
 
 @dataclass(frozen=True)
@@ -41,17 +38,6 @@ class Mails:
         """int64 [P], 0 for its source and 1 for its destination."""
         return self.source // max(self.count, 1)
 
-    @classmethod
-    def joined(cls, pieces: Sequence[Mails]) -> Mails:
-        """Return those of consecutive events, at least one piece of them."""
-        if len(pieces) == 1:
-            return pieces[0]
-        counts = torch.tensor([piece.count for piece in pieces])
-        count, starts = int(counts.sum()), (counts.cumsum(0) - counts).tolist()
-        sources = [one.event + start + one.side * count for one, start in zip(pieces, starts, strict=True)]
-        nodes = organize(torch.cat([piece.nodes for piece in pieces]))
-        return cls(nodes.distinct, torch.cat(sources)[nodes.last], count)
-
 
 def mails_of_sample(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Mails:
     """Return whom events, int64 [B], mail, from what was drawn for them."""
@@ -64,14 +50,8 @@ def mails_of_sample(store: EventStore, events: Tensor, sample: Sample, sampled_r
 
 
 def mails_of_batch(sampler: EventSampler, events: Tensor, draw: int | None) -> Mails:
-    """Return whom a global batch mails, int64 [G], and draw for that only what decides it.
-
-    It is drawn in pieces: fresh memory for all of it at once would cost more than the work.
-    """
-    own = drawn_for_mails(sampler)
-    first, roots = int(events[0]), own.sampled_roots
-    pieces = events.split(_DRAWN_AT_ONCE)
-    return Mails.joined([mails_of_sample(own.store, one, own.sample(one, draw, first), roots) for one in pieces])
+    """Return whom a global batch mails, int64 [G], and draw for that only what decides it."""
+    return Mails(*drawn_for_mails(sampler).last_mails(events, draw, int(events[0])), len(events))
 
 
 def drawn_for_mails(sampler: EventSampler) -> EventSampler:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.streams.dedup import last_mails
 from lightning_tgnn.algorithms.streams.past import past_end
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.data.streams.event_store import EventStore
@@ -96,16 +97,27 @@ class EventSampler:
             return Sample(negatives, torch.empty(len(events), groups, width, dtype=torch.int64))
         ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
         roots = torch.cat([ends, candidates(ends[:, 0], negatives)], dim=1)[:, :groups].flatten()
-        before = past_end(self.store.time, events, first, self.past).repeat_interleave(groups)
-        if self.neighbor_sampler == "uniform":
-            counter = 0 if draw is None else draw + 1
-            found = self.adjacency.uniform(roots, before, self.num_neighbors, self.seed, counter)
-        else:
-            found = self.adjacency.most_recent(roots, before, self.num_neighbors)
+        before, seeds = past_end(self.store.time, events, first, self.past).repeat_interleave(groups), self._seeds(draw)
+        draws = self.adjacency.uniform if seeds else self.adjacency.most_recent
+        found = draws(roots, before, width, *seeds)
         shape, known = (len(events), groups, width), None
         if self.sampled_roots == "events":
             known = torch.where(found.mask, found.nodes, roots.unsqueeze(1)).view(shape)
         return Sample(negatives, found.events.masked_fill_(~found.mask, -1).view(shape), known)
+
+    def last_mails(self, events: Tensor, draw: int | None, first: Tensor | int) -> tuple[Tensor, Tensor]:
+        """Return whom events mail, and the latest event that does so, as `last_mails` of what `sample` draws for them.
+
+        Arguments are those of `sample`.
+        """
+        ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
+        if self.sampled_roots != "events":
+            return last_mails(ends)
+        before = past_end(self.store.time, events, first, self.past)
+        return self.adjacency.last_mails(ends, before, self.num_neighbors, *self._seeds(draw))
+
+    def _seeds(self, draw: int | None) -> tuple[int, ...]:
+        return (self.seed, 0 if draw is None else draw + 1) if self.neighbor_sampler == "uniform" else ()
 
 
 def checked_embed_at(embed_at: str, past: str) -> EmbedAt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -114,6 +115,31 @@ class TemporalAdjacency(TensorFields):
 
             return self._taken(take_uniform, k, nodes, before, key)
         return self._uniform_by_tensors(nodes, before, k, key)
+
+    def last_mails(self, ends: Tensor, before: Tensor, k: int, *seeds: Tensor | int) -> tuple[Tensor, Tensor]:
+        """Return what `lightning_tgnn.algorithms.streams.dedup.last_mails` does of ends and their past neighbours.
+
+        The neighbours are not written down, of which a global batch of many ranks has more than fit into a cache.
+
+        Args:
+            ends: int64 [B, 2], on the CPU.
+            before: int64 [B], event ids.
+            k: Neighbours of each end.
+            seeds: Of `uniform` neighbours; none takes the most recent.
+
+        Returns:
+            Nodes, and ``event + side * B`` of each; both int64 [P].
+        """
+        from lightning_tgnn.algorithms.streams.neighbor_loops import mail_past
+
+        key = counter_hash(*seeds, ends, before.unsqueeze(1)) if seeds else ends[:0]
+        receivers = np.empty((2, min(self.num_nodes, 2 * len(ends) * (k + 1))), np.int64)
+        table = np.zeros(self.num_nodes, np.int32)  # of a large graph only the pages that are written to
+        of_stream = self.indptr.numpy(), self.keys.numpy(), self.neighbors.numpy(), self.span
+        of_events = ends.contiguous().numpy(), before.contiguous().numpy(), k, key.contiguous().numpy()
+        found = mail_past(*of_stream, *of_events, table, *receivers)
+        nodes, source = torch.from_numpy(receivers[:, :found].copy())
+        return nodes, source
 
     def _most_recent_by_tensors(self, nodes: Tensor, before: Tensor, k: int) -> Neighbors:
         end = self._past_end_by_tensors(nodes, before)

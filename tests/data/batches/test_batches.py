@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from lightning_tgnn import TemporalDataModule
-from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.data.batches import mails
-from lightning_tgnn.types import RankLayout
+from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch, mails_of_sample
 from tests.data.example_streams import random_store
 
 K = 3
@@ -162,16 +160,19 @@ def test_batches_move_to_a_device():
 
 
 @pytest.mark.parametrize("past", PASTS)
+@pytest.mark.parametrize("roots", ["events", "none"])
 @pytest.mark.parametrize("neighbor_sampler", ["most_recent", "uniform"])
-def test_whom_a_global_batch_mails_is_the_same_drawn_in_pieces(past, neighbor_sampler, monkeypatch):
-    data, _ = batches("events", past=past, neighbor_sampler=neighbor_sampler)
-    own = data.train_dataloader().follow(DataParallel(), RankLayout.of(3), 1)
-    found = []
-    for at_once in (48, 5):
-        monkeypatch.setattr(mails, "_DRAWN_AT_ONCE", at_once)
-        found.append([own.batch(turn).shared for turn in own.turns(1)])
-    assert len(found[0]) > 2
-    for whole, pieces in zip(*found, strict=True):
-        for name, column in vars(whole.together).items():
-            assert column is None or torch.equal(column, getattr(pieces.together, name)), name
-        assert torch.equal(whole.changed, pieces.changed)
+@pytest.mark.parametrize("draw", [None, 0, 2])
+def test_whom_a_global_batch_mails_is_whom_what_is_drawn_for_it_does(past, roots, neighbor_sampler, draw):
+    data, _ = batches(roots, past=past, neighbor_sampler=neighbor_sampler)
+    loader = data.train_dataloader()
+    sampler, mailed = drawn_for_mails(loader._sampler), 0
+    for events in loader.events.split(5):
+        drawn = sampler.sample(events, draw, int(events[0]))
+        expected = mails_of_sample(data.store, events, drawn, roots)
+        found = mails_of_batch(loader._sampler, events, draw)
+        assert torch.equal(found.nodes, expected.nodes)
+        assert torch.equal(found.source, expected.source)
+        assert found.count == expected.count == len(events)
+        mailed += len(found.nodes) > len(torch.cat([data.store.src[events], data.store.dst[events]]).unique())
+    assert (mailed > 0) == (roots == "events")

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
+from lightning_tgnn.algorithms.streams.dedup import last_mails
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 
@@ -87,6 +88,21 @@ def test_uniform_draws_distinct_past_entries(device, stream, k, seed):
         # Distinct, a subset of the past, and in the past's order, most recent first.
         assert row == [entry for entry in past if entry in row]
         assert len(row) == min(k, len(past))
+
+
+@settings(deadline=None, max_examples=100)
+@given(_streams(), st.integers(0, 4), st.sampled_from([(), (7, 0), (7, 1)]), st.data())
+def test_mails_are_those_of_what_is_drawn(stream, k, seeds, data):
+    adjacency, node = _build(*stream), st.integers(0, _NODES - 1)
+    events = data.draw(st.lists(st.tuples(node, node, st.integers(0, 45)), max_size=6))
+    *ends, before = torch.tensor(events, dtype=torch.int64).view(-1, 3).t()
+    ends, of_ends = torch.stack(ends, dim=1), before.repeat_interleave(2)
+    draws = adjacency.uniform if seeds else adjacency.most_recent
+    drawn = draws(ends.flatten(), of_ends, k, *seeds)
+    neighbors = torch.where(drawn.mask, drawn.nodes, ends.view(-1, 1)).view(len(ends), 2, k)
+    found, expected = adjacency.last_mails(ends, before, k, *seeds), last_mails(ends, neighbors)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
 
 
 @settings(deadline=None, max_examples=60)
