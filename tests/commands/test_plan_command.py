@@ -220,6 +220,19 @@ def test_rows_are_counted_on_batches_that_no_partition_was_fitted_on(tmp_path, m
     assert remote_rows(TemporalDataModule(synthetic={"num_events": 60}), 1, 4) is None
 
 
+def test_what_was_measured_stays_where_no_plan_can_be_recommended(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lightning_tgnn.commands.plan.events.measure", lambda *given, **options: measured(2))
+    where = ["--machines=2", "--devices=1"]
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--synthetic={num_events: 900}", *where, "--max_loss=0", "--batch_size=200"])
+    refused = f"{ended.value} {capsys.readouterr().err}"
+    assert "candidates must be plans of which one can be recommended" in refused
+    assert not (tmp_path / "runs/plan/recipe.yaml").exists()
+    main(["simulate", "--strategy=sven", "--stages=runs/plan/costs.yaml", "--ranks=2", "--turns=4"])
+    assert "4 turns of 200 events per rank" in capsys.readouterr().out
+
+
 def test_every_plan_has_its_reason():
     cluster, plans = candidates(2, 4, memory=3e8)
     found = rank(plans, cluster, STREAM)

@@ -164,16 +164,17 @@ def _recommend(
     remote = remote_rows(data, cluster.ranks, candidates.shared_batch_size)
     if remote is not None:
         candidates = replace(candidates, remote=remote.share)
-    stream = Stream(cache(distances.loss), options.max_loss, found.state_bytes)
-    plans = rank(candidates.all(), cluster, stream, tolerance=_TOLERANCE)
-    print_plans(plans, console)
-    recipe = recipe_of(plans[0].candidate, cluster, Trained(of_data, of_task, where.accelerator, where.epochs))
-    write_text(folder / "recipe.yaml", recipe)
+    # Before any plan may be refused: measuring takes minutes, and `simulate` takes what was measured.
     costs = {
         name: {"seconds": given.seconds, "bytes": given.sent, "batch_size": given.batch_size}
         for name, given in candidates.costs().items()
     }
     write_text(folder / "costs.yaml", yaml.safe_dump({"strategies": costs}, sort_keys=False))
+    stream = Stream(cache(distances.loss), options.max_loss, found.state_bytes)
+    plans = rank(candidates.all(), cluster, stream, tolerance=_TOLERANCE)
+    print_plans(plans, console)
+    recipe = recipe_of(plans[0].candidate, cluster, Trained(of_data, of_task, where.accelerator, where.epochs))
+    write_text(folder / "recipe.yaml", recipe)
     figures = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}
     figures |= {"remote_rows": None if remote is None else remote.figures()}
     figures |= {"plans": [figures_of(one) for one in plans]}
