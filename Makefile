@@ -10,7 +10,7 @@ DOCS_INSTALLED := .venv/.docs-installed
 quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
 
-# The loops' own tests go first, in one process beside the linters: ranks of one start would all compile the same loops.
+# The loops' own tests go first, beside the linters: ranks of one start would all compile the same loops.
 # One thread a worker: those of several workers on two cores would stand in each other's way. Three workers: two start
 # ranks, which leave some of the cores idle while they wait, and go before all others (tests/conftest.py).
 LOOPS := $(addprefix tests/,algorithms/partitions algorithms/streams algorithms/traffic models/memory)
@@ -21,7 +21,7 @@ test: $(INSTALLED)
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests $(LOOPS:%=--ignore %)
 
 loops: .venv/.loops-cached
-	$(PYTEST) $(LOOPS)
+	$(PYTEST) --numprocesses 2 --dist loadfile $(LOOPS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ import numpy as np
 from lightning_tgnn.checks import LightningTGNNError
 from tests.fuzz.mutate import mutate_files
 
-SECONDS = float(os.environ.get("LIGHTNING_TGNN_FUZZ_SECONDS", "1"))
+SECONDS = float(os.environ.get("LIGHTNING_TGNN_FUZZ_SECONDS", "0.5"))
 SEED = os.environ.get("LIGHTNING_TGNN_FUZZ_SEED", "0")
 ONLY = os.environ.get("LIGHTNING_TGNN_FUZZ_CASE")
 LEAST = 20

@@ -60,7 +60,7 @@ class Talk(Callback):
 
 
 def train(rank, strategy, workers, callbacks=(), ckpt_path=None, **options):
-    data, task = build("tgn", 6, task_class=QuietLinks, dropout=0.2)
+    data, task = build("tgn", 6, task_class=QuietLinks, dropout=0.2, events=120)
     data.num_workers, data.prefetch_batches = workers[rank], AHEAD[rank]
     pl.seed_everything(3, verbose=False)
     talk = Talk()
