@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -17,13 +19,14 @@ _BLOCK_BYTES = 1 << 22
 _Kept = TypeVar("_Kept")
 
 
-def kept_in(place: Path, read: Callable[[], _Kept], write: Callable[[Path], None]) -> _Kept:
+def kept_in(place: Path, read: Callable[[], _Kept], write: Callable[[Path], None], names: Collection[str]) -> _Kept:
     """Return what is kept in a folder; it is made unless what is there fits. Processes that ask at once wait for one.
 
     Args:
         place: The folder, which need not exist; a link stays one, and what it leads to is made.
         read: Returns what is kept there; raises `DataError` where it is missing, damaged or made from other files.
         write: Writes it to an empty folder, which gets the name ``place`` when it is complete.
+        names: Of the files that it writes; a folder that holds anything else is not replaced.
 
     Raises:
         InvalidArgumentError: Nothing can be written there, or not all of it, or what is there cannot be replaced.
@@ -34,8 +37,8 @@ def kept_in(place: Path, read: Callable[[], _Kept], write: Callable[[Path], None
     with one_at_a_time(place):
         with suppress(DataError, OSError):
             return read()
-        if place.exists() and not place.is_dir():
-            raise _not_replaced(place, "a file")
+        _check_may_be_replaced(place, names)
+        _remove_unfinished(place)
         with new_folder(place) as partial:
             write(partial)
             shutil.rmtree(place, ignore_errors=True)
@@ -43,6 +46,33 @@ def kept_in(place: Path, read: Callable[[], _Kept], write: Callable[[Path], None
             return read()
         except (DataError, OSError) as error:  # that of another user is still there
             raise _not_replaced(place, error) from error
+
+
+def _check_may_be_replaced(place: Path, names: Collection[str]) -> None:
+    """Refuse what is not of this package, or of another user, before anything is written to take its place."""
+    if not place.exists():
+        return
+    if not place.is_dir():
+        raise _not_replaced(place, "a file")
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise _not_replaced(place, "one that may not be written")
+    try:
+        other = sorted(path.name for path in place.iterdir() if path.name not in names or not path.is_file())
+    except OSError as error:
+        raise _not_replaced(place, error) from error
+    if other:
+        cure = "move what is in it elsewhere"
+        received = f"one that holds {other[0]!r}"
+        raise InvalidArgumentError(refusal(str(place), "a folder of what is kept there alone", received, cure))
+
+
+def _remove_unfinished(place: Path) -> None:
+    """Remove what processes that have died have left: whoever writes holds the lock."""
+    unfinished = re.compile(rf"\.{re.escape(place.name)}-[0-9a-f]{{32}}")
+    with suppress(OSError):
+        for path in place.parent.iterdir():
+            if unfinished.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _not_replaced(place: Path, received: object) -> InvalidArgumentError:

@@ -57,7 +57,12 @@ def edges_with(
             _check_there(folder)
             # Read before the edges are made: should the files change meanwhile, these will not fit what they hold then.
             given = {"nodes": num_nodes, "ends": [_told_by(ends.numpy()) for ends in (src, dst)]}
-            return kept_in(place, lambda: _open(place, given), lambda partial: _write(partial, given, types, made()))
+            return kept_in(
+                place,
+                lambda: _open(place, given),
+                lambda partial: _write(partial, given, types, made()),
+                names=(*_ENDS, _FITS),
+            )
         except InvalidArgumentError as error:
             warnings.warn(f"the edges are not kept, but built in memory: {error}", stacklevel=2)
     found = [np.concatenate(ends) for ends in zip(*made(), strict=True)]

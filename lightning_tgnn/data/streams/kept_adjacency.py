@@ -86,7 +86,8 @@ def keep_adjacency(store: EventStore, folder: Path) -> TemporalAdjacency:
         InvalidArgumentError: The folder cannot be written.
     """
     place = folder / _FOLDER
-    return kept_in(place, lambda: _open(place, store), lambda partial: _write(partial, store))
+    names = (_FITS, *(f"{name}.npy" for name in _COLUMNS))
+    return kept_in(place, lambda: _open(place, store), lambda partial: _write(partial, store), names)
 
 
 def _write(folder: Path, store: EventStore) -> None:

@@ -215,7 +215,7 @@ def test_where_they_cannot_be_kept_they_are_built_in_memory(read_only, writes):
         lambda kept: kept.chmod(0o700),
     ],
 )
-def test_those_of_another_user_that_cannot_be_read_or_replaced_are_left(read_only, spoil):
+def test_those_of_another_user_that_cannot_be_read_or_replaced_are_left(read_only, writes, spoil):
     folder = save_graph(read_only / "graph", generate_graph(60, 200, 3, 2, seed=1))
     folder.chmod(0o777)
     open_graph(folder).with_options(**BOTH)
@@ -224,6 +224,31 @@ def test_those_of_another_user_that_cannot_be_read_or_replaced_are_left(read_onl
     with nobody(), pytest.warns(UserWarning, match=r"built in memory: .* must be a folder that can be replaced, got"):
         assert_right(open_graph(folder).with_options(**BOTH), folder)
     assert sorted(folder.rglob("*")) == before
+    assert len(writes) == 1
+
+
+def test_what_a_process_that_died_has_left_goes(folder, writes):
+    left = folder / f".edges-undirected-loops-{'0a' * 16}"
+    others = [folder / f".edges-loops-{'0a' * 16}", folder / ".edges-undirected-loops-mine"]
+    for path in (left, *others):
+        path.mkdir()
+        (path / "src.npy").write_text("half")
+    assert_right(open_graph(folder).with_options(**BOTH), folder)
+    assert not left.exists()
+    assert all(path.exists() for path in others)
+
+
+@pytest.mark.parametrize("place", ["edges-undirected-loops/notes.txt", "edges-undirected-loops/src.npy/notes.txt"])
+def test_a_folder_that_holds_anything_else_is_left(folder, writes, place):
+    notes = folder / place
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    with pytest.warns(
+        UserWarning, match=r"built in memory: .* got \"one that holds '(notes.txt|src.npy)'\"; move what"
+    ):
+        assert_right(open_graph(folder).with_options(**BOTH), folder)
+    assert notes.read_text() == "mine"
+    assert writes == []
 
 
 def test_a_file_in_their_place_is_left(folder, writes):
