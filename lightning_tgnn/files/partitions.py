@@ -9,11 +9,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal
 from lightning_tgnn.files.tensors import load_tensors
 from lightning_tgnn.files.whole import write_tensors
 
 _WIDE_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+_CURE = "make one with `lightning-tgnn partition` for this graph and number of ranks"
 _INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *_WIDE_UNSIGNED}
 
 
@@ -48,6 +49,18 @@ def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerpri
     write_tensors(path, {"owner": owner, "ranks": ranks, "method": method, "fingerprint": fingerprint})
 
 
+def check_is_file(partition: Path, methods: Sequence[str]) -> None:
+    """Refuse what is neither a file nor, by its name, one of the methods.
+
+    Raises:
+        InvalidArgumentError: It is such a one.
+    """
+    if not partition.is_file():
+        requirement = f"one of {', '.join(methods)}, or a file"
+        cure = did_you_mean(partition, methods) or _CURE
+        raise InvalidArgumentError(refusal("partition", requirement, str(partition), cure))
+
+
 def given_partition(
     partition: Path | Tensor, things: str, count: int, ranks: int, datamodule: object, methods: Sequence[str]
 ) -> Tensor:
@@ -64,20 +77,18 @@ def given_partition(
     Raises:
         InvalidArgumentError: There is no such file, or it is of another graph or number of ranks.
     """
-    cure = "make one with `lightning-tgnn partition` for this graph and number of ranks"
 
     def refused(requirement: str, received: object) -> InvalidArgumentError:
-        return InvalidArgumentError(refusal("partition", requirement, received, cure))
+        return InvalidArgumentError(refusal("partition", requirement, received, _CURE))
 
     owner = partition
     if not isinstance(owner, Tensor):
-        if not owner.is_file():
-            raise refused(f"one of {', '.join(methods)}, or a file", owner)
+        check_is_file(owner, methods)
         try:
             saved = load_tensors(owner)
             owner, saved_ranks, fingerprint = saved["owner"], saved["ranks"], saved["fingerprint"]
         except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
-            raise refused(f"a file of a partition of {things}", partition) from error
+            raise refused(f"a file of a partition of {things}", str(partition)) from error
         if not isinstance(owner, Tensor) or owner.layout != torch.strided:
             raise refused("a file with a vector of ranks", type(owner).__name__)
         if type(saved_ranks) is not int or saved_ranks != ranks:

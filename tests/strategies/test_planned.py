@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import lightning.pytorch as pl
@@ -252,6 +253,14 @@ def test_a_layout_of_other_groups_is_refused():
         InvalidArgumentError, match="families of the layout must be those of consecutive ranks that share a copy"
     ):
         train(Apart(**OF_EVENTS))
+
+
+@pytest.mark.usefixtures("in_own_group")
+def test_a_partition_that_is_neither_a_method_nor_a_file_is_refused_on_one_rank_too():
+    with pytest.raises(InvalidArgumentError, match="or a file, got 'metiss'; did you mean 'metis'"):
+        train(SvenStrategy(partition="metiss"))
+    with pytest.raises(InvalidArgumentError, match=r"or a file, got 'none/there\.pt'; make one with"):
+        train(SvenStrategy(partition=Path("none/there.pt")))
 
 
 class TwoOptimizers(LinkPrediction):

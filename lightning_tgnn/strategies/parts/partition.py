@@ -23,7 +23,7 @@ from lightning_tgnn.algorithms.partitions.simple import (
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, check_enough_edges, vertex_cut
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.files.partitions import given_partition
+from lightning_tgnn.files.partitions import check_is_file, given_partition
 from lightning_tgnn.types import Run, StreamData, datamodule_of
 from lightning_tgnn.types.layout import GRADIENTS
 
@@ -54,6 +54,8 @@ def choose_partition(partition: str | Path | Tensor, num_nodes: int, ranks: int,
     """
     data = datamodule_of(run.trainer)
     if not isinstance(partition, Tensor):
+        if str(partition) not in PARTITION_METHODS:
+            check_is_file(Path(partition), PARTITION_METHODS)  # on one rank, too
         if ranks == 1:
             return torch.zeros(num_nodes, dtype=torch.int64)
         if partition == "range":
