@@ -5,18 +5,24 @@ imported is no garbage, and of what a few steps leave little is: looking for it 
 """
 
 import gc
+import os
+from contextlib import contextmanager, redirect_stdout, suppress
+from unittest import mock
 
 import pandas  # noqa: F401
-import torch.distributed.algorithms.ddp_comm_hooks.default_hooks
+import torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook
+import torch.profiler._cupti_monitor
 import torch.utils.serialization.config
 import torch.utils.tensorboard  # noqa: F401
 from fsspec.implementations import chained  # noqa: F401
 from lightning.fabric.utilities import registry
 from lightning.pytorch.demos import boring_classes  # noqa: F401
+from lightning_utilities.core.imports import RequirementCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
+from numba.np.ufunc import parallel
 
-from lightning_tgnn import cli  # noqa: F401
+from lightning_tgnn import cli
 from lightning_tgnn.algorithms.partitions import edge_loops, replica_loops, vertex_cut_loops
 from lightning_tgnn.algorithms.streams import adjacency_loops, dedup_loops, distinct_loops, gap_loops, neighbor_loops
 from lightning_tgnn.algorithms.traffic import quantize_loops, row_change_loops, row_loops
@@ -42,18 +48,33 @@ LOOPS = (
 
 
 def load_compiled(module):
-    """Load what numba keeps on disk of a module's loops, save of those that start threads: no fork survives them."""
+    """Load what numba keeps on disk of a module's loops."""
     for loop in vars(module).values():
-        if isinstance(loop, Dispatcher) and not loop.targetoptions.get("parallel"):
+        if isinstance(loop, Dispatcher):
             for types, *_ in loop._cache._cache_file._load_index():
                 loop.compile(types)
 
 
+@contextmanager
+def without_threads():
+    """Let numba find what its threads are started by, but start none: they would not be there after a fork."""
+    with mock.patch.object(parallel, "CFUNCTYPE"):
+        parallel._launch_threads()
+    yield
+    parallel._is_initialized, parallel._threading_layer = False, None  # whoever uses them starts them
+
+
 cpu_target.typing_context.refresh()
 cpu_target.target_context.refresh()
-for module in LOOPS:
-    load_compiled(module)
+with without_threads():
+    for module in LOOPS:
+        load_compiled(module)
 registry._load_external_callbacks("lightning.pytorch.callbacks_factory")
+for found in gc.get_objects():
+    if type(found) is RequirementCache:
+        bool(found)  # reads what there is to know of the installed packages
+with open(os.devnull, "w") as unread, redirect_stdout(unread), suppress(SystemExit):
+    cli.TGNNCommand(["fit", "--print_config"])
 gc.set_threshold(20_000, 20, 20)
 gc.freeze()
 gc.enable()
