@@ -24,7 +24,14 @@ from numba.np.ufunc import parallel
 
 from lightning_tgnn import cli
 from lightning_tgnn.algorithms.partitions import edge_loops, replica_loops, vertex_cut_loops
-from lightning_tgnn.algorithms.streams import adjacency_loops, dedup_loops, distinct_loops, gap_loops, neighbor_loops
+from lightning_tgnn.algorithms.streams import (
+    adjacency_loops,
+    dedup_loops,
+    distinct_loops,
+    gap_loops,
+    neighbor_loops,
+    random_loops,
+)
 from lightning_tgnn.algorithms.traffic import quantize_loops, row_change_loops, row_loops
 from lightning_tgnn.models.memory import attention_cpu, attention_loops, encoding_loops, gate_loops  # noqa: F401
 from tests.multiprocess import faulty_run, started, training  # noqa: F401
@@ -40,6 +47,7 @@ LOOPS = (
     gate_loops,
     neighbor_loops,
     quantize_loops,
+    random_loops,
     replica_loops,
     row_change_loops,
     row_loops,

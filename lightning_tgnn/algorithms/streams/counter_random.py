@@ -48,6 +48,14 @@ def _splitmix64_of_int(state: int) -> int:
     return _as_int64(bits ^ (bits >> 31))
 
 
+def chained(*counters: int) -> int:
+    """Return the state of `counter_hash` after integers, before those that follow; a signed integer of 64 bits."""
+    state = 0
+    for counter in counters:
+        state = _splitmix64_of_int(state ^ _as_int64(counter))
+    return state
+
+
 def counter_hash(*counters: Tensor | int) -> Tensor:
     """Return a random-looking integer for every combination of ``counters``.
 

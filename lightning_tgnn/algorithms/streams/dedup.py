@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 _TABLE_SLOTS_PER_ENTRY = 64
+_SIDES = np.array([0, 1])
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ def last_mails(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, T
 
     if ends.numel() == 0:
         return ends.flatten(), ends.flatten()
-    mailed = ends if neighbors is None else torch.cat([neighbors.flatten(1), ends], dim=1)
-    sides = np.append(np.repeat([0, 1], (mailed.shape[1] - 2) // 2), [0, 1])
+    mailed, sides = ends, _SIDES
+    if neighbors is not None:
+        mailed = torch.cat([neighbors.flatten(1), ends], dim=1)
+        sides = np.append(np.repeat(sides, neighbors.shape[2]), sides)
     slots, num_slots = _slots(mailed.flatten())
     arrays = dedup_loops.last_mails(mailed.numpy(), sides, slots.view(mailed.shape).numpy(), num_slots)
     nodes, source = map(torch.from_numpy, arrays)

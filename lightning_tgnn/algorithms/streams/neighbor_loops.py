@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
-_FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
-_LOW_62_BITS = np.uint64((1 << 62) - 1)
+from lightning_tgnn.algorithms.streams.random_loops import LOW_62_BITS, mixed
 
 
 @njit(nogil=True, cache=True)
@@ -171,10 +168,10 @@ def _choose(count: int, seed: int, chosen: Any) -> None:
     Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), with the draws of `counter_hash`
     for each place.
     """
-    k, state = len(chosen), _mixed(np.uint64(seed))
+    k, state = len(chosen), mixed(np.uint64(seed))
     for slot in range(k):
         top = count - k + slot
-        bits = _mixed(np.uint64(slot) ^ state) & _LOW_62_BITS
+        bits = mixed(np.uint64(slot) ^ state) & LOW_62_BITS
         drawn: Any = np.int64(bits) % (top + 1)
         # Kept ascending. `top` is above all before it, so what stands in for a repeated draw comes last.
         place = slot
@@ -185,12 +182,3 @@ def _choose(count: int, seed: int, chosen: Any) -> None:
         for later in range(slot, place, -1):
             chosen[later] = chosen[later - 1]
         chosen[place] = drawn
-
-
-@njit(nogil=True, cache=True)
-def _mixed(state: Any) -> Any:
-    """Return the output of SplitMix64 that follows ``state``, uint64."""
-    bits = state + _INCREMENT
-    bits = (bits ^ (bits >> np.uint64(30))) * _FIRST_FACTOR
-    bits = (bits ^ (bits >> np.uint64(27))) * _SECOND_FACTOR
-    return bits ^ (bits >> np.uint64(31))

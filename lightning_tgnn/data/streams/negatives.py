@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.streams.counter_random import counter_hash, random_below
+from lightning_tgnn.algorithms.streams.counter_random import chained, counter_hash, random_below
 from lightning_tgnn.algorithms.streams.dedup import first_positions
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
@@ -110,13 +110,22 @@ class NegativeSampler:
         Returns:
             int64 [B, num].
         """
-        stream = _EVALUATION_STREAM if epoch is None else _FIRST_EPOCH_STREAM + epoch
-        key = counter_hash(self.seed, stream, events.unsqueeze(1), torch.arange(num))
-        true = self.dst[events].unsqueeze(1).expand(-1, num)
+        counters = self.seed, _EVALUATION_STREAM if epoch is None else _FIRST_EPOCH_STREAM + epoch
         if self.name in ("all", "destination"):
-            return self._other_candidates(true, key)
+            return self._others(events, num, chained(*counters))
+        key = counter_hash(*counters, events.unsqueeze(1), torch.arange(num))
+        true = self.dst[events].unsqueeze(1).expand(-1, num)
         lowest, count = self._range(events, training=epoch is not None)
         return self._redraw(true.reshape(-1), key.view(-1), lowest, count, num).view_as(key)
+
+    def _others(self, events: Tensor, num: int, state: int) -> Tensor:
+        """Return what `_other_candidates` does, without a tensor of keys."""
+        from lightning_tgnn.algorithms.streams.random_loops import draw_others  # numba, which takes a second
+
+        drawn = events.new_empty(len(events), num)
+        of_events = events.contiguous().numpy(), self.dst[events].numpy()
+        draw_others(state, _MAX_TRIES, *of_events, self.candidates.numpy(), drawn.numpy())
+        return drawn
 
     def _other_candidates(self, true: Tensor, key: Tensor) -> Tensor:
         # Drawn among all but one and shifted past the true one: uniform over the others, never a second try.
