@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order
 from lightning_tgnn.algorithms.streams.dedup import organize
+from lightning_tgnn.algorithms.streams.neighborhoods import place_events, place_nodes
 from lightning_tgnn.data.batches.mails import Mails, mails_of_sample, other_end
 from lightning_tgnn.data.batches.sampling import Sample, candidates
 from lightning_tgnn.data.streams.event_store import EventStore
@@ -89,20 +90,15 @@ class BatchOrganizer:
         negatives, missing = candidates(src, sample.negatives), sample.negatives < 0
         roots, candidate_root = torch.cat([src, dst, negatives.flatten()]), events.new_empty(0)
         reads_neighbors = self.sampled_roots == "all"
-        neighbor_events = _by_root(sample.neighbor_events, count) if reads_neighbors else events.new_empty(0, 0)
+        found = _by_root(sample.neighbor_events, count) if reads_neighbors else events.new_empty(0, 0)
         if self.embed_at == "batch":  # a node has the same neighbours wherever it occurs
             once = organize(roots)
             roots, candidate_root = once.distinct, once.position
-            neighbor_events = neighbor_events[once.last] if reads_neighbors else neighbor_events
-        mask = neighbor_events >= 0
-        rooted = roots[: len(neighbor_events)].unsqueeze(1)
-        neighbors = other_end(store, rooted, neighbor_events, mask)
-
-        nodes = organize(torch.cat([roots, neighbors.flatten()]))
-        root_index = nodes.position[: len(roots)]
-        ends = (candidate_root if len(candidate_root) else root_index)[: 2 * count]
+            found = found[once.last] if reads_neighbors else found
+        placed = place_nodes(roots, found.contiguous(), store.src, store.dst, store.time)
+        ends = (candidate_root if len(candidate_root) else placed.root_index)[: 2 * count]
         num_written = _distinct_in(ends)
-        edges = self._edges(events, neighbor_events, mask)
+        edges = self._edges(events, found)
         mail_nodes, mail_source = self._mails(events, sample, whole)
         return EventBatch(
             events=events,
@@ -111,21 +107,21 @@ class BatchOrganizer:
             time=store.time[events] - store.time[0],
             negatives=negatives,
             missing=missing if missing.any() else missing.new_empty(0, 0),
-            nodes=nodes.distinct,
-            root_index=root_index,
+            nodes=placed.nodes,
+            root_index=placed.root_index,
             candidate_root=candidate_root,
-            neighbor_index=nodes.position[len(roots) :].view(neighbors.shape),
-            neighbor_time=store.time[neighbor_events.clamp(min=0)] - store.time[0],
-            neighbor_mask=mask,
+            neighbor_index=placed.neighbor_index,
+            neighbor_time=placed.neighbor_time,
+            neighbor_mask=placed.neighbor_mask,
             **edges,
-            node_features=_rows(store.node_features, nodes.distinct),
+            node_features=_rows(store.node_features, placed.nodes),
             mail_nodes=mail_nodes,
             mail_source=mail_source,
             unseen=self.unseen[src] | self.unseen[dst],
             labels=self._labels(events),
             num_written=num_written,
-            num_roots=_distinct_in(root_index),
-            shared=self._shared(events, nodes.distinct[:num_written], whole),
+            num_roots=placed.num_roots,
+            shared=self._shared(events, placed.nodes[:num_written], whole),
         )
 
     def _mails(self, own: Tensor, sample: Sample, whole: Whole) -> tuple[Tensor, Tensor]:
@@ -202,20 +198,18 @@ class BatchOrganizer:
         """Return the distinct sources and destinations of events, ascending."""
         return torch.cat([self.store.src[events], self.store.dst[events]]).unique()
 
-    def _edges(self, events: Tensor, neighbor_events: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    def _edges(self, events: Tensor, found: Tensor) -> dict[str, Tensor]:
         if self.store.edge_features is None:
             return {
                 "event_edge": events.new_empty(0),
                 "neighbor_edge": events.new_empty(0, 0),
                 "edge_features": torch.empty(0, 0),
             }
-        # Empty places take an event that is there anyway.
-        known = torch.where(mask, neighbor_events, events[:1]) if len(events) else neighbor_events
-        edges = organize(torch.cat([events, known.flatten()]))
+        distinct, neighbor_edge = place_events(events, found)
         return {
-            "event_edge": edges.position[: len(events)],
-            "neighbor_edge": edges.position[len(events) :].view(neighbor_events.shape),
-            "edge_features": _rows(self.store.edge_features, edges.distinct),
+            "event_edge": torch.arange(len(events)),
+            "neighbor_edge": neighbor_edge,
+            "edge_features": _rows(self.store.edge_features, distinct),
         }
 
 

@@ -159,17 +159,17 @@ def batch_bytes(sampler: EventSampler, batch_size: int, embed_at: EmbedAt = "eve
     """Return how many bytes `EventSampler.sample` and `BatchOrganizer.organize` hold at once, at least.
 
     Neighbours have their places whether there are as many or not. Where a model reads them, a place is an event number
-    (as drawn, and in the order of the roots), a mask, a node, its position, a time, and with edge features the position
-    of their row; where it reads those of distinct roots only, as drawn and reordered. Where they only receive mails, it
-    is the entry found, a mask, an event and a node. Rows of features beyond those of the batch's own events depend on
-    what is drawn and are left out.
+    (as drawn, and in the order of the roots), a mask, the position of its node, a time, and with edge features the
+    position of their row; where it reads those of distinct roots only, as drawn and reordered. Where they only receive
+    mails, it is the entry found, a mask, an event and a node. Rows of features beyond those of the batch's own events
+    depend on what is drawn and are left out, and so are tables of compiled loops.
     """
     store = sampler.store
     places = batch_size * sampler.roots_per_event * sampler.num_neighbors
     if sampler.sampled_roots == "all" and embed_at == "batch":
         place = 2 * _INDEX + _FLAG
     elif sampler.sampled_roots == "all":
-        place = 4 * _INDEX + _FLAG + _TIME + (_INDEX if store.edge_feature_dim else 0)
+        place = 3 * _INDEX + _FLAG + _TIME + (_INDEX if store.edge_feature_dim else 0)
     else:
         place = 3 * _INDEX + _FLAG
     return places * place + batch_size * store.edge_feature_dim * _FEATURE

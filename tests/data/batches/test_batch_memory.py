@@ -82,9 +82,9 @@ def test_the_estimate_is_reached_where_nodes_are_embedded_once(roots):
 
 def test_the_estimate_grows_with_what_is_asked_for():
     sampler = loader_of("all", edge_dim=3, num_neighbors=10)._sampler
-    assert batch_bytes(sampler, 200) == 200 * 3 * 10 * (5 * 8 + 1 + 8) + 200 * 3 * 4
+    assert batch_bytes(sampler, 200) == 200 * 3 * 10 * (4 * 8 + 1 + 8) + 200 * 3 * 4
     assert batch_bytes(replace(sampler, num_neighbors=0), 200) == 200 * 3 * 4
-    assert batch_bytes(replace(sampler, num_negatives=49), 200) == 200 * 51 * 10 * 49 + 200 * 3 * 4
+    assert batch_bytes(replace(sampler, num_negatives=49), 200) == 200 * 51 * 10 * 41 + 200 * 3 * 4
     assert batch_bytes(replace(sampler, sampled_roots="events"), 1) == 2 * 10 * 25 + 12
 
 
