@@ -270,7 +270,7 @@ def test_ranks_have_consecutive_events_in_the_order_of_the_split(destinations, r
     batch = torch.arange(count) // size
     sizes = torch.bincount(batch)
     for split in ("time", "destination"):
-        order = in_split_order(split, batch, torch.tensor(destinations)).tolist()
+        order = in_split_order(split, torch.tensor(destinations), batch).tolist()
         keys = {event: (event // size, destinations[event] if split == "destination" else 0) for event in range(count)}
         assert order == sorted(range(count), key=keys.get)
     place = torch.arange(count) % size

@@ -90,18 +90,18 @@ def part_of(of: range, rank: int, ranks: int) -> range:
     return of[start : start + base + int(rank < more)]
 
 
-def in_split_order(split: str, batch: Tensor, destination: Tensor) -> Tensor:
+def in_split_order(split: str, destination: Tensor, batch: Tensor | None = None) -> Tensor:
     """Return the order, int64 [B], in which events are cut, those of earlier global batches first.
 
     Args:
         split: One of `SPLITS`.
-        batch: int64 [B], ascending, the number of the global batch of every event.
         destination: int64 [B], of every event, in the order of time.
+        batch: int64 [B], ascending, the number of the global batch of every event; None where they are of one.
     """
     if split != DESTINATION:
-        return torch.arange(len(batch))
+        return torch.arange(len(destination))
     by_destination = destination.argsort(stable=True)
-    return by_destination[batch[by_destination].argsort(stable=True)]
+    return by_destination if batch is None else by_destination[batch[by_destination].argsort(stable=True)]
 
 
 def rank_of(place: Tensor, size: Tensor, ranks: int) -> Tensor:

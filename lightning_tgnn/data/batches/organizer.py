@@ -74,7 +74,7 @@ class BatchOrganizer:
         if turn.split == TIME:
             return events[turn.events.start : turn.events.stop]
         together = events[turn.of.start : turn.of.stop]
-        order = in_split_order(turn.split, torch.zeros_like(together), self.store.dst[together])
+        order = in_split_order(turn.split, self.store.dst[together])
         first = turn.of.start
         return together[order[turn.events.start - first : turn.events.stop - first].sort().values]
 
@@ -168,7 +168,7 @@ class BatchOrganizer:
         events, store = whole.written, self.store
         ends = torch.stack([store.src[events], store.dst[events]], dim=1)
         rank = torch.empty_like(events)
-        order = in_split_order(whole.turn.split, torch.zeros_like(events), store.dst[events])
+        order = in_split_order(whole.turn.split, store.dst[events])
         rank[order] = torch.arange(len(whole.turn.cut)).repeat_interleave(torch.tensor(whole.turn.cut))
         written = organize(ends.flatten())
         event, sides = mails.event, ends[mails.event]

@@ -168,7 +168,7 @@ class _Counter:
 
     def _rank_of(self, batch: Tensor, sizes: Tensor, destination: Tensor) -> Tensor:
         """Return the rank of every event, int64 [B]."""
-        order = in_split_order(self._split, batch, destination)
+        order = in_split_order(self._split, destination, batch)
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[batch]
         return rank_of(place, sizes[batch], self._ranks)
