@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int, refusal
-from lightning_tgnn.data import EventStore, TemporalDataModule
+from lightning_tgnn.data import EventStore, TemporalAdjacency, TemporalDataModule
 from lightning_tgnn.data.batches.recipe import data_of_recipe
 from lightning_tgnn.serving.clock import Clock
 from lightning_tgnn.serving.feature_log import FeatureLog
@@ -38,14 +38,16 @@ _TOLD = {"snapshots": "snapshots", "graph": "a static graph"}
 class PredictorState:
     """What a predictor keeps.
 
+    An event of a held-out node in the training period has been, though no memory has taken it in.
+
     Attributes:
         live: State and model.
         numbers: Ids of the nodes.
         clock: First and latest time.
         info: The stream that the model was trained on.
-        is_destination: bool [N], nodes that have been a destination of an event taken in.
+        is_destination: bool [N], nodes that have been a destination.
         data: The stream, where it is at hand.
-        seen: Pairs of the events taken in; None of a file that does not tell them.
+        seen: Pairs of the events that have been; None of a file that does not tell them.
     """
 
     live: LiveState
@@ -134,7 +136,7 @@ def from_checkpoint(
         store, position = data.store, saved["state"]["position"]
         if not 0 <= position <= len(store):
             raise ValueError(f"the state after {position} of {len(store)} events")
-    live = _live_after(data, module, position, batch_size)
+    live = _live_after(data, module, position, batch_size, data.adjacency)
     latest = float(store.time[position - 1]) if position else -math.inf
     is_destination = torch.zeros(store.num_nodes, dtype=torch.bool)
     is_destination[store.dst[:position]] = True
@@ -146,20 +148,48 @@ def from_checkpoint(
     return PredictorState(live, NodeNumbers.of_stream(store), clock, info, is_destination, data, seen)
 
 
-def catch_up(state: PredictorState) -> None:
-    """Take in the rest of the stream, split by split, as evaluation does."""
+def catch_up(state: PredictorState) -> PredictorState:
+    """Return the state after the rest of the stream, taken in split by split as evaluation does."""
     assert state.data is not None
-    store, splits, position = state.data.store, state.data.split, state.live.num_events
-    for split in (splits.train, splits.val, splits.test):
+    store, splits = state.data.store, state.data.split
+    if state.live.num_events < int(splits.val[0]):
+        state = _after_training(state, state.data)
+    position = state.live.num_events
+    for split in (splits.val, splits.test):
         events = split[split >= position]
         if len(events):
             with torch.no_grad():
                 state.live.append(_events(store, events))
                 state.live.close_batch()
-            state.is_destination[store.dst[events]] = True
-            assert state.seen is not None
-            state.seen.add(store.src[events], store.dst[events])
-            state.clock.latest = float(store.time[events[-1]])
+            _note(state, store, events)
+    return state
+
+
+def _after_training(state: PredictorState, data: TemporalDataModule) -> PredictorState:
+    """Return the state at the end of the training period.
+
+    Events of held-out nodes change no memory there, and mail nobody; to all that comes later they are past events.
+    """
+    module, batch_size = state.live.task, state.live.batch_size
+    begin, end = state.live.num_events, int(data.split.val[0])
+    live = _live_after(data, module, begin, batch_size, data.stream.train_adjacency)
+    events = data.split.train[data.split.train >= begin]
+    if len(events):
+        with torch.no_grad():
+            live.append(_events(data.store, events))
+            live.close_batch()
+    live = _live_after(data, module, end, batch_size, data.adjacency)
+    live.skip_to(end)
+    _note(state, data.store, torch.arange(begin, end))
+    return replace(state, live=live)
+
+
+def _note(state: PredictorState, store: EventStore, events: Tensor) -> None:
+    """Remember who has been a destination of whom, and when the last of some events was."""
+    state.is_destination[store.dst[events]] = True
+    assert state.seen is not None
+    state.seen.add(store.src[events], store.dst[events])
+    state.clock.latest = float(store.time[events[-1]])
 
 
 def from_saved(
@@ -216,11 +246,14 @@ def _ready(module: MemoryTask, weights: dict[str, Any], device: torch.device) ->
     return module.to(device).eval().requires_grad_(False)
 
 
-def _live_after(data: TemporalDataModule, module: MemoryTask, position: int, batch_size: int) -> LiveState:
+def _live_after(
+    data: TemporalDataModule, module: MemoryTask, position: int, batch_size: int, adjacency: TemporalAdjacency
+) -> LiveState:
+    """Return the state whose memory a task has, and the latest neighbours of every node in an adjacency."""
     store = data.store
     reads_features = module.sampled_roots == "all" and store.edge_features is not None
     width = 0 if module.sampled_roots == "none" else data.num_neighbors
-    recent, events = RecentNeighbors.of_stream(store, data.adjacency, position, width, data.past)
+    recent, events = RecentNeighbors.of_stream(store, adjacency, position, width, data.past)
     rows = torch.empty(0, 0) if store.edge_features is None else store.edge_features[events]
     features = FeatureLog(rows.to(module.device) if reads_features else torch.empty(0, 0))
     return LiveState(module, recent, features, store.node_features, batch_size)

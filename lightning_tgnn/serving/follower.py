@@ -75,10 +75,7 @@ class StreamFollower:
                 there is no such device.
         """
         state = from_checkpoint(path, data, task, _usable_device(device), root=root, trust=trust, given=arguments)
-        predictor = cls(state)
-        if catch_up_stream:
-            catch_up(predictor._state)
-        return predictor
+        return cls(catch_up(state) if catch_up_stream else state)
 
     @classmethod
     def load(

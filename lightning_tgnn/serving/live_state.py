@@ -124,6 +124,10 @@ class LiveState:
             self._forget_open()
         self._is_settled = True
 
+    def skip_to(self, position: int) -> None:
+        """Count the events of the stream up to ``position`` as taken in; those that have not been change no memory."""
+        self._store.position = position
+
     def settle(self) -> None:
         """Take in the open batch for an answer."""
         if self._is_settled:

@@ -86,6 +86,40 @@ def test_observing_the_training_part_gives_the_state_that_training_left(tmp_path
     assert_same_state(state_of(predictor), trained, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("model", "past"), list(zip(MODELS, PASTS, strict=True)))
+@pytest.mark.parametrize("steps", [3, -1])
+def test_held_out_events_change_no_memory_and_are_past_to_what_comes_later(tmp_path, model, past, steps):
+    store = random_store(400, num_nodes=60, edge_dim=2)
+    data = data_module(store, held_out_nodes=0.2, seed=5, past=past)
+    torch.manual_seed(0)
+    run = trainer(max_steps=steps)
+    run.fit(LinkPrediction(model, **SMALL), datamodule=data)
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    splits, every = data.split, torch.arange(store.num_nodes)
+    assert len(splits.train) < int(splits.val[0])
+    task = LinkPrediction.load_from_checkpoint(tmp_path / "a.ckpt").eval()
+    begin = task.state_store.position
+    for events in (splits.train, splits.val, splits.test):
+        for batch in data._replayed(events, training=events is splits.train).replay(begin):
+            task.take_in(batch)
+
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
+    assert predictor.num_events == len(store)
+    assert predictor.latest_time == float(store.time[-1])
+    for name in ("memory", "memory_time", "mails", "mail_time", "mail_count"):
+        assert torch.equal(state_of(predictor)[name], vars(task.state_store.rows)[name]), name
+    if model == "tgn":
+        found = data.adjacency.most_recent(every, torch.full_like(every, len(store)), data.num_neighbors)
+        tables = predictor._live.recent.tables
+        assert torch.equal(tables["neighbor"], found.nodes.masked_fill(~found.mask, -1))
+        assert torch.equal(
+            predictor._live.features.table[tables["row"][found.mask]], store.edge_features[found.events[found.mask]]
+        )
+    assert predictor._state.is_destination.nonzero().squeeze(1).tolist() == store.dst.unique().tolist()
+    pairs = (store.src * store.num_nodes + store.dst).unique()
+    assert torch.equal(predictor._state.seen.keys(), pairs)
+
+
 @pytest.mark.parametrize("model", MODELS)
 @settings(deadline=None, max_examples=8)
 @given(data=st.data())
