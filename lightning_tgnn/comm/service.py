@@ -60,13 +60,20 @@ class Service:
         group: dist.ProcessGroup | None,
     ) -> None:
         self._name = name
-        told: list[Any] = [None]
-        if rank == ranks[0]:
-            folder = tempfile.mkdtemp(prefix="lightning_tgnn-")  # which no other user can enter
-            key = secrets.token_bytes(16)
-            address = os.path.join(folder, "s")
-            pid = _start((serve.__module__, serve.__qualname__, address, key, len(ranks), arguments))
-            told = [(address, key, pid)]
+        if rank != ranks[0]:
+            self._connect([None], ranks, rank, group)
+            return
+        folder = tempfile.mkdtemp(prefix="lightning_tgnn-")  # which no other user can enter
+        try:
+            key, address = secrets.token_bytes(16), os.path.join(folder, "s")
+            pid = _start(folder, (serve.__module__, serve.__qualname__, address, key, len(ranks), arguments))
+            self._connect([(address, key, pid)], ranks, rank, group)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _connect(self, told: list[Any], ranks: tuple[int, ...], rank: int, group: dist.ProcessGroup | None) -> None:
+        """Wait until all ranks are connected to the process, of which the first tells the others."""
+        name = self._name
         if len(ranks) > 1:
             with peer_failure(f"start of the {name}"):
                 dist.broadcast_object_list(told, src=ranks[0], group=group)
@@ -80,8 +87,6 @@ class Service:
                 dist.barrier(group)  # where one has failed the others would wait for ever
         with self._answering():
             self._connection.recv()  # all ranks are connected
-        if rank == ranks[0]:
-            shutil.rmtree(os.path.dirname(address), ignore_errors=True)
 
     def send(self, message: object) -> None:
         """Ask for something, or tell it.
@@ -117,12 +122,15 @@ class Service:
             self._connection.close()
 
 
-def _start(job: tuple[Any, ...]) -> int:
-    """Give the job to a process that has none, or to a new one; return that one's number once it listens."""
+def _start(folder: str, job: tuple[Any, ...]) -> int:
+    """Give the job to a process that has none, or to a new one; return that one's number once it listens.
+
+    Should this rank end before it does, the process removes the folder.
+    """
     for process in _at_hand():
         assert process.stdin is not None
         with suppress(BrokenPipeError):
-            pickle.dump(pickle.dumps(job), process.stdin)
+            pickle.dump((folder, pickle.dumps(job)), process.stdin)
             process.stdin.flush()
             if _has_reported(process):
                 return process.pid
@@ -171,7 +179,8 @@ def _end() -> None:
 
 def main() -> None:
     """Be the process: serve, report, and serve again, until the rank that has started it ends."""
-    for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):  # of a cluster to all processes: the ranks decide
+    # Of a cluster to all processes: the ranks decide.
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     report = os.dup(1)
@@ -188,10 +197,14 @@ def main() -> None:
 
 def _hear(jobs: SimpleQueue[bytes], is_serving: threading.Event) -> None:
     """Take in jobs. With the rank that gives them the process ends: at once, or when its service does."""
+    folder = None
     with suppress(EOFError):
         while True:
-            jobs.put(pickle.load(sys.stdin.buffer))
+            folder, job = pickle.load(sys.stdin.buffer)
+            jobs.put(job)
     if not is_serving.is_set():
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
     jobs.put(b"")
 

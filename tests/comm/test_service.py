@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 import time
 from contextlib import suppress
 from multiprocessing.connection import wait
@@ -77,7 +78,7 @@ def test_one_that_is_being_left_is_waited_for(monkeypatch):
     leave(second)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_signals_of_a_cluster_to_all_processes_leave_it_to_its_ranks(number):
     service = echoing(1)
     os.kill(service.pid, number)
@@ -99,6 +100,33 @@ def test_one_that_has_ended_gives_its_place_to_another(ends):
     assert second.pid != first.pid
     assert ask(second, 1) == (3, second.pid)
     second.close()
+
+
+def die_at_start(folder):
+    """Die where the process has been told what to do, and nobody has heard of it."""
+    service._started.clear()
+    tempfile.tempdir = folder
+    service._has_reported = lambda process: os.kill(os.getpid(), signal.SIGKILL)
+    echoing(1)
+
+
+def test_nothing_is_left_of_a_start_that_its_rank_does_not_survive(tmp_path):
+    rank = os.fork()
+    if not rank:
+        die_at_start(str(tmp_path))
+    assert os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1  # there was something to leave
+    deadline = time.monotonic() + 60
+    while list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_nothing_is_left_of_a_start_that_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"process \d+ did not start"):
+        Service(lambda connections: None, (), "nameless", (0,), 0, None)
+    assert not list(tmp_path.iterdir())
 
 
 def be_rank(told):
