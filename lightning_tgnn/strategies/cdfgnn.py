@@ -53,7 +53,7 @@ class CDFGNNStrategy(PlanRunner):
         *,
         partition: str | Path | Tensor = "hierarchical",
         cache: bool | str = True,
-        threshold: str | float = ADAPTIVE,
+        threshold: float | str = ADAPTIVE,
         bits: int | None = 8,
         relay: bool = True,
         halo: bool = False,

@@ -46,7 +46,7 @@ class SvenStrategy(TunedRunner):
         self,
         *,
         partition: str | Path | Tensor = "reflexbicut",
-        micro_batches: str | int = 1,
+        micro_batches: int | str = 1,
         staleness: int = 1,
         row_cache_mb: float = 256,
         omit_own_half: bool = True,

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from inspect import signature
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from rich.console import Console
 
+import lightning_tgnn
 from lightning_tgnn import EventProgressBar, EventStore, NodeClassification, SystemMonitor
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.cli import TGNNCommand
@@ -44,6 +46,20 @@ LIMITS = ["--trainer.max_epochs=1", *(f"--trainer.limit_{part}_batches=2" for pa
 def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+
+
+def test_what_may_be_a_number_or_a_word_is_read_as_a_number_first():
+    """Of the types of an option the first that fits is taken, and every number is a word, too."""
+    mixed = []
+    for name in lightning_tgnn.__all__:
+        thing = getattr(lightning_tgnn, name)
+        for option, hint in get_type_hints(thing.__init__).items() if isinstance(thing, type) else ():
+            kinds = get_args(hint)
+            if str in kinds and {int, float} & set(kinds):
+                mixed.append((name, option, kinds))
+    assert {"SvenStrategy", "CDFGNNStrategy", "SnapshotDataModule", "DistTGLStrategy"} <= {name for name, *_ in mixed}
+    for name, option, kinds in mixed:
+        assert kinds.index(str) > max(kinds.index(kind) for kind in (int, float) if kind in kinds), (name, option)
 
 
 def wikipedia_like(path):
@@ -342,7 +358,7 @@ def test_another_task_keeps_its_own_defaults(capsys):
         ),
         (
             ["--trainer.strategy=lightning_tgnn.SvenStrategy", "--trainer.strategy.init_args.micro_batches=0"],
-            r"lightning-tgnn: micro_batches must be a number or 'adaptive', got '0'",
+            r"lightning-tgnn: micro_batches must be an integer of at least 1, got 0; give .* or 'adaptive'",
         ),
         (["--trainer.accelerator=mps"], r"lightning-tgnn: .*MPSAccelerator"),
     ],

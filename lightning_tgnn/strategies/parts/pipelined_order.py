@@ -42,7 +42,7 @@ class Pipelined(OrderPart):
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    micro_batches: str | int = 1
+    micro_batches: int | str = 1
     fetch_ahead: bool = True
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "pieces"})

@@ -56,7 +56,7 @@ class VertexCut(StorePart):
 
     partition: str | Path | Tensor = "hierarchical"
     cache: bool | str = True
-    threshold: str | float = ADAPTIVE
+    threshold: float | str = ADAPTIVE
     bits: int | None = 8
     relay: bool = True
     halo: bool = False

@@ -29,9 +29,9 @@ class EdgeColumns:
         labels: What is to be predicted of them; the stream's own labels if None.
     """
 
-    weights: str | int | None = None
-    relations: str | int | None = None
-    labels: str | int | None = None
+    weights: int | str | None = None
+    relations: int | str | None = None
+    labels: int | str | None = None
 
 
 def from_events(store: EventStore, cut: Cut, columns: EdgeColumns) -> SnapshotSequence:

@@ -31,7 +31,7 @@ from lightning_tgnn.files.npy_file import map_npy, mapped_tensor
 
 SYNTHETIC_SNAPSHOTS = "synthetic_snapshots"
 
-Column: TypeAlias = "str | int | Tensor | None"
+Column: TypeAlias = "int | str | Tensor | None"
 """A column of numbers: the name or number of one of the source's, or the numbers themselves."""
 
 
