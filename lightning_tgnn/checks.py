@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
+from inspect import signature
 from typing import Any, TypeGuard
 
 
@@ -156,6 +157,16 @@ def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
         cure = did_you_mean(value, choices) or "choose a name from that list"
         raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, cure))
     return str(value)
+
+
+def check_settings(argument: str, settings: Mapping[str, Any], function: Callable[..., object]) -> None:
+    """Refuse settings that are no arguments of the function that they are for.
+
+    Raises:
+        InvalidArgumentError: There is one.
+    """
+    for name in settings:
+        check_choice(f"a key of {argument}", name, signature(function).parameters)
 
 
 def check_import(argument: str, path: str) -> Any:

@@ -114,6 +114,8 @@ def reading_tensors(path: object, what: str) -> Iterator[None]:
                 "objects of other classes",
                 "if you trust it, pass weights_only=False to the Trainer's method",
             )
+        elif reason.startswith("Weights only load failed"):  # torch goes on with advice on files that are trusted
+            reason = "something else"
         raise CheckpointError(refusal(str(path), what, reason, cure)) from error
 
 

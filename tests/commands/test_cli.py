@@ -360,6 +360,11 @@ def test_another_task_keeps_its_own_defaults(capsys):
             ["--trainer.strategy=lightning_tgnn.SvenStrategy", "--trainer.strategy.init_args.micro_batches=0"],
             r"lightning-tgnn: micro_batches must be an integer of at least 1, got 0; give .* or 'adaptive'",
         ),
+        (["--data.synthetic={num_event: 300}"], r"a key of synthetic must be one of .*; did you mean 'num_events'\?"),
+        (
+            [f"--ckpt_path={ROOT / 'README.md'}"],
+            r"README\.md must be a complete checkpoint .*, got 'something else'; give",
+        ),
         (["--trainer.accelerator=mps"], r"lightning-tgnn: .*MPSAccelerator"),
     ],
 )
@@ -380,6 +385,7 @@ def test_mistakes_are_one_clear_line(arguments, message, capsys):
         ("trainer: {max_epoch: 1}", r"got '--trainer\.max_epoch'; did you mean '--trainer\.max_epochs'\?"),
         ("model: [", r"--config must be a recipe in YAML, got '.*line \d"),
         ("just words", r"--config must be a recipe in YAML, got 'just words'"),
+        ("many words " * 100, r"--config must be a recipe in YAML, got '(many words ){27}man \.\.\.'; correct"),
         (
             "trainer: {strategy: {class_path: lightning_tgnn.SvenStrategy, init_args: {stalenes: 1}}}",
             r"an argument of SvenStrategy in --trainer\.strategy must be .*; did you mean 'staleness'\?",

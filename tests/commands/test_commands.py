@@ -18,8 +18,10 @@ from lightning_tgnn.algorithms.partitions.partition_cost import balance_report
 from lightning_tgnn.algorithms.partitions.simple import PARTITION_METHODS
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.comm import Messages
+from lightning_tgnn.comm import Flow, Messages
 from lightning_tgnn.commands.bench.comparison import Processes
+from lightning_tgnn.commands.bench.contestants import contestants_of
+from lightning_tgnn.commands.bench.meters import summed_flows
 from lightning_tgnn.commands.partition.nodes import MAKERS
 from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import RankLayout
@@ -148,7 +150,7 @@ def test_a_run_fits_its_partition_on_most_batches_and_tells_what_it_gains_on_oth
         owner = choose("reflexbicut", RANKS, source)
     assert owner.bincount(minlength=RANKS).max() <= 1.1 * 40 / RANKS
     told = next(message for message in caplog.messages if message.startswith("partition"))
-    assert re.search(r"by -?\d+\.\d% in 6 batches that it was fitted on, by -?\d+\.\d% in 1 others; the fullest", told)
+    assert re.search(r": [+-]\d+\.\d% in 6 batches that it was fitted on, [+-]\d+\.\d% in 1 others; the fullest", told)
     by_destination = choose("reflexbicut", RANKS, source, DataParallel("destination"))
     assert not torch.equal(owner, by_destination)  # that of the batches as they are dealt out
 
@@ -167,6 +169,30 @@ def run_console_script(folder, words):
     os.chdir(folder)
     sys.argv = words
     main(words[1:])
+
+
+def test_what_ranks_exchange_is_added_up_where_one_of_them_has_had_no_batch():
+    of_ranks = [{"words": Flow(sent=8, calls=1), "rows": Flow(sent=40, calls=2)}, {"words": Flow(sent=8, calls=1)}]
+    asked = []
+
+    def strategy_of(rank):
+        def reduce(figures, reduce_op):
+            asked.append(figures)
+            return figures
+
+        names = [sorted(flows) for flows in of_ranks]
+        return SimpleNamespace(
+            world_size=2, root_device="cpu", broadcast=lambda value, source: names[source], reduce=reduce
+        )
+
+    found = [summed_flows(strategy_of(rank), flows) for rank, flows in enumerate(of_ranks)]
+    assert asked[0].shape == asked[1].shape  # else the ranks would not meet
+    assert found == [{"rows": Flow(sent=40, calls=2), "words": Flow(sent=8, calls=1)}, {"rows": Flow(), **of_ranks[1]}]
+
+
+def test_a_strategy_is_what_its_name_means_in_a_trainer():
+    found = contestants_of("disttgl,disttgl:minibatch=2", "events")
+    assert [contestant.strategy()._chosen is None for contestant in found.values()] == [False, True]
 
 
 def test_bench_measures_two_processes(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lightning.pytorch.strategies import StrategyRegistry
@@ -45,12 +46,11 @@ def contestants_of(text: str, kind: str) -> dict[str, Contestant]:
     >>> {name: contestant.options for name, contestant in found.items()}
     {'depcache': {}, 'sven:staleness=0:row_cache_mb=0': {'staleness': 0, 'row_cache_mb': 0}}
     """
-    registered = {name: entry["strategy"] for name, entry in StrategyRegistry.items()}
-    fitting: dict[str, Callable[..., PlanRunner]] = {
-        name: found
-        for name, found in registered.items()
-        if isinstance(found, type) and issubclass(found, PlanRunner) and found.trains_on == kind
-    }
+    fitting: dict[str, Callable[..., PlanRunner]] = {}
+    for name, entry in StrategyRegistry.items():
+        found = entry["strategy"]
+        if isinstance(found, type) and issubclass(found, PlanRunner) and found.trains_on == kind:
+            fitting[name] = partial(found, **entry["init_params"])  # what the name means in a Trainer
     entries = names_of("strategies", text, fitting, lambda entry: entry.partition(":")[0])
     return {written: _contestant(written, fitting) for written in entries}
 

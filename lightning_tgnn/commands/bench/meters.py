@@ -219,8 +219,9 @@ def reduced(strategy: PlanRunner, values: Sequence[float], operation: str) -> li
 
 def summed_flows(strategy: PlanRunner, flows: Mapping[str, Flow]) -> dict[str, Flow]:
     """Return the exchanges of all ranks, added up by operation."""
-    names = sorted(flows)  # the same on all ranks, which exchange in the same order
-    values = reduced(strategy, [value for name in names for value in _counts(flows[name])], "sum")
+    # Not the same on all ranks: one that has had no batch has not exchanged what goes with it.
+    names = sorted({name for rank in range(strategy.world_size) for name in strategy.broadcast(sorted(flows), rank)})
+    values = reduced(strategy, [value for name in names for value in _counts(flows.get(name, Flow()))], "sum")
     width = len(_SUMMED)
     return {name: _flow(*values[place * width :][:width]) for place, name in enumerate(names)}
 

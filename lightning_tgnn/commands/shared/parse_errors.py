@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from lightning_tgnn.checks import did_you_mean, refusal
 
+_LONGEST_SHOWN = 300
 _TYPES = {"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"}
 
 
@@ -58,7 +59,11 @@ def readable(message: str, parser: ArgumentParser, words: Iterable[str] = ()) ->
         if found:
             return say(found, told)
     rest = " ".join(message.split())
-    return rest if len(rest) <= 300 else f"{rest[:300]} ..."
+    return _shown(rest)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,8 @@ def _no_file(found: re.Match[str], told: _Told) -> str:
 
 
 def _no_yaml(found: re.Match[str], told: _Told) -> str:
-    return refusal("--config", "a recipe in YAML", " ".join(found["given"].split()), "correct the file")
+    given = " ".join(found["given"].split())  # the whole file, where it is YAML of another kind
+    return refusal("--config", "a recipe in YAML", _shown(given), "correct the file")
 
 
 def _no_name(found: re.Match[str], told: _Told) -> str:

@@ -24,7 +24,7 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.commands.report.command import read_settings
-from lightning_tgnn.commands.report.run_figures import stage_seconds
+from lightning_tgnn.commands.report.run_figures import stage_shares
 from lightning_tgnn.commands.report.run_log import find_run, read_run
 from lightning_tgnn.commands.simulate.plans import OPTIONS, STORES, SimulatedPlan
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
@@ -237,20 +237,23 @@ def _names(*, travelling: bool) -> set[str]:
 def _of_run(folder: Path) -> GivenCosts:
     """Return the seconds of a step of a run, without those in which it waited for other ranks.
 
-    What it stood until it had its batch is what no worker has hidden, so it counts as ``other``.
+    The first window of steps is left out where there are more: loops are compiled in it. What the run stood until it
+    had its batch is what no worker has hidden, so it counts as ``other``.
     """
     log = read_run(find_run(folder))
-    totals, scalars = stage_seconds(log), log.of_kind("scalars")
+    (_, shares), scalars = stage_shares(log), log.of_kind("scalars")
     steps_of = scalars.get("system/milliseconds_per_step")
-    if not totals or steps_of is None:
+    if not shares or steps_of is None:
         cure = "train with the callback SystemMonitor, which every recipe has"
         raise InvalidArgumentError(refusal("stages", "a run with shares of time", str(folder), cure))
-    if {"graph", "nn"} & totals.keys():
+    if {"graph", "nn"} & shares.keys():
         cure = "simulate blad, snapshot_partition and vertex_partition with what `plan --kind snapshots` measures"
         raise InvalidArgumentError(refusal("stages", "a run on an event stream", f"{folder}, on snapshots", cure))
     seconds = scalars["system/window_seconds"].numbers()
-    steps = float(np.sum(1e3 * seconds / steps_of.numbers()))
-    seconds_of = {stage: spent / steps for stage, spent in totals.items() if stage != "wait"}
+    warm = slice(int(len(seconds) > 1), None)
+    steps = float(np.sum(1e3 * seconds[warm] / steps_of.numbers()[warm]))
+    spent = {stage: float(share[warm] @ seconds[warm]) for stage, share in shares.items()}
+    seconds_of = {stage: total / steps for stage, total in spent.items() if stage != "wait"}
     seconds_of["other"] = seconds_of.get("other", 0.0) + seconds_of.pop("sample", 0.0)
     return GivenCosts(seconds_of, batch_size=_batch_size(find_run(folder)))
 

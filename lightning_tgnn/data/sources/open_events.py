@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, check_settings, refusal
 from lightning_tgnn.data.readers import FORMATS, read_events
 from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.read import check_unread
@@ -129,6 +129,7 @@ def open_events(source: EventSource, options: ReadOptions) -> EventStore:
 def _opened_events(source: EventSource, options: ReadOptions) -> EventStore:
     name = name_of(source)
     if name == SYNTHETIC:
+        check_settings("synthetic", options.synthetic, generate_stream)
         return generate_stream(**options.synthetic)
     if name in STREAMS:
         return _open_named(name, options)

@@ -108,13 +108,13 @@ def _balanced(fitted: DemandSample, judged: DemandSample | None) -> Tensor:
     simple = interval_partition(demand.num_nodes, demand.num_ranks)
     samples = {"batches that it was fitted on": fitted, "others": judged}
     gains = [
-        f"{_gain(sample, owner, simple):.1%} in {len(sample.numbers)} {which}"
+        f"{-_gain(sample, owner, simple):+.1%} in {len(sample.numbers)} {which}"
         for which, sample in samples.items()
         if sample is not None
     ]
     fullest = float(torch.bincount(owner).max()) * demand.num_ranks / demand.num_nodes
     rank_zero_info(
-        f"partition: reflexbicut lets the busiest rank move fewer rows than interval does, by {', by '.join(gains)};"
+        f"partition: rows that the busiest rank moves with reflexbicut, against interval: {', '.join(gains)};"
         f" the fullest rank has {fullest:.2f} times the mean of rows"
     )
     return owner

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_settings, refusal
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.sources.folder import is_graph_folder, open_graph, save_graph
 from lightning_tgnn.data.graphs.sources.graph_objects import GraphSource, read_graph
@@ -34,7 +34,7 @@ def prepare_graph(source: GraphSource, root: Path, synthetic: Mapping[str, Any])
     """
     name = _name_of(source)
     if name == SYNTHETIC and synthetic.get("folder") is not None:
-        generate_graph(**synthetic)
+        _generated(synthetic)
     elif name in GRAPH_NAMES and not is_graph_folder(folder_of(name, root) / CONVERTED):
         with one_at_a_time(folder_of(name, root)):
             fetch = _fetch_from_dgl if name in DGL_CLASSES else _fetch_from_ogb
@@ -52,7 +52,7 @@ def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any]) -
         folder = synthetic.get("folder")
         if folder is not None:
             _check_prepared(Path(folder), SYNTHETIC)
-        return generate_graph(**synthetic)
+        return _generated(synthetic)
     if name is not None:
         return _open_converted(folder_of(name, root), name)
     if isinstance(source, (str, Path)) and Path(source).is_dir():
@@ -64,6 +64,11 @@ def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any]) -
         cure = "give the folder with src.npy, or that with OGB's folders raw and split"
         raise DataError(refusal("source", "a graph folder or an OGB folder", str(folder), cure))
     return read_graph(source)
+
+
+def _generated(synthetic: Mapping[str, Any]) -> Graph:
+    check_settings("synthetic", synthetic, generate_graph)
+    return generate_graph(**synthetic)
 
 
 def _name_of(source: object) -> str | None:

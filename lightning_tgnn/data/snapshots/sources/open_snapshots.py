@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_settings, refusal
 from lightning_tgnn.data.graphs.sources.graph_objects import GraphSource
 from lightning_tgnn.data.graphs.sources.open_graph import open_source, prepare_graph
 from lightning_tgnn.data.snapshots.cuts import Cut
@@ -118,6 +118,7 @@ class SnapshotSource:
             return from_graphs(cast(Sequence[object], source))
         if is_signal(source):
             return from_signal(cast(Signal, source))
+        check_settings("synthetic", self.read.synthetic, generate_snapshots)
         return generate_snapshots(**self.read.synthetic)
 
     def _check_tensors(self, columns: dict[str, Column]) -> None:
