@@ -351,7 +351,11 @@ def test_another_task_keeps_its_own_defaults(capsys):
         (["--trainer.callbacks=SystemMonitr"], r"--trainer\.callbacks must be .*; did you mean 'SystemMonitor'\?"),
         (["--config=nowhere.yaml"], r"--config must be a file that is there, got '.*nowhere\.yaml'"),
         (["stray"], r"arguments must be options that begin with --, got 'stray'|got '--stray'"),
-        (["--ckpt_path=nowhere.ckpt"], r"lightning-tgnn: Checkpoint file not found: nowhere\.ckpt"),
+        (
+            ["--ckpt_path=nowhere.ckpt"],
+            r"ckpt_path must be a checkpoint that is there, got 'nowhere\.ckpt'; give .* 'last'",
+        ),
+        (["--ckpt_path=lst"], r"ckpt_path must be a checkpoint that is there, got 'lst'; did you mean 'last'\?"),
         (
             ["--trainer.strategy=svn"],
             r"one of auto-state, blad, cdfgnn, .*, pipetgl, snapshot_p.*, sven, ver.*'svn'; did you mean",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,13 +14,15 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError, did_you_mean, refusal
 from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
 from lightning_tgnn.commands.fit.saved_task import saved_task
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
 from lightning_tgnn.files.runs import WORDS, RunFolders, class_at
 from lightning_tgnn.tasks.resumable import CURE, ResumableTask, check_same
+
+_OF_LIGHTNING = ("hpc", "registry")  # what it looks up itself; the second may go on with a name
 
 
 class ResumingCLI(LightningCLI):
@@ -40,6 +43,9 @@ class ResumingCLI(LightningCLI):
         if path and is_checkpoint(path):
             self._take_saved_task(path)
             self._keep_given_settings(self.config[self.config["subcommand"]]["model"])
+        elif path and not (path.startswith(_OF_LIGHTNING) or "://" in path or Path(path).expanduser().exists()):
+            cure = did_you_mean(path, WORDS) or "give the path of one, 'last' or 'best'"
+            raise CheckpointError(refusal("ckpt_path", "a checkpoint that is there", path, cure))
 
     def _take_saved_task(self, path: str) -> None:
         """Take the task's arguments from a checkpoint, as LightningCLI does, but only what it may name."""
