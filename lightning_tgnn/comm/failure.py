@@ -54,6 +54,18 @@ def peer_failure(operation: str) -> Iterator[None]:
         raise type(failure)(f"{operation}: {failure}") from error
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether Ctrl-C is what has raised an error, here or on another rank.
+
+    A compiled loop of several results raises SystemError with KeyboardInterrupt as its cause: numba asks Python for the
+    type of every result, which is where Python hears of the signal, and goes on past the error.
+    """
+    reason: BaseException | None = error
+    while reason is not None and not isinstance(reason, KeyboardInterrupt | PeerInterruptError):
+        reason = reason.__cause__
+    return reason is not None
+
+
 class Attendance:
     """Answers a roll call in place of a rank that stands waiting for another, in a thread of its own.
 
@@ -104,8 +116,9 @@ def handle_failure(rank: int, error: BaseException) -> None:
         error.args = (str(failure), *error.args[1:])
         error.__cause__ = failure  # by which the command knows what to say
         return
+    said = KeyboardInterrupt.__name__ if is_interrupt(error) else f"{type(error).__name__}: {error}"
     with suppress(Exception):
-        store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
+        store.set(f"{_KEY}/own/{rank}", said)
 
 
 def is_told(error: BaseException) -> bool:
@@ -229,5 +242,5 @@ def _told(store: dist.Store, said: str) -> PeerFailureError:
 
 
 def _failure(said: str) -> PeerFailureError:
-    is_interrupt = f"{_FAILED} {KeyboardInterrupt.__name__}" in said
-    return (PeerInterruptError if is_interrupt else PeerFailureError)(said)
+    interrupted = f"{_FAILED} {KeyboardInterrupt.__name__}" in said
+    return (PeerInterruptError if interrupted else PeerFailureError)(said)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import FrameType
 from uuid import uuid4
 
 import torch
@@ -57,6 +60,34 @@ def new_file(path: Path) -> Iterator[Path]:
             partial.unlink()
 
 
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Let Ctrl-C wait until tensors are written; pressed once more, it breaks off.
+
+    Torch's writer ends the process by an abort where it is broken off as it opens or closes a file: it still writes the
+    file's end when it is taken down, into a file that has been closed.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    at_once, pressed = before, False
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            at_once(signum, frame)
+        pressed = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        at_once(signal.SIGINT, None)
+
+
 def check_place(argument: str, path: Path) -> None:
     """Refuse a place where no file can be written, before there is anything to write; makes its folder.
 
@@ -81,8 +112,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_tensors(path: Path, held: object) -> None:
-    """Write tensors and plain values, for `torch.load`; see `new_file`."""
-    with new_file(path) as partial:
+    """Write tensors and plain values, for `torch.load`; see `new_file` and `interrupts_wait`."""
+    with interrupts_wait(), new_file(path) as partial:
         try:
             with partial.open("wb") as file:  # of a path that it opens itself torch does not say what is wrong
                 torch.save(held, file)

@@ -2,6 +2,9 @@
 
 import itertools
 import os
+import signal
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 import lightning.pytorch as pl
 import numpy as np
@@ -88,6 +91,40 @@ def test_ctrl_c_while_tensors_are_written_is_no_other_error(tmp_path, monkeypatc
         write_tensors(tmp_path / "a.pt", {"held": torch.zeros(2)})
     assert torch.equal(torch.load(tmp_path / "a.pt")["held"], torch.ones(2))
     assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
+class Presses:
+    """Presses Ctrl-C while it is written."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def __reduce__(self):
+        for _ in range(self.times):
+            signal.raise_signal(signal.SIGINT)
+        return OrderedDict, ()
+
+
+@pytest.fixture
+def hears_interrupts():
+    """Hear Ctrl-C also where the tests run in the background of a shell, which lets its children ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_waits_until_tensors_are_written_and_breaks_off_pressed_twice(tmp_path, hears_interrupts):
+    write_tensors(tmp_path / "a.pt", {"held": 1})
+    with pytest.raises(KeyboardInterrupt):
+        write_tensors(tmp_path / "a.pt", {"held": Presses(2)})
+    assert torch.load(tmp_path / "a.pt") == {"held": 1}
+    with pytest.raises(KeyboardInterrupt):
+        write_tensors(tmp_path / "a.pt", {"held": Presses(1)})
+    assert torch.load(tmp_path / "a.pt") == {"held": {}}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write_tensors, tmp_path / "b.pt", {"held": 2}).result()
+    assert torch.load(tmp_path / "b.pt") == {"held": 2}
 
 
 def test_checkpoints_in_a_folder_that_may_not_be_written(read_only):

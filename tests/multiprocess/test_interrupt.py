@@ -43,10 +43,41 @@ def ended(run):
         os.killpg(run.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("starter", ["one rank", "two ranks", "torchrun"])
+PRESSED = """
+import os
+import signal
+import threading
+
+import numpy as np
+from lightning.pytorch import Callback
+from numba import njit
+
+
+@njit(nogil=True)
+def busy(rounds):
+    values = np.zeros(1)
+    for number in range(rounds):
+        values[0] += np.sin(number)
+    return values, rounds  # of one value alone numba hands on what its boxing raises
+
+
+class PressedInLoop(Callback):
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if trainer.current_epoch == 1 and trainer.global_rank == 0:
+            busy(1)
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            while True:
+                busy(100_000_000)
+"""
+
+
+@pytest.mark.parametrize("starter", ["one rank", "two ranks", "in a compiled loop", "torchrun"])
 def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
     recipe = ROOT / f"recipes/{'quickstart' if starter == 'one rank' else 'sven_wikipedia'}.yaml"
     words = ["fit", f"--config={recipe}", *SETTINGS, "--trainer.max_epochs=-1"]
+    if starter == "in a compiled loop":
+        (tmp_path / "pressed.py").write_text(PRESSED)
+        words.append("--trainer.callbacks+=pressed.PressedInLoop")
     last = tmp_path / "runs/mine/version_0/checkpoints/last.ckpt"
     with subprocess.Popen(
         [*(TORCHRUN if starter == "torchrun" else [BIN / "lightning-tgnn"]), *words],
@@ -54,14 +85,15 @@ def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)},
         start_new_session=True,
         preexec_fn=listening,
     ) as run:
         try:
             while not last.exists() and run.poll() is None:
                 time.sleep(0.1)
-            os.killpg(run.pid, signal.SIGINT)
+            if starter != "in a compiled loop":  # which presses it itself
+                os.killpg(run.pid, signal.SIGINT)
             said = run.communicate(timeout=60)[1]  # returns once no rank holds it open any more
         finally:
             ended(run)
@@ -75,8 +107,9 @@ def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
         assert run.returncode == 130, said
     assert "Traceback" not in said
     assert ("MEMBER: 2/2" in said) == (starter != "one rank")
-    (line,) = re.findall(r"^lightning-tgnn: (.*)$", said, flags=re.MULTILINE)
-    command = line.removeprefix("interrupted; go on with: ").removesuffix(", under torchrun as before")
+    lines = re.findall(r"^lightning-tgnn: (.*)$", said, flags=re.MULTILINE)
+    assert len(lines) == 1, said
+    command = lines[0].removeprefix("interrupted; go on with: ").removesuffix(", under torchrun as before")
     *repeated, path = shlex.split(command)
     assert repeated == ["lightning-tgnn", *words, "--ckpt_path"]
     steps = {str(saved.relative_to(tmp_path)): steps_of(saved) for saved in last.parent.glob("*.ckpt")}

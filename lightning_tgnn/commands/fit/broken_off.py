@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from lightning_tgnn.comm import PeerInterruptError
+from lightning_tgnn.comm import is_interrupt
 from lightning_tgnn.files.runs import checkpoints_in
 
 EXIT_CODE = 130
@@ -101,8 +101,8 @@ class RunWatch(Callback):
 
 def was_interrupted(error: BaseException) -> bool:
     """Whether Ctrl-C is what ended a run, here or on another rank; Lightning makes an exit of its own of it."""
-    reasons = (error, error.__cause__, error.__context__ if isinstance(error, SystemExit) else None)
-    return any(isinstance(reason, KeyboardInterrupt | PeerInterruptError) for reason in reasons)
+    reason = error.__context__ if isinstance(error, SystemExit) else error
+    return reason is not None and is_interrupt(reason)
 
 
 def leave(line: str = _INTERRUPTED, *, ranks: int = 1) -> NoReturn:

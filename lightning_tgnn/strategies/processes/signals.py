@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -17,9 +18,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.comm import peer_failure
+from lightning_tgnn.comm import PeerFailureError, is_interrupt, peer_failure
 
 _EVALUATION_BATCHES = 8
+_Result = TypeVar("_Result")
 Handler = Callable[[int, FrameType | None], object] | int
 """What a process does at a signal, as `signal.signal` has it."""
 
@@ -86,9 +88,27 @@ class FirstRankLauncher(_SubprocessScriptLauncher):
     """
 
     @override
+    def launch(self, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+        with interrupts_as_such():
+            return super().launch(function, *args, **kwargs)
+
+    @override
     def _call_children_scripts(self) -> None:
         with deaf_to_interrupts():  # a new process inherits what is ignored
             super()._call_children_scripts()
+
+
+@contextmanager
+def interrupts_as_such() -> Iterator[None]:
+    """Raise KeyboardInterrupt in place of an error behind which it is hidden; Lightning ends all ranks at no other."""
+    try:
+        yield
+    except PeerFailureError:
+        raise
+    except Exception as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
 
 
 @contextmanager
