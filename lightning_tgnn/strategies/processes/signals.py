@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -88,9 +88,12 @@ class FirstRankLauncher(_SubprocessScriptLauncher):
     """
 
     @override
-    def launch(self, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+    def launch(
+        self, function: Callable[..., _Result], *args: object, trainer: pl.Trainer | None = None, **kwargs: object
+    ) -> _Result:
         with interrupts_as_such():
-            return super().launch(function, *args, **kwargs)
+            launched: _Result = super().launch(function, *args, trainer=trainer, **kwargs)
+        return launched
 
     @override
     def _call_children_scripts(self) -> None:
