@@ -8,6 +8,7 @@ gc.disable()  # what is imported stays, and looking through it for garbage takes
 
 import functools
 import os
+import signal
 import tempfile
 import traceback
 from pathlib import Path
@@ -89,6 +90,14 @@ def pytest_xdist_make_scheduler(config, log):
             return _ranks(nodeid) or super()._split_scope(nodeid)
 
     return RanksTogether(config, log)
+
+
+@pytest.fixture
+def hears_interrupts():
+    """Hear Ctrl-C also where the tests run in the background of a shell, which lets its children ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -116,9 +116,8 @@ def handle_failure(rank: int, error: BaseException) -> None:
         error.args = (str(failure), *error.args[1:])
         error.__cause__ = failure  # by which the command knows what to say
         return
-    said = KeyboardInterrupt.__name__ if is_interrupt(error) else f"{type(error).__name__}: {error}"
     with suppress(Exception):
-        store.set(f"{_KEY}/own/{rank}", said)
+        store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
 
 
 def is_told(error: BaseException) -> bool:

@@ -2,11 +2,13 @@
 
 import pickle
 import shutil
+import signal
 
 import pytest
 import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from torch.distributed.checkpoint import FileSystemWriter
 
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.comm import Messages
@@ -71,6 +73,19 @@ def test_what_was_written_is_read_whole_or_by_rows(folder):
     for rows in (torch.tensor([4, 1, 4]), torch.tensor([], dtype=torch.int64), torch.arange(NODES)):
         assert torch.equal(opened["memory"][rows], memory[rows])
         assert opened["mails"][rows].shape == (len(rows), 2, 0)
+
+
+def test_ctrl_c_waits_until_the_folder_is_whole(folder, monkeypatch, hears_interrupts):
+    def write_data(self, plan, planner):
+        signal.raise_signal(signal.SIGINT)
+        return writes(self, plan, planner)
+
+    writes = FileSystemWriter.write_data
+    monkeypatch.setattr(FileSystemWriter, "write_data", write_data)
+    with pytest.raises(KeyboardInterrupt):
+        write(folder, 1)
+    assert torch.equal(read(folder)["state"]["memory"], content(1)[1])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @seed(17)

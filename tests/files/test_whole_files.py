@@ -105,14 +105,6 @@ class Presses:
         return OrderedDict, ()
 
 
-@pytest.fixture
-def hears_interrupts():
-    """Hear Ctrl-C also where the tests run in the background of a shell, which lets its children ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_ctrl_c_waits_until_tensors_are_written_and_breaks_off_pressed_twice(tmp_path, hears_interrupts):
     write_tensors(tmp_path / "a.pt", {"held": 1})
     with pytest.raises(KeyboardInterrupt):

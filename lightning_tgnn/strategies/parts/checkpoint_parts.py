@@ -21,7 +21,6 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from typing_extensions import override
 
-from lightning_tgnn.files.whole import interrupts_wait
 from lightning_tgnn.types import OwnRows
 
 
@@ -79,8 +78,7 @@ class PartWriter(FileSystemWriter):
     @override
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         try:
-            with interrupts_wait():
-                return super().write_data(plan, planner)
+            return super().write_data(plan, planner)
         except RuntimeError as error:
             if isinstance(error.__context__, OSError | KeyboardInterrupt):  # which torch hides as it closes the file
                 raise error.__context__ from None

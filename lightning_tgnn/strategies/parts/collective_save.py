@@ -15,7 +15,7 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Messages, peer_failure
 from lightning_tgnn.files.checkpoint_folder import META, checksum, described, put
 from lightning_tgnn.files.folder_replacement import begin_folder, move_in_place, parts_of, sync_folder
-from lightning_tgnn.files.whole import refusal_to_write, write_tensors, writing_to
+from lightning_tgnn.files.whole import interrupts_wait, refusal_to_write, write_tensors, writing_to
 from lightning_tgnn.types import FULL, SHARDED, Broadcast, OneOfEach, OwnRows
 
 _Keys = tuple[str | int, ...]
@@ -111,7 +111,7 @@ def check_writes_folders(checkpoint_io: object, path: str | Path, storage_option
 def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Messages, broadcast: Broadcast) -> None:
     """Write a checkpoint as a folder: each rank its `OwnRows` and `OneOfEach`, the first rank all else.
 
-    The folder has a hidden name until all is on the disk, and what was at ``path`` stays until then.
+    The folder has a hidden name until all is on the disk, and what was at ``path`` stays until then; Ctrl-C waits too.
 
     Args:
         checkpoint: Of the same form on all ranks, which have to call it together.
@@ -123,7 +123,7 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
         InvalidArgumentError: It does not fit, may not be written, or is not the same folder on all hosts.
         PeerFailureError: A rank has failed.
     """
-    with ExitStack() as until_end:
+    with interrupts_wait(), ExitStack() as until_end:
         place, hidden = _on_first(lambda: _begin(Path(path), until_end), messages, broadcast)
         _check_shared(hidden, place, messages, broadcast)
         split = _Split()

@@ -26,7 +26,6 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.whole import write_tensors
-from lightning_tgnn.strategies.processes.signals import interrupts_as_such
 from lightning_tgnn.types import FULL
 
 _Result = TypeVar("_Result")
@@ -72,8 +71,7 @@ class ReturningLauncher(_MultiProcessingLauncher):
             # The threads of this process's OpenMP library did not come along: a loop over several would wait for them.
             os.environ["OMP_NUM_THREADS"] = "1"
             torch.set_num_threads(1)
-        with interrupts_as_such():
-            super()._wrapping_function(process_idx, *args)
+        super()._wrapping_function(process_idx, *args)
 
     @override
     def _collect_rank_zero_results(self, trainer: pl.Trainer, results: object) -> _WorkerOutput | None:

@@ -91,27 +91,20 @@ class FirstRankLauncher(_SubprocessScriptLauncher):
     def launch(
         self, function: Callable[..., _Result], *args: object, trainer: pl.Trainer | None = None, **kwargs: object
     ) -> _Result:
-        with interrupts_as_such():
+        try:
             launched: _Result = super().launch(function, *args, trainer=trainer, **kwargs)
+        except PeerFailureError:
+            raise
+        except Exception as error:
+            if is_interrupt(error):
+                raise KeyboardInterrupt from error  # by no other does Lightning end the processes that it has started
+            raise
         return launched
 
     @override
     def _call_children_scripts(self) -> None:
         with deaf_to_interrupts():  # a new process inherits what is ignored
             super()._call_children_scripts()
-
-
-@contextmanager
-def interrupts_as_such() -> Iterator[None]:
-    """Raise KeyboardInterrupt in place of an error behind which it is hidden; Lightning ends all ranks at no other."""
-    try:
-        yield
-    except PeerFailureError:
-        raise
-    except Exception as error:
-        if is_interrupt(error):
-            raise KeyboardInterrupt from error
-        raise
 
 
 @contextmanager
