@@ -77,9 +77,10 @@ def last_mails(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, T
         mailed = torch.cat([neighbors.flatten(1), ends], dim=1)
         sides = np.append(np.repeat(sides, neighbors.shape[2]), sides)
     slots, num_slots = _slots(mailed.flatten())
-    arrays = dedup_loops.last_mails(mailed.numpy(), sides, slots.view(mailed.shape).numpy(), num_slots)
-    nodes, source = map(torch.from_numpy, arrays)
-    return nodes, source
+    nodes, source = torch.empty_like(slots), torch.empty_like(slots)
+    given = (mailed.numpy(), sides, slots.view(mailed.shape).numpy(), num_slots)
+    count = dedup_loops.last_mails(*given, nodes.numpy(), source.numpy())
+    return nodes[:count].clone(), source[:count].clone()
 
 
 def by_loop(entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -89,9 +90,9 @@ def by_loop(entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if entries.numel() == 0:
         return entries, entries, entries
     slots, num_slots = _slots(entries)
-    arrays = dedup_loops.organize(entries.numpy(), slots.numpy(), num_slots)
-    distinct, last, position = map(torch.from_numpy, arrays)
-    return distinct, last, position
+    distinct, last, position = found = [torch.empty_like(slots) for _ in range(3)]
+    count = dedup_loops.organize(entries.numpy(), slots.numpy(), num_slots, *(tensor.numpy() for tensor in found))
+    return distinct[:count].clone(), last[:count].clone(), position
 
 
 def by_tensors(entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: Knuth, section 6.4, multiplicative hashing
-_HALF = np.uint64(32)
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: Knuth, section 6.4, multiplicative hashing
+HALF = np.uint64(32)
 
 
 @njit(nogil=True, cache=True)
@@ -28,8 +28,8 @@ def number_rows(rows: Any, slots: Any, codes: Any, first: Any) -> int:
     for i in range(rows.shape[0]):
         key = np.uint64(0)
         for w in range(rows.shape[1]):
-            key = (key ^ rows[i, w]) * _FACTOR
-            key ^= key >> _HALF
+            key = (key ^ rows[i, w]) * FACTOR
+            key ^= key >> HALF
         slot = key & last_slot
         while slots[slot] >= 0 and not _are_equal(rows, i, first[slots[slot]]):
             slot = (slot + np.uint64(1)) & last_slot

@@ -1,4 +1,7 @@
-"""Compiled loops that number the nodes and the events of a batch's neighbourhood, each once, in first-seen order."""
+"""Compiled loops that number the nodes and the events of a batch's neighbourhood, each once, in first-seen order.
+
+As in `dedup_loops`, what they find is written to arrays that they are given.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: Knuth, section 6.4, multiplicative hashing
-_HALF = np.uint64(32)
+from lightning_tgnn.algorithms.streams.distinct_loops import FACTOR, HALF
 
 
 @njit(nogil=True, cache=True)
@@ -27,8 +29,8 @@ def _number(value: int, table: Any, values: Any, count: int) -> Any:
     A hash table with linear probing (Knuth, "The Art of Computer Programming" 3, 6.4, algorithm L).
     """
     last = np.uint64(len(table) - 1)
-    key = np.uint64(value) * _FACTOR
-    slot = (key ^ (key >> _HALF)) & last
+    key = np.uint64(value) * FACTOR
+    slot = (key ^ (key >> HALF)) & last
     while table[slot] >= 0 and values[table[slot]] != value:
         slot = (slot + np.uint64(1)) & last
     if table[slot] < 0:
@@ -39,9 +41,18 @@ def _number(value: int, table: Any, values: Any, count: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def place_nodes(
-    roots: Any, found: Any, src: Any, dst: Any, time: Any, root_index: Any, index: Any, when: Any, mask: Any
-) -> Any:
-    """Number roots and their neighbours, and return the distinct nodes and how many of them are roots.
+    roots: Any,
+    found: Any,
+    src: Any,
+    dst: Any,
+    time: Any,
+    nodes: Any,
+    root_index: Any,
+    index: Any,
+    when: Any,
+    mask: Any,
+) -> int:
+    """Number roots and their neighbours, and return how many distinct nodes there are.
 
     Args:
         roots: int64 [R].
@@ -49,16 +60,15 @@ def place_nodes(
         src: int64 [E], of the stream.
         dst: int64 [E], likewise.
         time: float64 [E], likewise.
+        nodes: int64 [R + S K], begins afterwards with the distinct nodes.
         root_index: int64 [R], becomes the number of every root.
         index: int64 [S, K], becomes that of every neighbour, and of the root itself in empty places.
         when: float64 [S, K], becomes the time of ``found`` since the first event; 0 in empty places.
         mask: bool [S, K], becomes where there is a neighbour.
     """
-    entries = len(roots) + found.size
-    table, nodes, count = _empty_table(entries), np.empty(entries, np.int64), 0
+    table, count = _empty_table(len(nodes)), 0
     for root in range(len(roots)):
         root_index[root], count = _number(roots[root], table, nodes, count)
-    num_roots = count
     for root in range(found.shape[0]):
         for slot in range(found.shape[1]):
             event = found[root, slot]
@@ -69,20 +79,20 @@ def place_nodes(
                 when[root, slot] = time[event] - time[0]
             else:
                 index[root, slot], when[root, slot] = root_index[root], 0.0
-    return nodes[:count].copy(), num_roots
+    return count
 
 
 @njit(nogil=True, cache=True)
-def place_events(events: Any, found: Any, index: Any) -> Any:
-    """Number distinct events, and return all of them.
+def place_events(events: Any, found: Any, distinct: Any, index: Any) -> int:
+    """Number distinct events, and return how many there are.
 
     Args:
         events: int64 [B], distinct; their numbers are their places.
         found: int64 [S, K], other events, -1 in empty places.
+        distinct: int64 [B + S K], begins afterwards with all of them.
         index: int64 [S, K], becomes the number of every one, 0 in empty places.
     """
-    entries = len(events) + found.size
-    table, distinct, count = _empty_table(entries), np.empty(entries, np.int64), 0
+    table, count = _empty_table(len(distinct)), 0
     for place in range(len(events)):
         _, count = _number(events[place], table, distinct, count)
     for root in range(found.shape[0]):
@@ -90,4 +100,4 @@ def place_events(events: Any, found: Any, index: Any) -> Any:
             index[root, slot] = 0
             if found[root, slot] >= 0:
                 index[root, slot], count = _number(found[root, slot], table, distinct, count)
-    return distinct[:count].copy()
+    return count

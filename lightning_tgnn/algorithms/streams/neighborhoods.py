@@ -47,12 +47,16 @@ def place_nodes(roots: Tensor, found: Tensor, src: Tensor, dst: Tensor, time: Te
     """
     from lightning_tgnn.algorithms.streams import neighborhood_loops  # imports the compiler: only where it is used
 
-    root_index, index = torch.empty_like(roots), torch.empty_like(found)
+    nodes, root_index, index = (
+        roots.new_empty(len(roots) + found.numel()),
+        roots.new_empty(len(roots)),
+        torch.empty_like(found),
+    )
     when, mask = torch.empty(found.shape, dtype=torch.float64), torch.empty(found.shape, dtype=torch.bool)
-    given = (roots, found, src, dst, time)
-    arrays = (tensor.numpy() for tensor in (*given, root_index, index, when, mask))
-    nodes, num_roots = neighborhood_loops.place_nodes(*arrays)
-    return PlacedNodes(torch.from_numpy(nodes), num_roots, root_index, index, when, mask)
+    tensors = (roots, found, src, dst, time, nodes, root_index, index, when, mask)
+    count = neighborhood_loops.place_nodes(*(tensor.numpy() for tensor in tensors))
+    num_roots = int(root_index.max()) + 1 if len(roots) else 0
+    return PlacedNodes(nodes[:count].clone(), num_roots, root_index, index, when, mask)
 
 
 def place_events(events: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,6 +76,6 @@ def place_events(events: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
     """
     from lightning_tgnn.algorithms.streams import neighborhood_loops
 
-    index = torch.empty_like(found)
-    distinct = neighborhood_loops.place_events(events.numpy(), found.numpy(), index.numpy())
-    return torch.from_numpy(distinct), index
+    distinct, index = events.new_empty(len(events) + found.numel()), torch.empty_like(found)
+    count = neighborhood_loops.place_events(*(tensor.numpy() for tensor in (events, found, distinct, index)))
+    return distinct[:count].clone(), index
