@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,6 +34,11 @@ def main(args: ArgsType = None) -> None:
     Args:
         args: The words after the command's name, those of the process by default; or what LightningCLI takes.
     """
+    with _warnings_in_one_line():
+        _run(args)
+
+
+def _run(args: ArgsType) -> None:
     words = sys.argv[1:] if args is None else args
     try:
         if not isinstance(words, list):
@@ -91,7 +99,27 @@ def _train(args: ArgsType) -> None:
     finally:
         if collects:
             gc.enable()
-    TGNNCommand(args)
+    with _warnings_in_one_line():  # Lightning, when it is imported, has its own form
+        TGNNCommand(args)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Show warnings of this package without the line of its source, which tells who runs a command nothing."""
+    of_others = warnings.formatwarning
+
+    def formatted(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if Path(filename).is_relative_to(Path(__file__).parent):
+            return f"warning: {message}\n"
+        return of_others(message, category, filename, lineno, line)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = of_others
 
 
 def _is_of_the_trainer(error: Exception) -> bool:

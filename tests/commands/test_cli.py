@@ -415,6 +415,10 @@ def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, caps
         (["data", "inspect", "--max_los=1"], r"got '--max_los'; did you mean '--max_loss'\?"),
         (["data", "inspect", "--source"], r"--source must be followed by a value"),
         (["data", "inspect", "--bipartite=maybe"], r"--bipartite must be true or false or null, got 'maybe'"),
+        (
+            ["data", "inspect", "--columns", "src=a"],
+            r"--columns must be a mapping or null, got 'src=a'; write --columns '\{name: value, ...\}'",
+        ),
         (["data", "generate"], r"--output must be given"),
         (["data", "download", "--name=wikipdia"], r"did you mean 'wikipedia'\?"),
         (["pretrain-static"], r"pretrain-static must be given a recipe or a setting"),

@@ -4,6 +4,9 @@ import errno
 import gzip
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -164,6 +167,14 @@ def test_convert_takes_the_columns_of_a_csv(tmp_path):
     store = EventStore.open(tmp_path / "out")
     assert store.node_ids.tolist() == [4, 3, 5]
     assert store.edge_features.tolist() == [[0.5], [0.25]]
+
+
+def test_a_warning_is_one_line_without_its_place_in_the_source(tmp_path):
+    path = tmp_path / "events.csv"
+    path.write_text("src,dst,time,note\n1,2,3,x\n2,1,4,y\n")
+    words = ["-m", "lightning_tgnn", "data", "inspect", f"--source={path}"]
+    told = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=100, check=True).stderr
+    assert re.fullmatch(r"warning: [^\n]*events\.csv: nothing reads the column\(s\) 'note'; to use one,[^\n]*\n", told)
 
 
 def test_a_name_comes_before_a_file_of_that_name(tmp_path, monkeypatch):

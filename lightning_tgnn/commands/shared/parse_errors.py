@@ -18,7 +18,10 @@ from typing import NoReturn
 from lightning_tgnn.checks import did_you_mean, refusal
 
 _LONGEST_SHOWN = 300
-_TYPES = {"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"}
+_TYPES = {
+    **{"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"},
+    **dict.fromkeys(("Mapping", "dict"), "a mapping"),
+}
 
 
 class OneLineErrors(ArgumentParser):
@@ -143,7 +146,8 @@ def _wrong_type(found: re.Match[str], told: _Told) -> str:
     expected = re.findall(r"Expected a (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal(\[[^\n]*\]))", tried)
     kinds = [f"one of {literal}" if literal else _TYPES.get(kind, f"a {kind}") for kind, literal in expected]
     requirement = " or ".join(dict.fromkeys(kinds))
-    return refusal(told.key, requirement or "of another kind", told.given, "correct its value")
+    cure = f"write {told.key} '{{name: value, ...}}'" if "a mapping" in kinds else "correct its value"
+    return refusal(told.key, requirement or "of another kind", told.given, cure)
 
 
 def _no_value(found: re.Match[str], told: _Told) -> str:

@@ -94,7 +94,9 @@ def roles_of(columns: Mapping[str, Any], rows: Rows) -> Roles:
         DataError: A column is not there, is there twice, or has two roles.
     """
     keys = _keys_by_role(columns)
-    found = {role: [_position(role, key, rows) for key in keys[role]] for role in keys}
+    named = {key.strip() for of_role in keys.values() for key in of_role if isinstance(key, str)}
+    spare = [name for name in rows.names if name not in named]
+    found = {role: [_position(role, key, rows, spare) for key in keys[role]] for role in keys}
     _refuse_shared(found, rows)
     used = {position for positions in found.values() for position in positions}
     features = found.get("edge_features", [])
@@ -177,7 +179,8 @@ def usual_columns(rows: Rows) -> dict[str, int]:
     return columns
 
 
-def _position(role: str, key: str | int, rows: Rows) -> int:
+def _position(role: str, key: str | int, rows: Rows, spare: Sequence[str]) -> int:
+    """Return the position of a column; one of the ``spare`` ones, which have no role, may have been meant."""
     there = list(rows.names) if rows.names else f"{rows.width} columns without a header"
     argument = f"columns[{role!r}]"
     if isinstance(key, int):
@@ -186,7 +189,7 @@ def _position(role: str, key: str | int, rows: Rows) -> int:
         return key
     matches = [position for position, name in enumerate(rows.names) if name == key.strip()]
     if not matches:
-        question = did_you_mean(key, rows.names)
+        question = did_you_mean(key, spare)
         cure = f"{question} {rows.path} has {there}" if question else f"{rows.path} has {there}"
         raise DataError(refusal(argument, "a column of the file", key, cure))
     if len(matches) > 1:

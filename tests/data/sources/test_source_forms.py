@@ -265,6 +265,11 @@ def test_missing_and_doubled_columns_are_refused():
             FEATURES["columns"],
             r"columns\['edge_features'\] must be a column of the file, got 'x'",
         ),
+        (  # 'dst' is near, but has a role
+            frame,
+            {"src": "src", "dst": "dst", "time": "dt"},
+            r"columns\['time'\] must be a column of the file, got 'dt'; the DataFrame has",
+        ),
         (doubled, FEATURES["columns"], r"must be a name that occurs once in the header, got 'x'; .*positions \[3, 4\]"),
         (
             frame,
