@@ -185,7 +185,8 @@ class StreamFollower:
             return torch.empty(count, 0)
         cure = "give what the stream of training has for every event"
         if values is None:
-            raise DataError(refusal("edge_features", f"of shape {[count, width]}", None, cure))
+            named = f" ({', '.join(self.edge_feature_names)})" if self.edge_feature_names else ""
+            raise DataError(refusal("edge_features", f"{width} number(s) per event{named}", None, cure))
         column = float_column("edge_features", by_name(values, self.edge_feature_names), np.float32, ndim=2)
         if column.shape != (count, width):
             raise DataError(refusal("edge_features", f"of shape {[count, width]}", list(column.shape), cure))

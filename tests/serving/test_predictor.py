@@ -380,7 +380,11 @@ def test_the_same_id_on_both_sides_is_two_nodes(tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda p: p.observe([1], [2], [2000.0]), DataError, "edge_features must be .*, got"),
+        (
+            lambda p: p.observe([1], [2], [2000.0]),
+            DataError,
+            r"edge_features must be 2 number\(s\) per event, got None",
+        ),
         (lambda p: p.observe([1], [2], [0.0], [[1, 2]]), DataError, r"time\[0\] must be at least .*sort events"),
         (lambda p: p.observe([1], [2], [np.nan], [[1, 2]]), DataError, r"time\[0\] must be finite"),
         (lambda p: p.observe([1, 2], [2], [2000.0], [[1, 2]]), InvalidArgumentError, "dst must be as long as src, 2"),

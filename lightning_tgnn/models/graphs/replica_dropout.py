@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.types import Subgraph
 
+_VERTICES_AT_ONCE = 1 << 16  # whose random bits are there at a time: they take ten times the memory of what they decide
+
 
 class ReplicaDropout(nn.Module):
     """Dropout by vertex, not by place.
@@ -32,12 +34,11 @@ class ReplicaDropout(nn.Module):
         if not self.training or not self.rate:
             return values
         # One stream of random bits for each vertex: 16 of them decide about a value.
-        words = -(-values.shape[1] // 3)
-        places = torch.arange(words, device=values.device)
-        bits = counter_hash(
-            subgraph.seed, self.layer, (subgraph.nodes if nodes is None else nodes).unsqueeze(1), places
-        )
-        fractions = torch.stack([bits >> shift & 0xFFFF for shift in (0, 16, 32)], dim=-1).flatten(1)
+        words = torch.arange(-(-values.shape[1] // 3), device=values.device)
         dropped = min(round(self.rate * 2**16), 2**16 - 1)
-        kept = fractions[:, : values.shape[1]] >= dropped
-        return values * kept / (1 - dropped / 2**16)
+        pieces = []
+        for some in (subgraph.nodes if nodes is None else nodes).split(_VERTICES_AT_ONCE):
+            bits = counter_hash(subgraph.seed, self.layer, some.unsqueeze(1), words)
+            fractions = torch.stack([bits >> shift & 0xFFFF for shift in (0, 16, 32)], dim=-1).flatten(1)
+            pieces.append(fractions[:, : values.shape[1]] >= dropped)
+        return values * torch.cat(pieces) / (1 - dropped / 2**16)

@@ -38,7 +38,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, edges: SparseRows, weights: Tensor, rows: Tensor) -> Tensor:
         ctx.edges = edges
-        ctx.save_for_backward(weights, rows)
+        ctx.save_for_backward(weights, rows if ctx.needs_input_grad[1] else None)
         return csr_product(edges.starts, edges.columns, weights, rows)
 
     @staticmethod

@@ -8,14 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lightning_tgnn.data import Graph, generate_graph
 from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.types import SparseRows
 from tests.contracts.test_loaders import values
+from tests.largest_tensor import LargestTensor
 
 RANKS, HOSTS, SPLITS = 3, torch.tensor([0, 0, 1]), ("train", "val", "test")
 
@@ -95,19 +94,6 @@ def test_the_seed_of_dropout_is_of_the_seed_and_the_epoch_alone(whole):
     assert all(drawn(*of, rank) == seed for of, seed in seeds.items() for rank in range(RANKS))
 
 
-class LargestTensor(TorchDispatchMode):
-    """Keeps the bytes of the largest tensor that an operation has made."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        made = function(*arguments, **(options or {}))
-        for tensor in tree_leaves(made):
-            if torch.is_tensor(tensor):
-                self.largest = max(self.largest, tensor.numel() * tensor.element_size())
-        return made
-
-
 def test_memory_of_a_subgraph_does_not_grow_with_vertices_times_ranks(monkeypatch):
     monkeypatch.setattr("lightning_tgnn.algorithms.partitions.replicas._CELLS", 1 << 14)  # of its pieces
     vertices = 400_000
@@ -130,8 +116,8 @@ def test_memory_of_a_subgraph_does_not_grow_with_vertices_times_ranks(monkeypatc
 
 
 def narrow(edges):
-    """Return the same with a transpose of int32."""
-    names = ("starts_back", "columns_back", "edges_back")
+    """Return the same with places of int32."""
+    names = ("starts", "columns", "starts_back", "columns_back", "edges_back")
     return replace(edges, **{name: getattr(edges, name).int() for name in names})
 
 

@@ -15,6 +15,7 @@ from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.tasks.node_classification import alone
 from lightning_tgnn.types import SparseRows
+from tests.largest_tensor import LargestTensor
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def test_the_sparse_product_has_the_gradients_of_numerical_differences():
     assert torch.autograd.gradcheck(lambda w, r: sparse_product(edges, w, r), (weights, rows))
 
 
-def test_dropout_goes_by_vertex_and_epoch(part):
+def test_dropout_goes_by_vertex_and_epoch(part, monkeypatch):
     dropout, values = ReplicaDropout(0.3, 1), torch.ones(len(part.nodes), 1000)
     dropped = dropout(values, part)
     assert float((dropped == 0).float().mean()) == pytest.approx(0.3, abs=0.01)
@@ -150,4 +151,23 @@ def test_dropout_goes_by_vertex_and_epoch(part):
     assert torch.equal(dropout(values[5:9], some), dropped[5:9])  # wherever the vertex is
     assert not torch.equal(dropout(values, replace(part, seed=1)), dropped)
     assert not torch.equal(ReplicaDropout(0.3, 2)(values, part), dropped)
+    monkeypatch.setattr("lightning_tgnn.models.graphs.replica_dropout._VERTICES_AT_ONCE", 7)
+    assert torch.equal(dropout(values, part), dropped)
     assert torch.equal(dropout.eval()(values, part), values)
+
+
+def test_random_bits_of_dropout_are_not_there_for_all_vertices_at_once(part):
+    nodes, values = torch.arange(400_000), torch.ones(400_000, 6)
+    with LargestTensor() as torchs:
+        ReplicaDropout(0.3, 1)(values, part, nodes)
+    assert torchs.largest == values.numel() * values.element_size()
+
+
+def test_a_product_with_fixed_weights_does_not_keep_its_rows():
+    edges = SparseRows.of(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.ones(2), 2)
+    for needs_weights in (False, True):
+        kept = []
+        weights, rows = torch.ones(2, requires_grad=needs_weights), torch.ones(2, 3, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda one, kept=kept: kept.append(one.shape), lambda one: one):
+            sparse_product(edges, weights, rows)
+        assert (rows.shape in kept) == needs_weights
