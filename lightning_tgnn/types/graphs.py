@@ -61,8 +61,8 @@ class SparseRows(TensorFields):
     A matrix of fewer rows than columns has the edges into the first vertices only.
 
     Attributes:
-        starts: Integers [rows + 1], where the edges into each vertex begin.
-        columns: Integers [e] of the same type, the vertex that each edge comes from.
+        starts: int64 [rows + 1], where the edges into each vertex begin.
+        columns: int64 [e], the vertex that each edge comes from.
         weights: float32 [e].
         starts_back: Integers [columns + 1], where the edges out of each vertex begin.
         columns_back: Integers [e] of the same type, the vertex that each of these goes to.

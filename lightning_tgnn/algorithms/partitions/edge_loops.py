@@ -66,9 +66,9 @@ def sort_edges(
         dst: Integers [e].
         weights: float32 [e].
         order: Integers [e]; overwritten.
-        starts: Integers [rows + 1], zeros; gets where the edges into each vertex begin.
+        starts: int64 [rows + 1], zeros; gets where the edges into each vertex begin.
         starts_back: Integers [columns + 1], zeros; gets where the edges out of each vertex begin.
-        columns: Integers [e], gets the sources.
+        columns: int64 [e], gets the sources.
         sorted_weights: float32 [e], gets the weights.
     """
     for edge in range(len(src)):
@@ -94,8 +94,8 @@ def transpose_rows(starts: Any, columns: Any, starts_back: Any, columns_back: An
     """Sort edges that are sorted by destination by source, equal ones as they come.
 
     Args:
-        starts: Integers [rows + 1], where the edges into each vertex begin.
-        columns: Integers [e], the sources.
+        starts: int64 [rows + 1], where the edges into each vertex begin.
+        columns: int64 [e], the sources.
         starts_back: Integers [columns + 1], where the edges out of each vertex begin.
         columns_back: Integers [e], gets the destinations.
         edges_back: Integers [e], gets which edge of ``columns`` each is.

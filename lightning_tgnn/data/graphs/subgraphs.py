@@ -84,7 +84,7 @@ def _rows(
 ) -> SparseRows:
     """Return edges as `SparseRows.of` does, but sorted by counting, which takes less memory and time.
 
-    Places are kept as int32 where that holds the number of every edge.
+    The transpose is kept as int32 where that holds the number of every edge.
 
     Args:
         graph: The whole graph.
@@ -102,8 +102,8 @@ def _rows(
     given = weights(edges).numpy()
     del edges, pieces  # here and below: what follows needs the memory
     narrow = np.int32 if max(count, columns) < 1 << 31 else np.int64
-    starts, starts_back = np.zeros(rows + 1, narrow), np.zeros(columns + 1, narrow)
-    (order, sources), by_row = np.empty((2, count), narrow), np.empty(count, np.float32)
+    starts, starts_back = np.zeros(rows + 1, np.int64), np.zeros(columns + 1, narrow)
+    order, sources, by_row = np.empty(count, narrow), np.empty(count, np.int64), np.empty(count, np.float32)
     edge_loops.sort_edges(src, dst, given, order, starts, starts_back, sources, by_row)
     del src, dst, given, order
     destinations, back = np.empty((2, count), narrow)

@@ -116,8 +116,8 @@ def test_memory_of_a_subgraph_does_not_grow_with_vertices_times_ranks(monkeypatc
 
 
 def narrow(edges):
-    """Return the same with places of int32."""
-    names = ("starts", "columns", "starts_back", "columns_back", "edges_back")
+    """Return the same with a transpose of int32."""
+    names = ("starts_back", "columns_back", "edges_back")
     return replace(edges, **{name: getattr(edges, name).int() for name in names})
 
 
