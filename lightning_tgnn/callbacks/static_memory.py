@@ -12,7 +12,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
-from lightning_tgnn.files.static_memory import CURE, StaticRows, digest, load_static_memory, save_static_memory
+from lightning_tgnn.files.static_memory import (
+    CURE,
+    FORMAT,
+    StaticRows,
+    digest,
+    load_static_memory,
+    save_static_memory,
+)
+from lightning_tgnn.files.tensors import says_format
 from lightning_tgnn.files.whole import check_place
 from lightning_tgnn.models import MemoryModel
 from lightning_tgnn.models.memory.without_memory import WithoutMemory, static_table
@@ -118,11 +126,11 @@ class StaticPretraining(pl.Callback):
     in it; events of validation and test are not looked at.
 
     Args:
-        path: Where the file is put; what is there is replaced.
+        path: Where the file is put; one of an earlier pretraining is replaced.
 
     Raises:
-        InvalidArgumentError: At the start of the fit: no file can be written there, the Trainer validates, or the task
-            has no static node memory.
+        InvalidArgumentError: At the start of the fit: no file can be written there, or something else would be
+            replaced, the Trainer validates, or the task has no static node memory.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -142,6 +150,9 @@ class StaticPretraining(pl.Callback):
         _table(pl_module)
         _training(trainer)
         check_place("path", self.path)
+        if self.path.exists() and not says_format(self.path, FORMAT):
+            requirement, cure = "a new file, or one of static node memory to replace", "choose another name"
+            raise InvalidArgumentError(refusal("path", requirement, str(self.path), cure))
         if not isinstance(pl_module.model, WithoutMemory):
             assert isinstance(pl_module.model, MemoryModel)
             pl_module.model = WithoutMemory(pl_module.model, _info(trainer))

@@ -16,6 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import UntypedStorage
 from typing_extensions import override
 
+from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.files.checkpoint_folder import (
     META,
     WRITING,
@@ -164,6 +165,22 @@ class WholeCheckpointIO(TorchCheckpointIO):
             rank_zero_warn(f"{place} is not removed: it is no checkpoint of lightning_tgnn; remove it yourself")
 
 
+class RunCheckpointIO(WholeCheckpointIO):
+    """The same for a Trainer, which looks for more in a file than that it is whole."""
+
+    @override
+    def _open(
+        self, path: _PATH | IO[bytes], map_location: object, weights_only: bool | None, checked: slice
+    ) -> dict[str, Any]:
+        held = super()._open(path, map_location, weights_only, checked)
+        if not {"state_dict", "pytorch-lightning_version"} <= held.keys():
+            kind = held.get("format")  # as a saved Predictor has one
+            received = f"a {kind}" if isinstance(kind, str) else f"a file with {sorted(map(str, held))}"
+            cure = "give one that a Trainer has saved"
+            raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
+        return held
+
+
 def _is_local(path: _PATH | IO[bytes]) -> TypeGuard[_PATH]:
     """Whether it is a path on a disk, no address of other storage and no open file."""
     return isinstance(path, (str, os.PathLike)) and "://" not in str(path)
@@ -172,7 +189,7 @@ def _is_local(path: _PATH | IO[bytes]) -> TypeGuard[_PATH]:
 def save_whole_checkpoints(strategy: Strategy) -> None:
     """Let a strategy write checkpoints so, unless it was given a way of its own."""
     if type(strategy.checkpoint_io) is TorchCheckpointIO:
-        strategy.checkpoint_io = WholeCheckpointIO()
+        strategy.checkpoint_io = RunCheckpointIO()
 
 
 def _forget_files_elsewhere(checkpoint: dict[str, Any], path: str) -> None:

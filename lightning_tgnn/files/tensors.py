@@ -45,6 +45,15 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
         raise ValueError(reason) from error
 
 
+def says_format(path: str | Path, expected: str) -> bool:
+    """Whether a file of plain values says of itself that it is of a format; does not read its tensors."""
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # as above
+        return False
+    return isinstance(held, dict) and type(held.get("format")) is str and held["format"] == expected
+
+
 def check_records(file: str | os.PathLike[str] | IO[bytes]) -> None:
     """Refuse a file of `torch.save` whose checksums are wrong; what is no such file on a disk is left to its reader.
 

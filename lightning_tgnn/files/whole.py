@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -103,6 +103,34 @@ def check_place(argument: str, path: Path) -> None:
     except OSError as error:
         cure = "choose another place, or make room"
         raise InvalidArgumentError(refusal(argument, "where files can be written", str(error), cure)) from error
+
+
+def check_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
+    """Refuse to write over what is read, or into a folder of it, and to write two things to one place.
+
+    Args:
+        written: Places by argument; None counts for nothing.
+        read: Files and folders, in the same way.
+
+    Raises:
+        InvalidArgumentError: Two of them are the same.
+    """
+    others = {name: path for name, path in read.items() if path is not None}
+    for argument, path in written.items():
+        if path is None:
+            continue
+        for name, other in others.items():
+            if _is_in(path, other):
+                cure = "choose another name: one would take the place of the other"
+                raise InvalidArgumentError(refusal(argument, f"apart from {name} ({other})", str(path), cure))
+        others[argument] = path
+
+
+def _is_in(path: Path, other: Path) -> bool:
+    """Whether a path is another one, or lies in that."""
+    path, other = path.resolve(), other.resolve()
+    is_same = path.exists() and other.exists() and path.samefile(other)  # by another name, or in other letters
+    return is_same or path.is_relative_to(other)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -121,6 +121,11 @@ class StreamFollower:
         """What the edge features of the stream are called, in their order; None where that is not known."""
         return self._state.info.edge_feature_names
 
+    @property
+    def stream_place(self) -> Path | None:
+        """File or folder of the stream that it was made with; None where there is none."""
+        return None if self._state.data is None else self._state.data.place
+
     def knows(self, nodes: ArrayLike, side: str | None = None) -> np.ndarray:
         """Return whether each node is one of the stream that the model was trained on, bool [R].
 

@@ -9,7 +9,7 @@ import torch
 
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.files.checkpoint_folder import is_sharded
-from lightning_tgnn.files.tensors import load_tensors
+from lightning_tgnn.files.tensors import load_tensors, says_format
 from lightning_tgnn.files.whole import write_tensors
 
 FORMAT = "lightning_tgnn.Predictor"
@@ -50,11 +50,7 @@ def is_saved_predictor(path: str | Path) -> bool:
         return False
     with Path(path).open("rb"):
         pass
-    try:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception:
-        return False  # the reader of checkpoints says what is wrong
-    return isinstance(held, dict) and _says(held.get("format"), FORMAT)
+    return says_format(path, FORMAT)  # of a damaged one the reader of checkpoints says what is wrong
 
 
 def check_format(held: dict[str, Any], path: str | Path) -> None:

@@ -233,17 +233,22 @@ def test_what_does_not_fit_is_refused_with_the_cure(message, file):
 
 
 def test_pretraining_refuses_what_would_see_too_much_or_leave_nothing(data, file, tmp_path):
+    other = tmp_path / "events.csv"
+    other.write_text("src,dst,time")
     with pytest.raises(InvalidArgumentError, match=r"limit_val_batches=\.\.\.\) must be 0 in pretraining"):
         pretrain(data, tmp_path / "a.pt", limit_val_batches=1)
     with pytest.raises(InvalidArgumentError, match="at least one step long"):
         pretrain(data, tmp_path / "a.pt", max_epochs=0)
     with pytest.raises(InvalidArgumentError, match="path must be where files can be written"):
         pretrain(data, tmp_path)
+    with pytest.raises(InvalidArgumentError, match="path must be a new file, or one of static node memory to replace"):
+        pretrain(data, other)
     with pytest.raises(InvalidArgumentError, match="StaticPretraining must be left out beside validation and test"):
         trainer(callbacks=[StaticPretraining(tmp_path / "a.pt")]).test(task(), datamodule=data, verbose=False)
     with pytest.raises(InvalidArgumentError, match="trained must be True or False, got 'no'"):
         StaticMemory(file, trained="no")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [other]
+    assert other.read_text() == "src,dst,time"
 
 
 def test_what_is_said_of_nodes_without_events(data, file, caplog):

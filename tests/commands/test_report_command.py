@@ -210,6 +210,10 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path):
     with files_below(2_000):
         assert "page.html must be where it fits, got" in refused(folder, "--output", folder / "page.html")
     assert not [path.name for path in folder.iterdir() if "page" in path.name]
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for path in before:
+        assert "the ending of output must be one of '.htm', '.html'" in refused(folder, "--output", path)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 DAMAGED_SETTINGS = [b"a: [1", b"\xff\xfe\x00", b"!!python/object:os.system {}", b"[1, 2]", b"", b"a: 2020-99-99"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -307,3 +308,17 @@ def test_what_cannot_be_simulated_is_refused(options, refused, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["simulate", *defaults, *options])
     assert refused in str(ended.value)
+
+
+def test_what_is_read_is_never_written_over(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("costs.yaml").write_text(GIVEN)
+    options = ["--strategy=sven", "--stages=costs.yaml", "--ranks=2"]
+    for argument in ("output", "timeline", "trace"):
+        with pytest.raises(SystemExit, match=rf"{argument} must be apart from stages \(costs.yaml\), got"):
+            main(["simulate", *options, f"--{argument}=./costs.yaml"])
+    with pytest.raises(SystemExit, match=r"trace must be apart from output \(a.json\), got 'a.json'"):
+        main(["simulate", *options, "--output=a.json", "--trace=a.json"])
+    assert [path.read_text() for path in tmp_path.iterdir()] == [GIVEN]
+    run(capsys, *options, "--output=a.json", "--trace=b.json")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json", "costs.yaml"]

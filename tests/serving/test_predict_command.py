@@ -1,14 +1,17 @@
 """``lightning-tgnn predict``: tables of questions in, tables of answers out."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from lightning_tgnn import Predictor, TemporalDataModule
+from lightning_tgnn import LinkPrediction, Predictor, TemporalDataModule
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError
-from tests.serving.runs import data_module, fitted
+from tests.serving.runs import SMALL, data_module, fitted, trainer
 
 COLUMNS = {"src": "src", "dst": "dst", "time": "time"}
 
@@ -262,6 +265,59 @@ def test_what_cannot_be_kept_is_refused_before_the_first_answer(run, tmp_path, m
         with pytest.raises(SystemExit, match=r"(output|save) must be where files can be written, got"):
             ask(run, f"--score={questions}", place, f"--save={questions}/live.pt")
     assert [file.name for file in tmp_path.iterdir()] == ["pairs.csv"]
+
+
+def test_what_is_read_is_never_written_over(run, tmp_path, monkeypatch):
+    folder = tmp_path / "kept"
+    shutil.copytree(run, folder)
+    monkeypatch.chdir(folder)
+    held = torch.load("a.ckpt", weights_only=True)
+    held["lightning_tgnn"]["data"]["source"] = str(folder / "events.csv")
+    torch.save(held, "a.ckpt")
+    write(pd.DataFrame({"src": ["u1"], "dst": ["03"]}), folder / "pairs.csv")
+    write(pd.DataFrame({"dst": ["03"]}), folder / "candidates.csv")
+    write(pd.DataFrame({"src": ["u1"], "dst": ["03"], "time": 300, "weight": 0.5}), folder / "new.csv")
+    Path("note.txt").write_text("a")
+    Path("link.csv").symlink_to("pairs.csv")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    given = ["--top_k=pairs.csv", "--k=1", "--candidates=candidates.csv", "--events=new.csv"]
+    apart = [
+        ("output", "pairs.csv", "top_k"),
+        ("output", "./link.csv", "top_k"),
+        ("output", "candidates.csv", "candidates"),
+        ("output", str(folder / "new.csv"), "events"),
+        ("output", "events.csv", "the stream of training"),
+        ("save", "events.csv", None),
+        ("save", "pairs.csv", "top_k"),
+        ("save", "out.csv", "output"),
+        ("save", "a.ckpt", "ckpt_path"),
+        ("save", "note.txt", None),
+    ]
+    for argument, place, other in apart:
+        places = {"output": "out.csv", argument: place}
+        message = f"{argument} must be apart from {other}" if other else "save must be a new file, or a saved predictor"
+        with pytest.raises(SystemExit, match=message):
+            ask(folder, *given, *(f"--{name}={path}" for name, path in places.items()))
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, (argument, place)
+    moved = [*given, "--output=out.csv", f"--source={run / 'events.csv'}"]
+    with pytest.raises(SystemExit, match="save must be a new file"):
+        ask(folder, *moved, f"--save={run / 'events.csv'}")
+    for _ in range(2):  # the second replaces what the first has saved
+        ask(folder, *given, "--output=out.csv", "--save=live.pt")
+    main(["predict", "--ckpt_path=live.pt", *given, "--output=out.csv", "--save=live.pt"])
+    assert Predictor.load("live.pt").num_events == 302
+
+
+def test_a_saved_predictor_is_no_checkpoint_of_a_run(run, tmp_path):
+    Predictor.from_checkpoint(run / "a.ckpt").save(tmp_path / "live.pt")
+    message = "live.pt must be a checkpoint of a run, got 'a lightning_tgnn.Predictor'; give one that a Trainer has"
+    columns = {**COLUMNS, "edge_features": ["weight"]}
+    data = data_module(run / "events.csv", columns=columns, bipartite=True)
+    for method in ("fit", "test"):
+        with pytest.raises(CheckpointError, match=message):
+            getattr(trainer(), method)(LinkPrediction(**SMALL), datamodule=data, ckpt_path=tmp_path / "live.pt")
+    with pytest.raises(CheckpointError, match="must be a checkpoint with weights"):
+        LinkPrediction.load_from_checkpoint(tmp_path / "live.pt")
 
 
 @pytest.mark.parametrize(

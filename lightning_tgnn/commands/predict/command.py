@@ -16,7 +16,7 @@ from lightning_tgnn.commands.predict.question_status import OK, plain, with_stat
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
-from lightning_tgnn.files.whole import check_place
+from lightning_tgnn.files.whole import check_apart, check_place
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.serving.tables import answer_table, check_table, read_pieces
 
@@ -40,10 +40,12 @@ def predict(arguments: Sequence[str]) -> None:
     for argument in (*QUESTIONS, "candidates", "events"):
         if getattr(options, argument) is not None:
             check_table(argument, getattr(options, argument))
-    for argument in ("output", "save"):
-        if getattr(options, argument) is not None:
-            check_place(argument, Path(getattr(options, argument)))
+    for argument, place in _written(options).items():
+        if place is not None:
+            check_place(argument, place)
+    _check_kept(options)
     predictor = _predictor(options)
+    check_apart(_written(options), {"the stream of training": predictor.stream_place})
     if options.events is not None:
         for piece in _pieces(predictor, options, "events", ("src", "dst")):
             with _rows_of_file(options, "events", piece):
@@ -68,6 +70,28 @@ def predict(arguments: Sequence[str]) -> None:
     failed = f" ({not_ok:,} not ok, see column status)" if not_ok else ""
     said = f"{count:,} answer{'' if count == 1 else 's'}{failed}: {options.output}"
     Console().print(said, soft_wrap=True, highlight=False, markup=False)
+
+
+def _path(options: PredictOptions, name: str) -> Path | None:
+    given = getattr(options, name)
+    return None if given is None else Path(given)
+
+
+def _written(options: PredictOptions) -> dict[str, Path | None]:
+    return {name: _path(options, name) for name in ("output", "save")}
+
+
+def _check_kept(options: PredictOptions) -> None:
+    """Refuse to write over what is read, or over what no predictor is; a saved one goes on under its name."""
+    check_apart(_written(options), {name: _path(options, name) for name in (*QUESTIONS, "candidates", "events")})
+    checkpoint = {"ckpt_path": Path(options.ckpt_path)}
+    check_apart({"output": Path(options.output)}, checkpoint)
+    save = _path(options, "save")
+    if save is not None and not (save.exists() and is_saved_predictor(save)):
+        check_apart({"save": save}, checkpoint)
+        if save.exists():
+            cure = "choose another name, or remove that file"
+            raise InvalidArgumentError(refusal("save", "a new file, or a saved predictor to replace", str(save), cure))
 
 
 def _predictor(options: PredictOptions) -> Predictor:

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from lightning_tgnn.checks import check_choice
 from lightning_tgnn.commands.report.run_log import find_run, read_run
 from lightning_tgnn.commands.report.run_page import page_of
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
@@ -19,6 +20,7 @@ _DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings,
   lightning-tgnn report runs/quickstart/version_0
   lightning-tgnn report runs/quickstart --output quickstart.html     the latest version that has trained
 """
+_ENDINGS = (".htm", ".html")
 _SETTINGS_FILES = ("config.yaml", "hparams.yaml")
 
 
@@ -27,7 +29,7 @@ def report(arguments: Sequence[str]) -> None:
 
     Raises:
         DataError: There is no run that has logged something.
-        InvalidArgumentError: The page cannot be written, or does not fit.
+        InvalidArgumentError: The page cannot be written, does not fit, or is called something else than a page.
     """
     parser = OneLineErrors(
         "lightning-tgnn report",
@@ -38,6 +40,8 @@ def report(arguments: Sequence[str]) -> None:
     parser.add_argument("run_dir", metavar="RUN_DIR", help="Folder of a run, or of its versions.")
     parser.add_argument("--output", help="The page; report.html in the folder of the run by default.")
     chosen = parser.parse_args(arguments)
+    if chosen.output:  # or a log of the run could be written over
+        check_choice("the ending of output", Path(chosen.output).suffix.lower(), _ENDINGS)
     folder = find_run(chosen.run_dir)
     log = read_run(folder)
     settings, without = read_settings(folder)

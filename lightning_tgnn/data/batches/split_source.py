@@ -12,6 +12,7 @@ from lightning_tgnn.data.sources.open_events import (
     fixed_protocol,
     open_events,
     opened,
+    place_of,
     prepare_events,
 )
 from lightning_tgnn.data.streams.event_store import EventStore
@@ -107,6 +108,11 @@ class SplitSource(Pipeline):
     def adjacency(self) -> TemporalAdjacency:
         """Past neighbours over all splits of the stream."""
         return self.stream.adjacency
+
+    @property
+    def place(self) -> Path | None:
+        """The file or folder that is read; None where the source is an object or made up."""
+        return place_of(self.source, self._read_options.root)
 
     @property
     def recipe(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from lightning_tgnn.data.sources.named_streams import prepare_stream, stream_fol
 from lightning_tgnn.data.sources.stream_names import STREAMS
 from lightning_tgnn.data.sources.synthetic import generate_stream
 from lightning_tgnn.data.sources.tgb import FixedProtocol, TGBDataset, from_tgb, protocol_of
-from lightning_tgnn.data.sources.tgb_names import TGB_NAMES, open_tgb, prepare_tgb
+from lightning_tgnn.data.sources.tgb_names import TGB_NAMES, open_tgb, prepare_tgb, tgb_folder
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID
 
@@ -147,6 +147,16 @@ def fixed_protocol(source: EventSource, store: EventStore) -> FixedProtocol | No
         DataError: Something is missing.
     """
     return protocol_of(source, store.num_nodes) if _is_tgb(source) else None
+
+
+def place_of(source: object, root: Path) -> Path | None:
+    """Return the file or folder that a source lies in; None of an object and of the synthetic stream."""
+    name = name_of(source)
+    if name == SYNTHETIC or not isinstance(source, (str, Path)):
+        return None
+    if name is None:
+        return Path(source)
+    return stream_folder(name, root) if name in STREAMS else tgb_folder(name, root)
 
 
 def name_of(source: object) -> str | None:
