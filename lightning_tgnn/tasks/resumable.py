@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from lightning_tgnn.checks import CheckpointError, check_global_batch_size, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_global_batch_size, refusal
 from lightning_tgnn.files.best_checkpoint import carry_best
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optimizer_settings, take_changed_options
@@ -33,6 +33,7 @@ class ResumableTask(TrainedTask):
         super().__init__(detect_nan=detect_nan)
         self._optimizers_configured: dict[str, Any] | None = None
         self._optimizers_saved: dict[str, Any] | None = None
+        self._trained_with: Mapping[str, Any] | None = None  # settings of the DataModule
 
     def on_fit_start(self) -> None:
         """Note how the optimizers are configured, before a checkpoint is restored."""
@@ -51,13 +52,34 @@ class ResumableTask(TrainedTask):
         super().on_train_start()
         if saved is not None and self._optimizers_configured is not None and self.trainer.ckpt_path is not None:
             take_changed_options(saved, self._optimizers_configured, self.trainer)
+        self._trained_with = self._data_settings()
+
+    def on_validation_start(self) -> None:
+        """Refuse an evaluation, outside of a fit, on other splits or neighbours than those of training.
+
+        Raises:
+            InvalidArgumentError: The DataModule has such settings.
+        """
+        super().on_validation_start()
+        data, before = datamodule_of(self.trainer), self._trained_with
+        if before is None or not isinstance(data, FixedSettings) or self.trainer.state.fn == "fit":
+            return
+        before, given = {**_BEFORE, **before}, data.fixed_settings(training=False)
+        for name in differing(before, given):
+            argument, cure = f"{type(data).__name__}({name}=...)", "give that, or train a new task"
+            raise InvalidArgumentError(refusal(argument, f"{before[name]!r}, as in training", given[name], cure))
+
+    on_test_start = on_predict_start = on_validation_start
+
+    def _data_settings(self) -> dict[str, Any]:
+        data = datamodule_of(self.trainer)
+        return dict(data.fixed_settings(training=True)) if isinstance(data, FixedSettings) else {}
 
     def resumption(self) -> dict[str, Any]:
         """Return what a checkpoint holds for `resume_with`, plain values all."""
-        data = datamodule_of(self.trainer)
         return {
             "task": task_name(type(self)),
-            "settings": dict(data.fixed_settings(training=True)) if isinstance(data, FixedSettings) else {},
+            "settings": self._data_settings(),
             "optimizers": self._optimizers_configured,
         }
 
@@ -71,6 +93,8 @@ class ResumableTask(TrainedTask):
         Raises:
             CheckpointError: An argument contradicts the checkpoint.
         """
+        settings = saved.get("settings")
+        self._trained_with = settings if isinstance(settings, dict) else {}
         if self._trainer is None:  # `load_from_checkpoint` has made the task of it
             return
         self._check_kind(saved.get("task"))
@@ -130,14 +154,17 @@ def check_same(
     Raises:
         CheckpointError: Another differs.
     """
-    differing = [
-        name for name in saved if not name.startswith("_") and name in given and _differ(saved[name], given[name])
-    ]
-    for name in differing:
+    names = differing(saved, given)
+    for name in names:
         if name not in may_change:
             requirement = f"{saved[name]!r}, as in the checkpoint"
             raise CheckpointError(refusal(argument.format(name), requirement, given[name], CURE))
-    return [f"{name}: {saved[name]!r} in the checkpoint, {given[name]!r} from here on" for name in differing]
+    return [f"{name}: {saved[name]!r} in the checkpoint, {given[name]!r} from here on" for name in names]
+
+
+def differing(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Return the names of settings that differ; see `check_same`."""
+    return [name for name in saved if not name.startswith("_") and name in given and _differ(saved[name], given[name])]
 
 
 def task_name(kind: type) -> str:

@@ -274,8 +274,24 @@ def test_a_checkpoint_of_another_graph_is_refused(tmp_path):
 
 def test_other_splits_than_those_of_training_are_refused(tmp_path):
     task, run = fitted(tmp_path)
+    other = data_module(val_ratio=0.3, test_ratio=0.2)
+    with pytest.raises(
+        InvalidArgumentError, match=r"DataModule\(val_ratio=\.\.\.\) must be 0.15, as in training, got 0.3"
+    ):
+        run.validate(task, datamodule=other)
     with pytest.raises(CheckpointError, match="node state must be from before event 150, got 'state after event 210'"):
-        run.validate(task, datamodule=data_module(val_ratio=0.3, test_ratio=0.2))
+        run.validate(task, datamodule=Loaders(other))
+
+
+class Loaders(pl.LightningDataModule):
+    """Loaders of a user's own DataModule, which does not say by what settings they were made."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.info = inner, inner.info
+
+    def val_dataloader(self):
+        return self.inner.val_dataloader()
 
 
 def test_a_checkpoint_of_another_task_is_refused(tmp_path):

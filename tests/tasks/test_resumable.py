@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.optim.lr_scheduler import LinearLR, OneCycleLR, SequentialLR, StepLR
 
 from lightning_tgnn import FullGraphDataModule, LinkPrediction, NodeClassification, TemporalDataModule
-from lightning_tgnn.checks import CheckpointError
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.tasks import EdgeClassification, LayerLinkPrediction
 from tests.data.example_streams import random_store
 
@@ -106,6 +106,31 @@ def test_data_that_contradict_a_checkpoint_are_refused_by_name(checkpoints, name
                 run(TASKS[name](), **options)
         else:
             run(TASKS[name](), **options)
+
+
+OTHERS = [
+    ("link", {"num_neighbors": 4}),
+    ("link", {"held_out_nodes": 0.1}),
+    ("link", {"val_ratio": 0.2}),
+    ("graph", {"normalization": "row"}),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), OTHERS)
+def test_what_has_been_trained_is_not_evaluated_on_other_splits_or_neighbours(checkpoints, name, arguments):
+    ((argument, value),) = arguments.items()
+    message = rf"DataModule\({argument}=\.\.\.\) must be .*, as in training, got {value!r}; give that"
+    trained, other = TASKS[name](), DATA[name](**arguments)
+    trainer(limit_val_batches=0).fit(trained, DATA[name]())
+    for task in (trained, type(trained).load_from_checkpoint(checkpoints[name])):
+        for stage in ("validate", "test", "predict"):
+            run = getattr(trainer(), stage)
+            with pytest.raises(InvalidArgumentError, match=message):
+                run(task, datamodule=other)
+            run(task, datamodule=DATA[name](seed=1))  # which decides no more than what is drawn
+    again = trainer()
+    again.fit(trained, other)
+    again.validate(trained, other)
 
 
 def test_a_checkpoint_from_before_nodes_could_be_embedded_once_goes_on_as_it_was_trained(tmp_path):
