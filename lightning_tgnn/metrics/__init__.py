@@ -1,6 +1,13 @@
 """Ranking metrics: pure functions and the torchmetrics classes over them."""
 
-from lightning_tgnn.metrics.classification import ClassMetrics, LabelAUROC, LabelAveragePrecision
+from lightning_tgnn.metrics.classification import (
+    ClassMetrics,
+    LabelAccuracy,
+    LabelAUROC,
+    LabelAveragePrecision,
+    LabelF1,
+    LabelsF1,
+)
 from lightning_tgnn.metrics.functional import (
     binary_auroc,
     binary_average_precision,
@@ -22,7 +29,10 @@ __all__ = [
     "ExpectedMeanReciprocalRank",
     "HitsAtK",
     "LabelAUROC",
+    "LabelAccuracy",
     "LabelAveragePrecision",
+    "LabelF1",
+    "LabelsF1",
     "LinkAUROC",
     "LinkAveragePrecision",
     "LinkMetrics",

@@ -7,7 +7,8 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MultilabelF1Score
+from torchmetrics.classification.stat_scores import _AbstractStatScores
 from torchmetrics.utilities.data import dim_zero_cat
 
 from lightning_tgnn.metrics.functional import binary_auroc, binary_average_precision, check_scores
@@ -79,8 +80,36 @@ class LabelAveragePrecision(_OverLabels):
         return binary_average_precision(scores, labels)
 
 
+class _OfCounts(_AbstractStatScores):
+    """Tells a split without labels from one where every decision was wrong, which torchmetrics calls 0 both."""
+
+    def compute(self) -> Tensor:
+        """Return the figure, float32 []; NaN without a label."""
+        counted = self.tp.sum() + self.fp.sum() + self.tn.sum() + self.fn.sum()
+        figure: Tensor = super().compute()
+        return figure.where(counted > 0, torch.nan)
+
+
+class LabelAccuracy(_OfCounts, MulticlassAccuracy):
+    """`torchmetrics.classification.MulticlassAccuracy`, NaN without a label."""
+
+
+class LabelF1(_OfCounts, MulticlassF1Score):
+    """`torchmetrics.classification.MulticlassF1Score`, NaN without a label.
+
+    >>> metric = LabelF1(3, average="micro", ignore_index=-1)
+    >>> metric.update(torch.tensor([0, 2, 1]), torch.tensor([0, 1, -1]))
+    >>> metric.compute()
+    tensor(0.5000)
+    """
+
+
+class LabelsF1(_OfCounts, MultilabelF1Score):
+    """`torchmetrics.classification.MultilabelF1Score`, NaN without a label."""
+
+
 class ClassMetrics(nn.Module):
-    """Accuracy and F1 (macro) of classes; with two of them AP and AUC of class 1.
+    """Accuracy and F1 (macro) of classes; with two of them AP and AUC of class 1. All are NaN without a label.
 
     Args:
         num_classes: C.
@@ -88,7 +117,7 @@ class ClassMetrics(nn.Module):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        f1, accuracy = MulticlassF1Score(num_classes, average="macro"), MulticlassAccuracy(num_classes, average="micro")
+        f1, accuracy = LabelF1(num_classes, average="macro"), LabelAccuracy(num_classes, average="micro")
         self.of_decisions = nn.ModuleDict({"accuracy": accuracy, "f1": f1})
         of_scores = {"ap": LabelAveragePrecision(), "auc": LabelAUROC()} if num_classes == 2 else {}
         self.of_scores = nn.ModuleDict(of_scores)

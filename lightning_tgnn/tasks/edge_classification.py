@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassF1Score, MultilabelF1Score
 
+from lightning_tgnn.metrics import LabelF1, LabelsF1
 from lightning_tgnn.tasks.event_classification import EventClassification, refuse_labels
 from lightning_tgnn.types import EventBatch, StreamInfo
 
@@ -18,7 +18,7 @@ class EdgeClassification(EventClassification):
 
     Which of the two the labels of the stream say. What is looked at are the embeddings of both ends just before the
     event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled events of the
-    split, ``f1_micro``.
+    split, ``f1_micro``; NaN where none is labelled.
     """
 
     figure = "f1_micro"
@@ -41,10 +41,10 @@ class EdgeClassification(EventClassification):
         return info.num_classes
 
     def make_metric(self, info: StreamInfo) -> Metric:
-        """Return F1, micro."""
+        """Return F1, micro; NaN without a label."""
         if info.multi_label:
-            return MultilabelF1Score(info.num_classes, average="micro", ignore_index=-1)
-        return MulticlassF1Score(info.num_classes, average="micro", ignore_index=-1)
+            return LabelsF1(info.num_classes, average="micro", ignore_index=-1)
+        return LabelF1(max(info.num_classes, 2), average="micro", ignore_index=-1)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the cross entropy, binary with several labels per event, a mean over what is labelled."""
@@ -58,7 +58,7 @@ class EdgeClassification(EventClassification):
 
     def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
         """Add a batch to a metric."""
-        if (labels >= 0).any():
+        if len(labels):  # a rank may have none of a short batch
             # Decisions rather than logits: torchmetrics takes those as probabilities where all happen to be in [0, 1].
             metric.update(logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long(), _known(labels))
 

@@ -11,7 +11,6 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from lightning_tgnn.checks import (
     CheckpointError,
@@ -21,6 +20,7 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
+from lightning_tgnn.metrics import LabelAccuracy, LabelF1
 from lightning_tgnn.models import GAT, GCN
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
@@ -152,10 +152,10 @@ class NodeClassification(OptimizedTask):
         if not isinstance(self.model, nn.Module):
             cure = "return the module from what you gave as `model`"
             raise InvalidArgumentError(refusal("model", "built as a torch.nn.Module", type(self.model).__name__, cure))
-        classes = max(info.num_classes, 2)
+        classes = max(info.num_classes, 2)  # torchmetrics takes no fewer
         figures: dict[str, Metric | MetricCollection] = {
-            "accuracy": MulticlassAccuracy(classes, average="micro", ignore_index=-1),
-            "f1": MulticlassF1Score(classes, average="macro", ignore_index=-1),
+            "accuracy": LabelAccuracy(classes, average="micro", ignore_index=-1),
+            "f1": LabelF1(classes, average="macro", ignore_index=-1),
         }
         self.val_metrics = MetricCollection(figures, prefix="val/", compute_groups=False)
         self.test_metrics = self.val_metrics.clone(prefix="test/")
@@ -173,9 +173,19 @@ class NodeClassification(OptimizedTask):
         return self.optimization.configure(self, torch.optim.Adam, self.hparams["lr"], self.hparams["weight_decay"])
 
     def forward(self, subgraph: Subgraph) -> Tensor:
-        """Return logits, float32 [n, C]."""
-        assert self.model is not None
-        return self.stages.embedded(subgraph, self.model(subgraph, self.replicas))
+        """Return logits, float32 [n, C].
+
+        Raises:
+            InvalidArgumentError: A model of a user's own returns something else.
+        """
+        assert self.model is not None and self.info is not None
+        logits = self.model(subgraph, self.replicas)
+        shape = len(subgraph.nodes), self.info.num_classes
+        if not isinstance(logits, Tensor) or logits.shape != shape:
+            received = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            cure = "return a row per vertex of the subgraph, with a number per class"
+            raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", received, cure))
+        return self.stages.embedded(subgraph, logits)
 
     def training_step(self, subgraph: Subgraph, batch_idx: int) -> Tensor:
         """Return the loss over all vertices of the training split."""
@@ -219,7 +229,8 @@ class NodeClassification(OptimizedTask):
     def _evaluate(self, subgraph: Subgraph, metrics: MetricCollection) -> None:
         logits = self(subgraph)[subgraph.scored]
         self.check_scores(logits)
-        metrics.update(*_measurable(logits, subgraph.labels[subgraph.scored]))
+        # Decisions: of a single class there are fewer logits than torchmetrics takes.
+        metrics.update(*_measurable(logits.argmax(-1), subgraph.labels[subgraph.scored]))
 
     def on_validation_epoch_end(self) -> None:
         """Log the figures over all ranks."""
@@ -263,8 +274,8 @@ class NodeClassification(OptimizedTask):
             raise CheckpointError(refusal("checkpoint", f"of this graph ({self.info})", info, cure))
 
 
-def _measurable(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _measurable(decisions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return what metrics take: where a rank has nothing to score, a row that they ignore."""
     if len(labels):
-        return logits, labels
-    return logits.new_zeros(1, logits.shape[1]), labels.new_full((1,), -1)
+        return decisions, labels
+    return decisions.new_zeros(1), labels.new_full((1,), -1)

@@ -100,6 +100,23 @@ def test_losses_are_means_over_labels(kind, make):
     assert task.loss(logits, torch.full_like(labels, -1)) == 0
 
 
+@pytest.mark.parametrize("kind_and_labels", ["node binary", "edge classes", "edge several"])
+def test_the_figure_of_a_split_without_labels_is_none(kind_and_labels):
+    kind, make = KINDS[kind_and_labels]
+    labels = make(np.random.default_rng(0))
+    labels[len(labels) // 2 :] = -1
+    task = kind("jodie", **SMALL)
+    run, data = fitted(task, labelled(labels))
+    assert run.callback_metrics[f"val/{task.figure}"].isnan()
+    (tested,) = run.test(task, datamodule=data, verbose=False)
+    assert np.isnan(tested[f"test/{task.figure}"])
+
+
+def test_a_single_class_is_always_right():
+    run, _ = fitted(EdgeClassification("jodie", **SMALL), labelled(np.zeros(300, int)))
+    assert run.callback_metrics["val/f1_micro"] == 1
+
+
 def test_the_loss_of_classes_leaves_out_what_has_none():
     task, logits = EdgeClassification("jodie", **SMALL), torch.randn(5, 3)
     labels = torch.tensor([2, -1, 0, -7, 1])

@@ -15,6 +15,8 @@ from lightning_tgnn import (
     TemporalDataModule,
 )
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from lightning_tgnn.data import Graph
+from tests.data.example_graphs import parts
 
 pytestmark = pytest.mark.usefixtures("in_own_group")
 QUIET = {"accelerator": "cpu", "devices": 1, "logger": False, "num_sanity_val_steps": 0}
@@ -109,6 +111,30 @@ def test_options_are_checked(options, message):
 def test_options_of_the_strategy_are_checked(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         CDFGNNStrategy(**options)
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_a_single_class_is_always_right(model):
+    graph = Graph(**parts() | {"labels": torch.tensor([0, 0, 0, -1])})
+    runner, task = trainer(max_epochs=2), NodeClassification(model, hidden_dim=4)
+    runner.fit(task, datamodule=FullGraphDataModule(graph))
+    assert runner.callback_metrics["train/accuracy"] == 1
+    (figures,) = runner.test(task, datamodule=FullGraphDataModule(graph), verbose=False)
+    assert figures == {"test/accuracy": 1, "test/f1": 1}
+
+
+@pytest.mark.parametrize(
+    ("returned", "received"),
+    [(lambda x: x[:, :1], r"\[200, 1\]"), (lambda x: x[:2], r"\[2, 16\]"), (lambda x: (x,), "'tuple'")],
+)
+def test_a_model_that_returns_something_else_is_refused(returned, received):
+    class Own(torch.nn.Linear):
+        def forward(self, subgraph, replicas):
+            return returned(subgraph.features)
+
+    message = rf"what the model returns must be a tensor \[200, 5\], got {received}; return a row per vertex"
+    with pytest.raises(InvalidArgumentError, match=message):
+        trainer(max_epochs=1).fit(NodeClassification(lambda info: Own(2, 2)), datamodule=data())
 
 
 def test_what_does_not_go_together_is_refused():
