@@ -83,10 +83,15 @@ class LabelAveragePrecision(_OverLabels):
 class _OfCounts(_AbstractStatScores):
     """Tells a split without labels from one where every decision was wrong, which torchmetrics calls 0 both."""
 
+    tp: Tensor
+    fp: Tensor
+    tn: Tensor
+    fn: Tensor
+
     def compute(self) -> Tensor:
         """Return the figure, float32 []; NaN without a label."""
         counted = self.tp.sum() + self.fp.sum() + self.tn.sum() + self.fn.sum()
-        figure: Tensor = super().compute()
+        figure: Tensor = super().compute()  # type: ignore[safe-super]  # of the class beside it
         return figure.where(counted > 0, torch.nan)
 
 

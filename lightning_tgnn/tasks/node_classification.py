@@ -141,6 +141,7 @@ class NodeClassification(OptimizedTask):
             raise InvalidArgumentError(refusal("datamodule", "a FullGraphDataModule", received, cure))
         if self.model is None:
             self.build(info)
+            self.copy_for_averages()
         elif info != self.info:
             cure = "give the graph that the model was trained on, or train a new model"
             raise CheckpointError(refusal("model or checkpoint", f"of this graph ({info})", self.info, cure))
@@ -178,7 +179,8 @@ class NodeClassification(OptimizedTask):
         Raises:
             InvalidArgumentError: A model of a user's own returns something else.
         """
-        assert self.model is not None and self.info is not None
+        assert self.model is not None
+        assert self.info is not None
         logits = self.model(subgraph, self.replicas)
         shape = len(subgraph.nodes), self.info.num_classes
         if not isinstance(logits, Tensor) or logits.shape != shape:

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.utilities.types import LRSchedulerTypeUnion
 from torch.optim import Optimizer
 
@@ -24,11 +25,24 @@ _RATES_OF_SCHEDULES = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs")
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
-def optimizer_settings(trainer: pl.Trainer) -> dict[str, Any]:
+def optimizer_settings(trainer: pl.Trainer, saved: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return classes of optimizers and schedulers, and the options of each parameter group; plain values all.
 
     To be asked before a checkpoint is restored and before the first step: then they are what was configured.
+
+    Args:
+        trainer: With optimizers.
+        saved: The same of the run that goes on, if one does. Where `StochasticWeightAveraging` had put a scheduler of
+            its own in the place of others, it takes these away: they are taken to be as they were.
     """
+    settings = _settings(trainer)
+    averages = any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    if saved is not None and averages and not settings["schedulers"]:
+        settings |= {name: saved[name] for name in ("schedulers", "total_steps") if name in saved}
+    return settings
+
+
+def _settings(trainer: pl.Trainer) -> dict[str, Any]:
     names = {id(parameter): name for name, parameter in trainer.lightning_module.named_parameters()}
     return {
         "optimizers": [type(optimizer).__name__ for optimizer in trainer.optimizers],

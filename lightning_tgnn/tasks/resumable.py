@@ -38,7 +38,7 @@ class ResumableTask(TrainedTask):
     def on_fit_start(self) -> None:
         """Note how the optimizers are configured, before a checkpoint is restored."""
         super().on_fit_start()
-        self._optimizers_configured = optimizer_settings(self.trainer)
+        self._optimizers_configured = optimizer_settings(self.trainer, self._optimizers_saved)
         if self._optimizers_saved is not None and self.trainer.ckpt_path is not None:
             check_same_optimizers(self._optimizers_saved, self._optimizers_configured)
 

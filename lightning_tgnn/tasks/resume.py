@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.progress import _ProcessedTracker
@@ -78,6 +79,7 @@ class FitProgress:
             return
         trainer.callback_metrics.update(loaded.figures)
         if loaded.within_epoch:
+            _set_callbacks_of_epoch(trainer)
             self._validated = trainer.fit_loop.total_batch_idx if loaded.validated else -1
             _go_on_within_epoch(trainer.fit_loop, validated=loaded.validated)
             return
@@ -96,6 +98,20 @@ class _Loaded:
     validated: bool
     ends_epoch: bool
     figures: dict[str, Tensor]
+
+
+def _set_callbacks_of_epoch(trainer: pl.Trainer) -> None:
+    """Let callbacks of Lightning do what they do at the start of an epoch, which it leaves out in the middle of one.
+
+    Their states tell them what they have already done in this epoch.
+    """
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    rates = [group["lr"] for group in groups]
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, GradientAccumulationScheduler | StochasticWeightAveraging):
+            callback.on_train_epoch_start(trainer, trainer.lightning_module)
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate  # which a schedule of averages changes as it is made
 
 
 def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:

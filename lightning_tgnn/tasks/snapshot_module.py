@@ -200,7 +200,10 @@ class SnapshotModule(OptimizedTask):
                 return
             cure = "pass trainer.fit(model, datamodule=SnapshotDataModule(...))"
             raise InvalidArgumentError(refusal("datamodule", "a SnapshotDataModule", type(data).__name__, cure))
+        is_new = self.model is None
         self._build_for(info, "model or checkpoint")
+        if is_new:
+            self.copy_for_averages()
 
     def _build_for(self, info: SnapshotInfo, what: str) -> None:
         if self.model is None:

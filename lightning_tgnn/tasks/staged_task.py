@@ -126,6 +126,7 @@ class StagedTask(OptimizedTask):
             return
         assert info is not None
         self.build(info)
+        self.copy_for_averages()
 
     def _stream_info(self) -> StreamInfo | None:
         """Return what the DataModule says of its stream; None where the model is there and it does not say.

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec
 from weakref import WeakSet
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.nn import Module
@@ -57,6 +57,12 @@ class TrainedTask(RestorableTask):
         self._fault: NotFiniteError | None = None
         self.has_trained_weights = False
         self.register_load_state_dict_post_hook(_note_loaded_weights)
+
+    def copy_for_averages(self) -> None:
+        """Let `StochasticWeightAveraging` copy the model now that it has been built; its own look came before that."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, StochasticWeightAveraging):
+                callback.setup(self.trainer, self, "fit")
 
     def on_fit_start(self) -> None:
         """Forget how an earlier fit ended."""

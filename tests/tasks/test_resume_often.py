@@ -6,9 +6,21 @@ from functools import partial
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    Callback,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 
-from lightning_tgnn import FullGraphDataModule, LinkPrediction, NodeClassification, TemporalDataModule
+from lightning_tgnn import (
+    FullGraphDataModule,
+    LinkPrediction,
+    NodeClassification,
+    SnapshotDataModule,
+    SnapshotLinkPrediction,
+    TemporalDataModule,
+)
 from lightning_tgnn.data import generate_graph
 from tests.data.example_streams import random_store
 
@@ -67,13 +79,19 @@ def graph_run():
     return data, NodeClassification(hidden_dim=4, dropout=0.3)
 
 
+def snapshot_run():
+    data = SnapshotDataModule(synthetic={"num_snapshots": 8, "num_nodes": 20, "num_edges": 60}, group_size=2)
+    pl.seed_everything(3, verbose=False)
+    return data, SnapshotLinkPrediction("tgcn", hidden_dim=4)
+
+
 def train(made, folder, written, *, every=None, resume=None, break_at=None, more=(), **options):
     data, task = made
     keep = ModelCheckpoint(folder, filename="{epoch}-{step}", every_n_train_steps=every, save_last=True, save_top_k=1)
     settings = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     settings |= {"num_sanity_val_steps": 0, "max_epochs": EPOCHS}
     journal = Journal(written, break_at)
-    trainer = pl.Trainer(callbacks=[journal, keep, *more], **(settings | options))
+    trainer = pl.Trainer(callbacks=[journal, keep, *(make() for make in more)], **(settings | options))
     try:
         trainer.fit(task, datamodule=data, ckpt_path=resume)
     except BrokenOff:
@@ -111,10 +129,13 @@ PLANS = {
     "max_steps, epochs": {"max_epochs": -1, "max_steps": EPOCHS * BATCHES},
     "part of the epoch": {"every": 3, "limit_train_batches": 3},
     "no validation": {"every": 1, "limit_val_batches": 0},
+    "scheduled accumulation": {"every": 1, "more": [lambda: GradientAccumulationScheduler({0: 3, 1: 2, 2: 1})]},
+    "averaged weights": {"every": 1, "more": [lambda: StochasticWeightAveraging(1e-3, 2, annealing_epochs=2)]},
+    "averaged from the start": {"every": 2, "more": [lambda: StochasticWeightAveraging(0.1, 1, annealing_epochs=1)]},
 }
 
 
-EVERY_MOMENT = ("steps that divide the epoch", "accumulation 2")
+EVERY_MOMENT = ("steps that divide the epoch", "accumulation 2", "scheduled accumulation", "averaged weights")
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -143,7 +164,28 @@ def test_a_checkpoint_before_the_first_step_of_an_epoch(tmp_path):
                 trainer.save_checkpoint(tmp_path / "start.ckpt")
 
     whole, resumed = {}, {}
-    expected = train(stream_run(), tmp_path / "whole", whole, more=[Keep()])
+    expected = train(stream_run(), tmp_path / "whole", whole, more=[Keep])
     ended = train(stream_run(), tmp_path / "resumed", resumed, resume=tmp_path / "start.ckpt")
     assert resumed == {key: value for key, value in whole.items() if key[1] > 0}
     assert all(torch.equal(ended[0][name], value) for name, value in expected[0].items())
+
+
+class KeepsWeights(Callback):
+    """Keeps the weights as each epoch begins with them."""
+
+    def __init__(self):
+        self.weights = []
+
+    def on_train_epoch_start(self, trainer, module):
+        self.weights.append([weight.detach().clone() for weight in module.parameters()])
+
+
+@pytest.mark.parametrize("make", [stream_run, graph_run, snapshot_run])
+def test_averaged_weights_are_the_mean_of_those_that_epochs_begin_with(make):
+    data, task = make()
+    keeps, averages = KeepsWeights(), StochasticWeightAveraging(1e-2, 2)
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+    pl.Trainer(accelerator="cpu", max_epochs=4, callbacks=[keeps, averages], **quiet).fit(task, data)
+    for weight, *kept in zip(task.parameters(), *keeps.weights[1:], strict=True):
+        torch.testing.assert_close(weight.detach(), torch.stack(kept).mean(0))
+        assert not torch.equal(kept[0], kept[-1])
