@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from inspect import signature
+from pathlib import Path
 from typing import Any, TypeGuard
 
 
@@ -95,6 +97,57 @@ def check_int(argument: str, value: object, *, minimum: int, cure: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise InvalidArgumentError(refusal(argument, f"an integer of at least {minimum}", value, cure))
     return value
+
+
+def check_seed(argument: str, value: object) -> int:
+    """Return ``value`` if it is a seed that every generator takes: an integer from 0 to 2^63 - 1.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    seed = check_int(argument, value, minimum=0, cure="give a seed, for example 0")
+    if seed >= 2**63:
+        raise InvalidArgumentError(refusal(argument, "an integer below 2^63", seed, "give a smaller one"))
+    return seed
+
+
+def check_bool(argument: str, value: object, *, usual: bool | None) -> bool:
+    """Return ``value`` if it is True or False: any string would count as True, ``"false"`` too.
+
+    Args:
+        argument: What it is called.
+        value: What was given; None only where that is usual.
+        usual: What it is where nobody says.
+
+    Raises:
+        InvalidArgumentError: It is something else.
+    """
+    if not isinstance(value, bool) and not (value is None and usual is None):
+        choices = "True or False" if usual is not None else "True, False or None"
+        raise InvalidArgumentError(refusal(argument, choices, value, f"{usual} is usual"))
+    return bool(value)
+
+
+def check_path(argument: str, value: object) -> Path:
+    """Return ``value`` as a path, whose ``~`` stands for the home.
+
+    Raises:
+        InvalidArgumentError: It is none.
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise InvalidArgumentError(refusal(argument, "a path", value, "give a string, or a pathlib.Path"))
+    return Path(value).expanduser()
+
+
+def check_mapping(argument: str, value: object) -> dict[str, Any]:
+    """Return settings by name, none for None.
+
+    Raises:
+        InvalidArgumentError: They are no mapping.
+    """
+    if not isinstance(value, Mapping | None):
+        raise InvalidArgumentError(refusal(argument, "settings by name", value, f"write {argument}={{'seed': 1}}"))
+    return dict(value or {})
 
 
 def check_fraction(argument: str, value: object, *, cure: str, zero_allowed: bool = True) -> float:

@@ -49,6 +49,17 @@ def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerpri
     write_tensors(path, {"owner": owner, "ranks": ranks, "method": method, "fingerprint": fingerprint})
 
 
+def check_kind(partition: object) -> None:
+    """Refuse what can be neither the name of a method nor a file nor a partition.
+
+    Raises:
+        InvalidArgumentError: It is such.
+    """
+    if not isinstance(partition, str | Path | Tensor):
+        cure = "give a list as torch.tensor(list)"
+        raise InvalidArgumentError(refusal("partition", "a name, a path or a tensor", partition, cure))
+
+
 def check_is_file(partition: Path, methods: Sequence[str]) -> None:
     """Refuse what is neither a file nor, by its name, one of the methods.
 

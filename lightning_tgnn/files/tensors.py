@@ -39,10 +39,17 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
             raise ValueError("a tensor that is not as long as its record")
         return held
     except Exception as error:  # what the readers of torch and of archives raise on garbage is anything
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        reason = reason_of(error)
         if reason.startswith("Weights only load failed"):  # torch goes on with advice on files that are trusted
             reason = "something else than tensors and plain values"
         raise ValueError(reason) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a file could not be read, one line."""
+    if isinstance(error, LookupError | AttributeError | TypeError):  # how torch stumbles over what it did not write
+        return "something else than a file of torch.save"
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def says_format(path: str | Path, expected: str) -> bool:

@@ -16,6 +16,7 @@ from uuid import uuid4
 import torch
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, LightningTGNNError, refusal
+from lightning_tgnn.files.tensors import reason_of
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_WRITABLE = {
@@ -167,7 +168,7 @@ def reading_tensors(path: object, what: str) -> Iterator[None]:
     except Exception as error:  # what torch's reader raises on garbage is anything, EINVAL where a file is cut short
         if (isinstance(error, OSError) and error.errno != errno.EINVAL) or "can't allocate memory" in str(error):
             raise
-        reason, cure = str(error).partition("\n")[0], "give a file that was written whole"
+        reason, cure = reason_of(error), "give a file that was written whole"
         if "Unsupported global" in str(error):  # whole, but with objects of a class
             reason, cure = (
                 "objects of other classes",

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from typing_extensions import Self
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, refusal
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.readers.frame_columns import Times
 from lightning_tgnn.data.streams.columns import float_column
@@ -74,6 +74,7 @@ class StreamFollower:
             InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or
                 there is no such device.
         """
+        path = check_path("path", path)
         state = from_checkpoint(path, data, task, _usable_device(device), root=root, trust=trust, given=arguments)
         return cls(catch_up(state) if catch_up_stream else state)
 
@@ -100,11 +101,11 @@ class StreamFollower:
             CheckpointError: The file is something else, or names what it may not.
             InvalidArgumentError: There is no such device.
         """
-        return cls(from_saved(path, task, _usable_device(device), trust=trust, given=arguments))
+        return cls(from_saved(check_path("path", path), task, _usable_device(device), trust=trust, given=arguments))
 
     def save(self, path: str | Path) -> None:
         """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete."""
-        write_predictor(self._state.state_dict(), path)
+        write_predictor(self._state.state_dict(), check_path("path", path))
 
     @property
     def ids_are_integers(self) -> bool:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.snapshot_groups import LOAD, SnapshotGroups
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, refusal
 from lightning_tgnn.strategies.parts import GroupPipeline, HybridPipeline, MeanGradients, SnapshotMemory
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
 from lightning_tgnn.types import OrderPart, Plan
@@ -66,7 +66,10 @@ class BLADStrategy(SnapshotRunner):
         if partition is not None and not cut_groups:
             cure = "leave it out, or set cut_groups=True"
             raise InvalidArgumentError(refusal("partition", "left out without cut_groups", partition, cure))
-        if isinstance(processes_per_device, bool) or processes_per_device not in (1, 2, AUTO):
+        check_bool("reorder", reorder, usual=True)
+        check_bool("cut_groups", cut_groups, usual=False)
+        is_other = isinstance(processes_per_device, bool) or not isinstance(processes_per_device, int | str)
+        if is_other or processes_per_device not in (1, 2, AUTO):
             requirement = "1, 2 or 'auto'"
             cure = "2 is a pipeline; SnapshotPartitionStrategy hands groups through any number of ranks"
             raise InvalidArgumentError(refusal("processes_per_device", requirement, processes_per_device, cure))

@@ -15,7 +15,7 @@ from lightning_tgnn.algorithms.schedules.disttgl import SERVED
 from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_fraction, refusal
 from lightning_tgnn.strategies.parts import MeanGradients, Pipelined, ReadOnce, Served, Sharded
 from lightning_tgnn.strategies.parts.parallelism import ChosenParallelism
 from lightning_tgnn.strategies.runner import PlanRunner
@@ -75,6 +75,7 @@ class DistTGLStrategy(PlanRunner):
         self._rows, self._fetch_ahead = _rows(store, partition), fetch_ahead
         self._mean = MeanGradients(compression=gradient_compression)
         check_fraction("max_loss", max_loss, cure=f"{MAX_LOSS} is the default, a lower share is stricter")
+        check_bool("scale_epochs", scale_epochs, usual=False)
         self._negative_sets, self._scale_epochs = negative_sets, scale_epochs
         self._scaled_to: int | None = None
         self._chosen: ChosenParallelism | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import RoundRobin
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, refusal
 from lightning_tgnn.strategies.parts import HostMemory, HostShards, InOrder, RingUpdates, TargetsFirst
 from lightning_tgnn.strategies.parts.stores import check_one_machine
 from lightning_tgnn.strategies.runner import PlanRunner
@@ -68,6 +68,7 @@ class PipeTGLStrategy(PlanRunner):
         super().__init__(**options)
         self.groups = check_groups(groups)
         self.prefetch_batches = prefetch_batches
+        check_bool("targets_first", targets_first, usual=True)
         self._order = TargetsFirst() if targets_first else InOrder()
         shards = HostShards("reflexbicut" if partition is None else partition, pass_on)
         self._rows = HostMemory(pass_on) if store == HOST else shards

@@ -15,6 +15,7 @@ from torchmetrics import Metric, MetricCollection
 from lightning_tgnn.checks import (
     CheckpointError,
     InvalidArgumentError,
+    check_bool,
     check_fraction,
     check_int,
     refusal,
@@ -104,6 +105,7 @@ class NodeClassification(OptimizedTask):
         if model == "gat" and hidden_dim % heads:
             raise InvalidArgumentError(refusal("heads", f"a divisor of hidden_dim={hidden_dim}", heads, "4 is usual"))
         check_fraction("dropout", dropout, cure="0.5 is usual")
+        check_bool("layer_norm", layer_norm, usual=False)
         self._own_model = None if isinstance(model, str) else model
         if not isinstance(model, str):
             layers = {"hidden_dim": hidden_dim, "num_layers": num_layers, "layer_norm": layer_norm}

@@ -200,14 +200,12 @@ class SnapshotModule(OptimizedTask):
                 return
             cure = "pass trainer.fit(model, datamodule=SnapshotDataModule(...))"
             raise InvalidArgumentError(refusal("datamodule", "a SnapshotDataModule", type(data).__name__, cure))
-        is_new = self.model is None
         self._build_for(info, "model or checkpoint")
-        if is_new:
-            self.copy_for_averages()
 
     def _build_for(self, info: SnapshotInfo, what: str) -> None:
         if self.model is None:
             self.build(info)
+            self.copy_for_averages()
         elif info != self.info:
             cure = "give the snapshots that the model was trained on, or train a new model"
             raise CheckpointError(refusal(what, f"of these snapshots ({info})", self.info, cure))
@@ -258,8 +256,7 @@ class SnapshotModule(OptimizedTask):
 
     def _evaluate(self, batch: SnapshotBatch, metrics: SplitMetrics) -> None:
         for group in batch.groups:
-            embeddings = self.stages.embedded(group, embed_group(self, group))
-            self.measure(metrics, embeddings, group)
+            self.measure(metrics, self.stages.embedded(group, embed_group(self, group)), group)
 
     def measured(self, split: str) -> SplitMetrics:
         """Return what the steps on ``"val"`` or ``"test"`` add to."""

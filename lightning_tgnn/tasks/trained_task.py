@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.nn import Module
 
-from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, refusal
+from lightning_tgnn.checks import NotFiniteError, check_bool
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
 from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.tasks.resume import FitProgress, accumulated_gradients, restore_accumulated_gradients
@@ -47,9 +47,7 @@ class TrainedTask(RestorableTask):
 
     def __init__(self, *, detect_nan: bool = True) -> None:
         super().__init__()
-        if not isinstance(detect_nan, bool):
-            raise InvalidArgumentError(refusal("detect_nan", "True or False", detect_nan, "True is usual"))
-        self.detect_nan = detect_nan
+        self.detect_nan = check_bool("detect_nan", detect_nan, usual=True)
         self._fit_progress = FitProgress()
         self._saved_gradients: dict[str, Tensor] = {}
         self._loss: Tensor | None = None
@@ -60,7 +58,7 @@ class TrainedTask(RestorableTask):
 
     def copy_for_averages(self) -> None:
         """Let `StochasticWeightAveraging` copy the model now that it has been built; its own look came before that."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in () if self._trainer is None else self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, StochasticWeightAveraging):
                 callback.setup(self.trainer, self, "fit")
 

@@ -27,7 +27,8 @@ class SnapshotInfo:
         num_snapshots: T.
         feature_dim: F.
         num_relations: Kinds of edges; 1 where edges are of one kind.
-        num_classes: Of the labels of vertices or edges; 0 where there are none, 1 where they are real numbers.
+        num_classes: Of the labels of vertices or edges, at least 2; 0 where there are none, 1 where they are real
+            numbers.
         fingerprint: Digest of edges, features and labels, to tell one sequence from another.
     """
 

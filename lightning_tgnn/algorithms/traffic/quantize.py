@@ -19,7 +19,7 @@ def check_bits(bits: int | None) -> int | None:
     Raises:
         InvalidArgumentError: They are not one of `QUANTIZE_BITS`.
     """
-    if bits is not None and (isinstance(bits, bool) or bits not in QUANTIZE_BITS):
+    if bits is not None and (type(bits) is not int or bits not in QUANTIZE_BITS):
         listed = ", ".join(map(str, QUANTIZE_BITS))
         raise InvalidArgumentError(refusal("bits", f"one of {listed}, or None", bits, "8 is usual, None sends float32"))
     return bits

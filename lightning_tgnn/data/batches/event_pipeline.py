@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.partitions.demand import DemandSample
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.algorithms.streams.past import PASTS
-from lightning_tgnn.checks import check_choice, check_import, check_int
+from lightning_tgnn.checks import check_choice, check_import, check_int, check_path, check_seed
 from lightning_tgnn.data.batches.loader import EventLoader
 from lightning_tgnn.data.batches.organizer import BatchOrganizer
 from lightning_tgnn.data.batches.prefetch import default_workers
@@ -21,11 +21,10 @@ from lightning_tgnn.data.batches.presampled_demand import presample_apart, presa
 from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler, check_batch_fits, checked_embed_at
 from lightning_tgnn.data.batches.split_source import SplitSource, shown_name
 from lightning_tgnn.data.pipeline import plain_values
-from lightning_tgnn.data.readers import FORMATS
-from lightning_tgnn.data.sources.open_events import SYNTHETIC, ReadOptions
+from lightning_tgnn.data.sources.open_events import SYNTHETIC, read_options
 from lightning_tgnn.data.streams.negative_function import FunctionNegatives
 from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, GivenNegatives, NegativeSampler
-from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.data.streams.splits import SPLIT_BY
 from lightning_tgnn.types import RankLayout, SampledRoots, SharedWrites
@@ -118,7 +117,7 @@ class EventPipeline(SplitSource):
     ) -> None:
         super().__init__(
             source,
-            ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser(), longest_id),
+            read_options(format, columns, bipartite, synthetic, root, longest_id),
             val_ratio=val_ratio,
             test_ratio=test_ratio,
             split_by=split_by,
@@ -133,15 +132,13 @@ class EventPipeline(SplitSource):
         num_workers = default_workers() if num_workers is None else num_workers
         check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
         check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
-        check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
+        check_seed("seed", seed)
         negatives = _checked_negatives("negatives", negatives)
         eval_negatives = _checked_negatives("eval_negatives", eval_negatives or negatives)
         check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
         check_choice("past", past, PASTS)
         check_choice("split_by", split_by, SPLIT_BY)
         check_choice("presample", presample, PRESAMPLE)
-        check_choice("format", format, FORMATS)
-        check_longest_id(longest_id)
         self.batch_size = batch_size
         self.num_neighbors = num_neighbors
         self.negatives = negatives
@@ -154,7 +151,7 @@ class EventPipeline(SplitSource):
         self.num_workers = num_workers
         self.prefetch_batches = prefetch_batches
         self.presample = presample
-        self.presample_dir = presample_dir
+        self.presample_dir = None if presample_dir is None else check_path("presample_dir", presample_dir)
         # Whose neighbours to sample; None asks the model that is trained, if there is one.
         self.sampled_roots: SampledRoots | None = None
 

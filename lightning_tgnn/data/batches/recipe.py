@@ -14,6 +14,8 @@ from lightning_tgnn.data.sources.stream_names import STREAMS
 from lightning_tgnn.data.streams.event_store import is_event_store
 from lightning_tgnn.trust import TRUST, refused_name
 
+_OF_FILES = ("format", "columns", "bipartite", "longest_id")  # which a store does not heed
+
 
 def data_of_recipe(
     recipe: object,
@@ -56,6 +58,8 @@ def data_of_recipe(
         arguments["source"] = _read_only_source(arguments, root, file)
     if root is not None:
         arguments["root"] = str(root)
+    if is_event_store(Path(str(arguments["source"]))):  # that of training may have been a text file
+        arguments = {name: value for name, value in arguments.items() if name not in _OF_FILES}
     data = TemporalDataModule(**arguments)
     data.writes = trust or source is not None
     return data

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import check_choice, check_int
+from lightning_tgnn.checks import check_bool, check_choice, check_mapping, check_path, check_seed
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
 from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, open_source, prepare_graph
@@ -50,12 +50,14 @@ class GraphPipeline(Pipeline):
         super().__init__()
         self._log_settings(locals())
         check_choice("normalization", normalization, NORMALIZATIONS)
-        check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
+        check_bool("undirected", undirected, usual=True)
+        check_bool("self_loops", self_loops, usual=True)
+        check_seed("seed", seed)
         self.source = source
         self.undirected, self.self_loops, self.normalization = undirected, self_loops, normalization
         self.seed = seed
-        self.synthetic = dict(synthetic or {})
-        self.root = Path(root).expanduser()
+        self.synthetic = check_mapping("synthetic", synthetic)
+        self.root = check_path("root", root)
 
     def fixed_settings(self, *, training: bool) -> dict[str, Any]:
         """Return the settings, by argument, that a checkpoint fixes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -82,7 +83,9 @@ def _wrong_field(where: str, fields: list[str], table: Table) -> str:
         limit = float(np.finfo(np.float32 if role == "edge feature" else np.float64).max)
         if number is None or not abs(number) <= limit:
             argument = f"{where}: {role} (column {rows.name(position)})"
-            return refusal(argument, "a finite number", fields[position], _CURES[role])
+            is_too_large = number is not None and math.isfinite(number)
+            requirement = f"at most {limit:.4g} in size" if is_too_large else "a finite number"
+            return refusal(argument, requirement, fields[position], _CURES[role])
     return ""
 
 

@@ -97,6 +97,8 @@ class Column:
         """Return the series; refuses empty fields and mixed types."""
         if self.series.dtype == nw.Object:
             raise self._mixed()
+        if self.series.dtype in (nw.Int128, nw.UInt128):
+            raise self._refusal("numbers of up to 64 bits", self.kind, "cast it, in polars to pl.Int64")
         if self.series.null_count():
             row = int(self.series.is_null().arg_true()[0])
             raise self._refusal("a value in every row", f"none in row {row}, counted from 0", "drop or repair that row")

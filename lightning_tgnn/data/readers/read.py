@@ -64,6 +64,7 @@ def read_events(
     path = Path(path)
     check_arguments(format, columns, bipartite, longest_id)
     if is_event_store(path):
+        check_unread(f"the store {path}", format=format, columns=columns, bipartite=bipartite)
         return EventStore.open(path)
     if is_tgl_folder(path):
         check_unread(f"the TGL folder {path}", format=format, columns=columns, bipartite=bipartite)

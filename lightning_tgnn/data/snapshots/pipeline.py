@@ -9,12 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, check_int, check_seed, refusal
 from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.batches.split_source import lasting_name, shown_name
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS
 from lightning_tgnn.data.pipeline import plain_values
-from lightning_tgnn.data.readers import FORMATS
 from lightning_tgnn.data.snapshots.adjacency import Adjacency
 from lightning_tgnn.data.snapshots.groups import GroupMaker, WholeGroups
 from lightning_tgnn.data.snapshots.loader import GroupOrder, SnapshotGroupLoader
@@ -27,7 +26,7 @@ from lightning_tgnn.data.snapshots.sources.open_snapshots import (
 from lightning_tgnn.data.snapshots.split_snapshots import AskedTargets, SplitSnapshots
 from lightning_tgnn.data.snapshots.targets import NEGATIVES, TARGETS
 from lightning_tgnn.data.snapshots.whole_snapshots import DEGREES, PRESENT, SnapshotForm
-from lightning_tgnn.data.sources.open_events import ReadOptions
+from lightning_tgnn.data.sources.open_events import read_options
 
 _LAYERS = 2  # where nobody says
 _CUT = ("num_snapshots", "window", "events_per_snapshot", "overlap", "lifetime", "edge_counts", "turnover")
@@ -152,17 +151,18 @@ class SnapshotPipeline(SplitSnapshots):
             "num_hops": (num_hops, 1, "1 is usual"),
             "negatives": (negatives, 1, "1 is usual"),
             "eval_negatives": (eval_negatives, 1, "1 is usual"),
-            "seed": (seed, 0, "give a seed, for example 0"),
             "num_workers": (num_workers, 0, "1 makes batches beside training, 0 does not"),
             "prefetch_batches": (prefetch_batches, 0, "2 is usual, 0 turns prefetching off"),
         }
         for name, (value, minimum, cure) in counts.items():
             check_int(name, value, minimum=minimum, cure=cure)
+        check_seed("seed", seed)
+        for name in ("undirected", "self_loops", "shuffle"):
+            check_bool(name, given[name], usual=True)
         check_choice("target", target, TARGETS)
         check_choice("vertices", vertices, PRESENT)
         check_choice("normalization", normalization, NORMALIZATIONS)
         check_choice("negative_sampler", negative_sampler, NEGATIVES)
-        check_choice("format", format, FORMATS)
         if isinstance(features, str) and not features.endswith(".npy"):
             check_choice("features", features, DEGREES)
         if num_layers is None and isinstance(fanouts, Sequence) and fanouts:
@@ -178,7 +178,7 @@ class SnapshotPipeline(SplitSnapshots):
             overlap=overlap,
             lifetime=lifetime,
         )
-        read = ReadOptions(format, columns, bipartite, dict(synthetic or {}), Path(root).expanduser())
+        read = read_options(format, columns, bipartite, synthetic, root)
         labels_of = None if target == "links" else target
         super().__init__(
             SnapshotSource(source, read, cut, edge_counts, turnover, seed, weights, relations, labels, labels_of),

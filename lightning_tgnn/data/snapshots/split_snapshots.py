@@ -19,6 +19,8 @@ from lightning_tgnn.data.snapshots.whole_snapshots import DEGREES, SnapshotForm,
 from lightning_tgnn.data.streams.negatives import NegativeSampler
 from lightning_tgnn.types import SnapshotInfo
 
+_FEWEST_CLASSES = 1000  # that are taken for what they are in however small a graph
+
 SPLIT_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
@@ -154,7 +156,7 @@ class SplitSnapshots(Pipeline):
             num_snapshots=len(sequence),
             feature_dim=self.snapshots.feature_dim,
             num_relations=form.adjacency.num_matrices,
-            num_classes=0 if labels is None else 1 if labels.is_floating_point() else int(labels.max()) + 1,
+            num_classes=0 if labels is None else _num_classes(labels),
             fingerprint=sequence.fingerprint,
         )
 
@@ -207,3 +209,18 @@ class SplitSnapshots(Pipeline):
             requirement = f"given for target={kind!r}, or held by the source"
             raise InvalidArgumentError(refusal("labels", requirement, None, cure))
         return labels
+
+
+def _num_classes(labels: Tensor) -> int:
+    """Return the classes of labels, as `SnapshotInfo` counts them.
+
+    Raises:
+        InvalidArgumentError: There would be more of them than things that have one.
+    """
+    if labels.is_floating_point():
+        return 1
+    highest, limit = int(labels.max()) if labels.numel() else -1, max(labels.shape[-1], _FEWEST_CLASSES)
+    if highest >= limit:
+        cure = "number the classes, for example by torch.unique(labels, return_inverse=True)"
+        raise InvalidArgumentError(refusal("labels", f"classes numbered from 0, below {limit:,}", highest, cure))
+    return max(highest + 1, 2) if highest >= 0 else 0

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, check_settings, refusal
+from lightning_tgnn.checks import (
+    DataError,
+    InvalidArgumentError,
+    check_bool,
+    check_choice,
+    check_mapping,
+    check_path,
+    check_settings,
+    refusal,
+)
 from lightning_tgnn.data.readers import FORMATS, read_events
 from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.read import check_unread
@@ -19,7 +28,7 @@ from lightning_tgnn.data.sources.synthetic import generate_stream
 from lightning_tgnn.data.sources.tgb import FixedProtocol, TGBDataset, from_tgb, protocol_of
 from lightning_tgnn.data.sources.tgb_names import TGB_NAMES, open_tgb, prepare_tgb, tgb_folder
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.node_ids import LONGEST_ID
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
 
 if TYPE_CHECKING:
     from lightning_tgnn.data.readers.frame import Frame
@@ -57,6 +66,25 @@ class ReadOptions:
     longest_id: int = LONGEST_ID
 
 
+def read_options(
+    format: str,
+    columns: Mapping[str, Any] | None,
+    bipartite: bool | None,
+    synthetic: Mapping[str, Any] | None,
+    root: str | Path,
+    longest_id: int = LONGEST_ID,
+) -> ReadOptions:
+    """Return how a source is read.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
+    """
+    check_choice("format", format, FORMATS)
+    check_bool("bipartite", bipartite, usual=None)
+    settings, folder = check_mapping("synthetic", synthetic), check_path("root", root)
+    return ReadOptions(format, columns, bipartite, settings, folder, check_longest_id(longest_id))
+
+
 def read_source(
     source: Any = SYNTHETIC,
     format: str = "auto",
@@ -83,11 +111,9 @@ def read_source(
         InvalidArgumentError: An argument has a value that cannot work.
         DataError: It cannot be downloaded, or holds something that must not be trained on.
     """
-    check_choice("format", format, FORMATS)
-    folder = Path(root).expanduser()
-    prepare_events(source, folder)
-    options = ReadOptions(format, columns, bipartite, dict(synthetic or {}), folder, longest_id)
-    return open_events(opened(source, folder), options)
+    options = read_options(format, columns, bipartite, synthetic, root, longest_id)
+    prepare_events(source, options.root)
+    return open_events(opened(source, options.root), options)
 
 
 def prepare_events(source: EventSource, root: Path) -> None:
@@ -136,6 +162,7 @@ def _opened_events(source: EventSource, options: ReadOptions) -> EventStore:
     if isinstance(source, (str, Path)):
         return _read_path(source, options)
     if isinstance(source, EventStore):
+        check_unread("an EventStore", format=options.format, columns=options.columns, bipartite=options.bipartite)
         return source
     return _from_object(source, options)
 

@@ -16,6 +16,7 @@ from numpy.random import Generator
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int, check_positive, refusal
 from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.files.memory import check_fits
 
 _SECONDS_PER_EVENT = 100.0
 _SECONDS_WITHIN_SESSION = 30.0
@@ -23,6 +24,10 @@ _EVENTS_PER_SESSION = 3.0
 _RECENT_PARTNERS = 5.0
 _FASHION_EXPONENT = 2.0
 _FEATURE_NOISE = 1.0
+# While a stream is drawn, at least.
+_BYTES_PER_EVENT = 90
+_BYTES_PER_NODE = 50
+_BYTES_PER_FEATURE = 10
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,7 @@ def generate_stream(
 
     Raises:
         InvalidArgumentError: An argument is out of its range, or the communities do not fit the destinations.
+        DataError: Memory does not hold so much.
 
     >>> generate_stream(num_events=1000, edge_feature_dim=4)
     EventStore(num_events=1000, num_nodes=1500, edge_feature_dim=4, node_feature_dim=0)
@@ -139,6 +145,13 @@ def generate_stream(
     check_int("node_feature_dim", node_feature_dim, minimum=0, cure="give a width, or 0 for none")
     check_choice("label", label, ("change", "community"))
     check_int("seed", seed, minimum=0, cure="give another seed for another stream, for example 1")
+    numbers = num_events * edge_feature_dim + settings.num_nodes * node_feature_dim
+    check_fits(
+        "the synthetic stream",
+        f"{num_events:,} events of {settings.num_nodes:,} nodes with {numbers:,} features",
+        _BYTES_PER_EVENT * num_events + _BYTES_PER_NODE * settings.num_nodes + _BYTES_PER_FEATURE * numbers,
+        cure="ask for fewer",
+    )
     # The events come first: asking for features leaves them as they are.
     rng = np.random.default_rng(seed)
     draft = _draw(settings, rng)

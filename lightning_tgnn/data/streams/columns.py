@@ -44,13 +44,14 @@ def float_column(name: str, values: ArrayLike, dtype: type, *, ndim: int) -> np.
         given = np.asarray(values)
         if given.dtype.kind in "mM":  # NumPy would give whatever unit it has
             raise TypeError(f"{given.dtype}")
-        column: np.ndarray = np.asarray(given, dtype=dtype)
+        with np.errstate(over="ignore"):  # which is looked at below
+            column: np.ndarray = np.asarray(given, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(refusal(name, "numbers, every row as long", str(error), "check the rows")) from None
     if column.ndim != ndim:
         shape = "[E]" if ndim == 1 else "[rows, width]"
         raise DataError(refusal(name, f"of shape {shape}", list(column.shape), "reshape it"))
-    _check_finite(name, column, "drop or repair that row")
+    _check_finite(name, column, "drop or repair that row", given)
     return column
 
 
@@ -81,11 +82,16 @@ def label_column(values: ArrayLike) -> np.ndarray:
     return column.astype(np.int64)
 
 
-def _check_finite(name: str, column: np.ndarray, cure: str) -> None:
+def _check_finite(name: str, column: np.ndarray, cure: str, given: np.ndarray | None = None) -> None:
+    """Refuse NaN and infinity, and what has become infinite in the type of the column, ``given`` in another."""
     finite = np.isfinite(column) if column.ndim == 1 else np.isfinite(column).all(axis=1)
     if not finite.all():
         where = int(np.argmin(finite))
         received = column[where] if column.ndim == 1 else "NaN or infinity"
+        before = column[where] if given is None else given[where].astype(np.float64)
+        if np.isfinite(before).all():
+            requirement = f"at most {np.finfo(column.dtype).max:.4g} in size, as {column.dtype} holds it"
+            raise RowError(name, where, requirement, float(np.abs(before).max()), "scale it, or " + cure)
         raise RowError(name, where, "finite", str(received), cure)
 
 
@@ -100,6 +106,24 @@ def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | No
         received = f"{column.dtype} of shape {list(column.shape)}"
         raise DataError(refusal("node_ids", "integers or strings of shape [N]", received, "convert them"))
     return column
+
+
+def check_distinct(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> None:
+    """Refuse an id that stands for two nodes, unless one is a source and the other a destination, numbered after it.
+
+    Raises:
+        DataError: There is one.
+    """
+    import pandas as pd
+
+    if pd.Index(ids).is_unique:
+        return
+    first = int(src.max()) + 1
+    sides = [ids[:first], ids[first:]] if first <= int(dst.min()) else [ids]
+    for own in map(pd.Index, sides):
+        if not own.is_unique:
+            cure = "give each node an id of its own"
+            raise DataError(refusal("node_ids", "distinct", own[own.duplicated()].tolist()[0], cure))
 
 
 def count_nodes(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.streams.columns import (
+    check_distinct,
     check_forms,
     count_nodes,
     feature_names,
@@ -103,7 +104,10 @@ class EventStore:
         ([0, 1], [1, 2], ['ann', 'bob', 'cid'])
         """
         time = float_column("time", time, np.float64, ndim=1)
-        count = len(src) if isinstance(src, Sized) else 0
+        if not isinstance(src, Sized) or isinstance(src, str):
+            cure = "give a list or an array, an iterator as list(iterator)"
+            raise DataError(refusal("src", "a column of ids", type(src).__name__, cure))
+        count = len(src)
         if count == 0:
             raise DataError(refusal("src", "a column of at least one event", "0 events", "check what was read"))
         columns = {"dst": np.asarray(dst), "time": time}
@@ -126,6 +130,8 @@ class EventStore:
                 raise InvalidArgumentError(refusal("bipartite", "left out for node numbers", True, cure))
             src, columns["dst"], node_ids = node_column("src", src), node_column("dst", dst), node_id_column(node_ids)
             num_nodes = count_nodes(src, columns["dst"], num_nodes=num_nodes, node_features=rows, node_ids=node_ids)
+            if node_ids is not None:
+                check_distinct(node_ids, src, columns["dst"])
 
         if np.any(time[1:] < time[:-1]):
             warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=2)

@@ -53,16 +53,20 @@ def id_column(name: str, values: ArrayLike, longest: int = LONGEST_ID) -> np.nda
         cure = "convert the column, for example with astype(int) or astype(str)"
         raise DataError(refusal(name, "integers or strings of shape [E]", received, cure))
     texts_given = column.astype(object)
-    blank = np.fromiter((not text.strip() for text in texts_given), bool, len(texts_given))
-    if blank.any():
-        where = int(blank.argmax())
-        raise DataError(refusal(f"{name}[{where}]", "a node id", texts_given[where], "drop or repair that event"))
+    # Of ids that end with NUL, NumPy would make those without.
+    wrong = np.fromiter((not text.strip() or "\0" in text for text in texts_given), bool, len(texts_given))
+    if wrong.any():
+        where = int(wrong.argmax())
+        requirement = "a node id" if not texts_given[where].strip() else "a node id without NUL"
+        raise DataError(refusal(f"{name}[{where}]", requirement, texts_given[where], "drop or repair that event"))
     check_lengths(name, texts_given, longest)
     return texts_given
 
 
 def _as_array(values: ArrayLike) -> np.ndarray:
-    """Return what numpy makes of ids, but integers of 64 bits for what it would make floats."""
+    """Return what numpy makes of ids, but integers of 64 bits for what it would make floats, and texts as they are."""
+    if isinstance(values, (list, tuple)) and all(type(value) is str for value in values):
+        return np.array(values, dtype=object)
     column = np.asarray(values)
     if isinstance(values, (list, tuple)) and column.dtype.kind in "fO" and all(type(value) is int for value in values):
         with suppress(OverflowError):

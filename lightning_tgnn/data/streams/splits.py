@@ -70,7 +70,9 @@ def chronological_split(
     if held_out:
         out = _held_out_nodes(store, train_end, held_out, seed)
         kept = ~(out[store.src[:train_end]] | out[store.dst[:train_end]])
-        _check_sizes({"training (without held-out nodes)": int(kept.sum())}, val_ratio, test_ratio, by)
+        if not kept.any():
+            requirement, cure = "a share that leaves events to train on", "0.1 is usual, 0 holds none out"
+            raise InvalidArgumentError(refusal("held_out_nodes", requirement, held_out, cure))
     train = kept.nonzero().squeeze(1)
     unseen = torch.ones(store.num_nodes, dtype=torch.bool)
     unseen[store.src[train]] = False

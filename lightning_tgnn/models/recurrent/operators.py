@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+from lightning_tgnn.checks import check_bool
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.models.recurrent.identity_cache import IdentityCache
 from lightning_tgnn.types import Snapshot, SparseRows, Stages
@@ -39,7 +40,7 @@ class SnapshotOperators:
         weights_first: Sequence[bool] | None = None,
     ) -> None:
         self.stages = Stages() if stages is None else stages
-        self.reuse, self.max_bytes = reuse, max_bytes
+        self.reuse, self.max_bytes = check_bool("reuse", reuse, usual=True), max_bytes
         self._order = weights_first
         self._kept: IdentityCache[_Products] = IdentityCache()
 

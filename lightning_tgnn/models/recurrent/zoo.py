@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, check_int, refusal
 from lightning_tgnn.models.recurrent.cells import BuildCell
 from lightning_tgnn.models.recurrent.convolution import BuildConvolution, GraphConvolution, OwnConvolution
 from lightning_tgnn.models.recurrent.evolvegcn import EvolveGCN
@@ -49,6 +49,10 @@ class RecurrentConfig:
         check_int("chebyshev_order", self.chebyshev_order, minimum=1, cure="2 is usual")
         if isinstance(self.convolution, str):
             check_choice("convolution", self.convolution, FILTERS)
+        check_bool("skip_unread", self.skip_unread, usual=True)
+        if isinstance(self.cell, str):
+            cure = "give the import path of a class, such as torch.nn.GRUCell"
+            raise InvalidArgumentError(refusal("cell", "an import path", self.cell, cure))
         for name in ("convolution", "cell"):
             value = getattr(self, name)
             if not isinstance(value, str | None) and (isinstance(value, nn.Module) or not callable(value)):

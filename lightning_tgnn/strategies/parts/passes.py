@@ -9,6 +9,7 @@ import torch
 
 from lightning_tgnn.algorithms.schedules.disttgl import SERVED, read_once
 from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED
+from lightning_tgnn.checks import check_bool
 from lightning_tgnn.state import ServedStateStore, ShardedStateStore
 from lightning_tgnn.strategies.parts.stores import Served, Sharded
 from lightning_tgnn.types import (
@@ -32,12 +33,18 @@ class ReadOnce(OrderPart):
 
     Args:
         fetch_ahead: Ask `Served` for the rows of the next batch as soon as this one is over with node state.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
     """
 
     fetch_ahead: bool = True
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows"})
     offers: ClassVar[frozenset[str]] = frozenset({"passes"})
+
+    def __post_init__(self) -> None:
+        check_bool("fetch_ahead", self.fetch_ahead, usual=True)
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> ReadOnceOrder:
         """Return the order over the task's store."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.outlines import pipelined
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_int, refusal
 from lightning_tgnn.state.nodes.announcer import Announcer
 from lightning_tgnn.state.nodes.step_fetch import ANNOUNCED_PIECES
 from lightning_tgnn.types import (
@@ -48,6 +48,7 @@ class Pipelined(OrderPart):
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "pieces"})
 
     def __post_init__(self) -> None:
+        check_bool("fetch_ahead", self.fetch_ahead, usual=True)
         if self.micro_batches == ADAPTIVE:
             return
         cure = "give a number, for example 2, or 'adaptive'"

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_not_negative, refusal
 from lightning_tgnn.comm import shared_tensors
+from lightning_tgnn.files.partitions import check_kind
 from lightning_tgnn.state import (
     PipelinedShards,
     PipelinedStateStore,
@@ -53,6 +54,8 @@ class Sharded(StorePart):
 
     def __post_init__(self) -> None:
         check_not_negative("row_cache_mb", self.row_cache_mb, cure="256 is usual, 0 keeps no rows")
+        check_kind(self.partition)
+        _check_flags(self, "omit_own_half", "features_by_event")
 
     def open(self, run: Run) -> NodeState:
         """Return the state of this rank."""
@@ -79,6 +82,9 @@ class Replicated(StorePart):
 
     Args:
         make_mails: Send the memories that are written, and have every rank make the mails of them.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
     """
 
     make_mails: bool = True
@@ -86,6 +92,9 @@ class Replicated(StorePart):
     needs: ClassVar[frozenset[str]] = frozenset({"events", "shared batches"})
     offers: ClassVar[frozenset[str]] = frozenset({"rows"})
     travels: ClassVar[Mapping[str, str]] = {"updates": ALL_GATHER}
+
+    def __post_init__(self) -> None:
+        _check_flags(self, "make_mails")
 
     def open(self, run: Run) -> NodeState:
         """Return the state of this rank."""
@@ -109,12 +118,18 @@ class HostMemory(StorePart):
     Args:
         pass_on: Send rows that the next batch writes as well straight to its rank, in place of the shared memory
             (PipeTGL, section 4.2).
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
     """
 
     pass_on: bool = True
 
     needs: ClassVar[frozenset[str]] = frozenset({"events", "pipeline"})
     offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
+
+    def __post_init__(self) -> None:
+        _check_flags(self, "pass_on")
 
     def open(self, run: Run) -> NodeState:
         """Return the state of this rank.
@@ -182,6 +197,9 @@ class HostShards(StorePart):
             section 4.2).
         omit_own_half: Do not send of a mail what lies in its row.
         features_by_event: Do not send a mail's edge features but the number of its event.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
     """
 
     partition: str | Path | Tensor = "reflexbicut"
@@ -191,6 +209,10 @@ class HostShards(StorePart):
 
     needs: ClassVar[frozenset[str]] = frozenset({"events", "pipeline"})
     offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
+
+    def __post_init__(self) -> None:
+        check_kind(self.partition)
+        _check_flags(self, "pass_on", "omit_own_half", "features_by_event")
 
     def open(self, run: Run) -> NodeState:
         """Return the state of this rank."""
@@ -207,6 +229,11 @@ class HostShards(StorePart):
             omit_own_half=self.omit_own_half,
             edge_features=_features(run) if self.features_by_event else None,
         )
+
+
+def _check_flags(part: StorePart, *names: str) -> None:
+    for name in names:
+        check_bool(name, getattr(part, name), usual=True)
 
 
 def _features(run: Run) -> Tensor | None:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_fraction, refusal
+from lightning_tgnn.files.partitions import check_kind
 from lightning_tgnn.state import SANCUS, CachedReplicaSum
 from lightning_tgnn.strategies.parts.partition import broadcast_of, choose_edge_partition
 from lightning_tgnn.types import (
@@ -74,8 +75,8 @@ class VertexCut(StorePart):
             cure = "give one, for example 0.1: how much the values may change"
             raise InvalidArgumentError(refusal("threshold", "a number with cache='sancus'", self.threshold, cure))
         for name, usual in (("relay", True), ("halo", False)):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidArgumentError(refusal(name, "True or False", getattr(self, name), f"{usual} is usual"))
+            check_bool(name, getattr(self, name), usual=usual)
+        check_kind(self.partition)
 
     def open(self, run: Run) -> ReplicaState:
         """Return the state of this rank."""

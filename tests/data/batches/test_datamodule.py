@@ -1,6 +1,7 @@
 from inspect import signature
 
 import lightning.pytorch as pl
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -152,7 +153,9 @@ def test_it_prints_what_it_is(make):
 
 def test_settings_are_logged_and_kept_as_plain_values(tmp_path):
     store = random_store(100)
-    data = TemporalDataModule(store, batch_size=20, columns={"src": 0, "edge_features": [2, 3]}, root=tmp_path)
+    frame = pd.DataFrame({"from": store.src, "to": store.dst, "at": store.time, "x": 0.5, "y": 1.5})
+    columns = {"src": "from", "dst": "to", "time": "at", "edge_features": ["x", "y"]}
+    data = TemporalDataModule(frame, batch_size=20, columns=columns, root=tmp_path)
     trainer = pl.Trainer(
         max_epochs=1, limit_val_batches=0, default_root_dir=tmp_path, accelerator="cpu", enable_progress_bar=False,
         enable_model_summary=False, logger=CSVLogger(tmp_path, name="run"),
@@ -161,8 +164,8 @@ def test_settings_are_logged_and_kept_as_plain_values(tmp_path):
     logged = yaml.safe_load((tmp_path / "run/version_0/hparams.yaml").read_text())
     assert logged["model"] == "jodie"
     assert set(logged["data"]) == set(signature(TemporalDataModule).parameters)
-    assert (logged["data"]["batch_size"], logged["data"]["source"]) == (20, "EventStore")
-    assert logged["data"]["columns"] == {"src": 0, "edge_features": [2, 3]}
+    assert (logged["data"]["batch_size"], logged["data"]["source"]) == (20, "DataFrame")
+    assert logged["data"]["columns"] == columns
     assert logged["data"]["root"] == str(tmp_path)
     trainer.save_checkpoint(tmp_path / "run.ckpt")
     assert torch.load(tmp_path / "run.ckpt", weights_only=True)["datamodule_hyper_parameters"] == {

@@ -127,7 +127,7 @@ def test_fingerprint_tells_streams_apart():
     [
         ({"src": [], "dst": [], "time": []}, r"at least one event"),
         ({"src": np.array([], dtype=int), "dst": np.array([], dtype=int), "time": []}, "at least one event"),
-        ({"src": 3, "dst": 4, "time": []}, "at least one event"),
+        ({"src": 3, "dst": 4, "time": []}, "src must be a column of ids, got 'int'"),
         ({"src": [0, -3, 1], "num_nodes": 3}, r"src\[1\] must be at least 0, got -3"),
         ({"dst": [0, 1, -1], "num_nodes": 3}, r"dst\[2\] must be at least 0, got -1"),
         ({"src": [0.5, 1.0, 2.0]}, "src must be integers or strings"),

@@ -55,7 +55,7 @@ def test_held_out_nodes_depend_on_the_seed():
         ({"val_ratio": 0.001}, "the validation split must be at least one event"),
         ({"by": "nodes"}, "split_by must be one of 'events', 'time', got 'nodes'"),
         ({"held_out": -0.1}, r"held_out_nodes must be a number in \[0, 1\)"),
-        ({"held_out": 0.99}, r"the training \(without held-out nodes\) split must be at least one event"),
+        ({"held_out": 0.99}, "held_out_nodes must be a share that leaves events to train on, got 0.99"),
     ],
 )
 def test_bad_splits_are_refused(options, message):

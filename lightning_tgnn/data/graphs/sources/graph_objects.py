@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ FORMS = (
 )
 
 
+OF_EVENTS = "events are read by TemporalDataModule, or by SnapshotDataModule without edge_counts"
+"""What is said of a source that is no graph."""
 _Held = TypeVar("_Held")
 Values: TypeAlias = np.ndarray | Tensor
 """A column of an archive, or of a graph in memory."""
@@ -82,6 +85,8 @@ def read_graph(source: GraphSource) -> Graph:
 def _from_npz(path: Path) -> Graph:
     if not path.is_file():
         raise InvalidArgumentError(refusal("source", FORMS, str(path), "correct the path or the name"))
+    if path.suffix.lower() != ".npz" and not is_zipfile(path):
+        raise InvalidArgumentError(refusal("source", FORMS, str(path), OF_EVENTS))
     held = read_npz(path)
     src, dst = edges_of(held)
     features = features_of(held)

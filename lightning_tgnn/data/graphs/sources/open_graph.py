@@ -9,10 +9,11 @@ from typing import Any
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_settings, refusal
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.sources.folder import is_graph_folder, open_graph, save_graph
-from lightning_tgnn.data.graphs.sources.graph_objects import GraphSource, read_graph
+from lightning_tgnn.data.graphs.sources.graph_objects import FORMS, OF_EVENTS, GraphSource, read_graph
 from lightning_tgnn.data.graphs.sources.names import DGL_CLASSES, GRAPH_NAMES, OGB_URLS, folder_of
 from lightning_tgnn.data.graphs.sources.ogb_folder import CONVERTED, convert_ogb, is_ogb_folder
 from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
+from lightning_tgnn.data.streams.event_store import is_event_store
 from lightning_tgnn.files.download import download
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
 from lightning_tgnn.files.unpack import unpack
@@ -57,6 +58,8 @@ def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any]) -
         return _open_converted(folder_of(name, root), name)
     if isinstance(source, (str, Path)) and Path(source).is_dir():
         folder = Path(source)
+        if is_event_store(folder):
+            raise InvalidArgumentError(refusal("source", FORMS, str(folder), OF_EVENTS))
         if is_graph_folder(folder):
             return open_graph(folder)
         if is_ogb_folder(folder):

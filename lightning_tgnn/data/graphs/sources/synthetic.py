@@ -13,6 +13,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_in
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.data.graphs.sources.communities import Communities
 from lightning_tgnn.data.graphs.sources.folder import GraphWriter, open_graph
+from lightning_tgnn.files.memory import check_fits
 from lightning_tgnn.files.new_folder import new_folder
 
 _SETTINGS = "synthetic.json"
@@ -79,6 +80,10 @@ def generate_graph(
 
 
 def _in_memory(settings: dict[str, Any]) -> Graph:
+    vertices, width, count = (settings[name] for name in ("num_nodes", "feature_dim", "num_edges"))
+    size = f"{vertices:,} vertices with {width:,} features each, {count:,} edges"
+    needed = 2 * 8 * count + (4 * width + 8) * vertices
+    check_fits("the synthetic graph", size, needed, cure="ask for fewer, or give a folder")
     made = Communities(**settings)
     edges = np.empty((2, made.num_edges), np.int64)
     features = np.empty((made.num_nodes, made.feature_dim), np.float32)

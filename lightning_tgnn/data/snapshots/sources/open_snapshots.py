@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_settings, refusal
+from lightning_tgnn.data.graphs.graph import Graph
+from lightning_tgnn.data.graphs.sources.folder import is_graph_folder
 from lightning_tgnn.data.graphs.sources.graph_objects import GraphSource
+from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.data.graphs.sources.open_graph import open_source, prepare_graph
 from lightning_tgnn.data.snapshots.cuts import Cut
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence, VertexFeatures
@@ -27,6 +30,8 @@ from lightning_tgnn.data.sources.open_events import (
     opened,
     prepare_events,
 )
+from lightning_tgnn.data.sources.stream_names import STREAMS
+from lightning_tgnn.data.streams.event_store import is_event_store
 from lightning_tgnn.files.npy_file import map_npy, mapped_tensor
 
 SYNTHETIC_SNAPSHOTS = "synthetic_snapshots"
@@ -152,6 +157,9 @@ def cut_of(source: object, edge_counts: Sequence[int] | None, **settings: object
         or is_signal(source)
     )
     if not in_snapshots:
+        if _is_static(source):
+            cure = "say how many edges each snapshot keeps, for example edge_counts=[1000, 500, 1000]"
+            raise InvalidArgumentError(refusal("edge_counts", "given for a static graph", None, cure))
         return Cut(**settings)  # type: ignore[arg-type]
     given = {name: value for name, value in settings.items() if value}
     if given:
@@ -159,6 +167,16 @@ def cut_of(source: object, edge_counts: Sequence[int] | None, **settings: object
         requirement = "left out where the source is in snapshots already"
         raise InvalidArgumentError(refusal(", ".join(given), requirement, tuple(given.values()), cure))
     return None
+
+
+def _is_static(source: object) -> bool:
+    """Whether a source can only be a static graph."""
+    if not isinstance(source, (str, Path)):
+        return isinstance(source, Graph)
+    if str(source).lower() in {*GRAPH_NAMES} - {*STREAMS}:
+        return True
+    path = Path(source)
+    return path.suffix.lower() == ".npz" or (is_graph_folder(path) and not is_event_store(path))
 
 
 def is_synthetic(source: object) -> bool:
