@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from inspect import signature
 from typing import IO, Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
 from typing_extensions import Self, override
 
 from lightning_tgnn.checks import CheckpointError, refusal
@@ -38,6 +40,13 @@ class DescribedData(Pipeline, pl.LightningDataModule):
     def _make_ready(self) -> None:
         if self.trainer is None:  # else the Trainer has had the data prepared, on one process of a machine
             super()._make_ready()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with warnings.catch_warnings():
+            if rank_zero_only.rank != 0:  # type: ignore[attr-defined]  # all ranks read the same, one says it
+                warnings.simplefilter("ignore")
+            yield
 
     def _tell(self, notice: str) -> None:
         rank_zero_info(notice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ class Pipeline:
     def _make_ready(self) -> None:
         """Prepare the data, unless somebody else does."""
         self.prepare_data()
+
+    def _reading(self) -> AbstractContextManager[object]:
+        """Return a context in which the source is read: what is to be warned of it is said in it."""
+        return nullcontext()
 
     def _tell(self, notice: str) -> None:
         """Tell the user what has been read: on stderr, as a command does."""

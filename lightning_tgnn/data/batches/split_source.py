@@ -69,7 +69,8 @@ class SplitSource(Pipeline):
         if self._stream is not None:
             return
         source, split = self._opened(), self._split_options
-        store = open_events(source, self._read_options)
+        with self._reading():
+            store = open_events(source, self._read_options)
         self._stream = SplitStream.of(
             store,
             fixed_protocol(source, store),

@@ -80,8 +80,9 @@ class GraphPipeline(Pipeline):
     def graph(self) -> Graph:
         """The graph, with what the options add."""
         self._make_ready()
-        graph = open_source(self.source, self.root, self.synthetic)
-        return graph.with_options(undirected=self.undirected, self_loops=self.self_loops)
+        with self._reading():
+            graph = open_source(self.source, self.root, self.synthetic)
+            return graph.with_options(undirected=self.undirected, self_loops=self.self_loops)
 
     @cached_property
     def info(self) -> GraphInfo:

@@ -183,7 +183,8 @@ class SplitSnapshots(Pipeline):
         return self._features if isinstance(self._features, str) and self._features in DEGREES else None
 
     def _read(self) -> SnapshotSequence:
-        read = self._source.open()
+        with self._reading():
+            read = self._source.open()
         if self._features is None or self._degrees is not None:
             return read
         return replace(read, features=given_features(self._features))

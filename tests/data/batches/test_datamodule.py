@@ -1,3 +1,4 @@
+import warnings
 from inspect import signature
 
 import lightning.pytorch as pl
@@ -6,8 +7,9 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from lightning_tgnn import EventStore, FullGraphDataModule, LinkPrediction, TemporalDataModule
+from lightning_tgnn import EventStore, FullGraphDataModule, LinkPrediction, SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from tests.data.example_streams import random_store
 
@@ -171,6 +173,21 @@ def test_settings_are_logged_and_kept_as_plain_values(tmp_path):
     assert torch.load(tmp_path / "run.ckpt", weights_only=True)["datamodule_hyper_parameters"] == {
         "data": logged["data"]
     }
+
+
+def test_what_is_to_be_warned_of_a_source_is_said_by_the_first_rank_alone(tmp_path, monkeypatch):
+    (tmp_path / "events.csv").write_text("src,dst,time,note\n" + "".join(f"{i % 3},{i % 4},{i},x\n" for i in range(40)))
+    make = {
+        "events": lambda: TemporalDataModule(tmp_path / "events.csv").setup(),
+        "snapshots": lambda: SnapshotDataModule(tmp_path / "events.csv", num_snapshots=12, group_size=2).setup(),
+    }
+    for rank in (0, 1):
+        monkeypatch.setattr(rank_zero_only, "rank", rank)
+        for name, read in make.items():
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                read()
+            assert len([warning for warning in said if "nothing reads" in str(warning.message)]) == 1 - rank, name
 
 
 def test_settings_of_a_graph_are_logged():
