@@ -174,6 +174,9 @@ def test_a_stream_is_no_graph(tmp_path):
     [
         ({"src": None}, "src must be a column of ids, got 'NoneType'; give a list or an array, an iterator as list"),
         ({"src": iter([1])}, "src must be a column of ids, got 'list_iterator'"),
+        ({"src": np.array(1)}, "src must be a column of ids, got 'ndarray'"),
+        ({"time": np.array([float("nan")], object)}, "time[0] must be finite, got 'nan'"),
+        ({"time": ["nan"]}, "time[0] must be finite, got 'nan'"),
         ({"src": ["a\0"], "dst": ["a"]}, "src[0] must be a node id without NUL, got 'a\\x00'; drop or repair"),
         ({"src": np.array(["a\0"], object), "dst": ["a"]}, "src[0] must be a node id without NUL"),
         (

@@ -88,7 +88,7 @@ def _check_finite(name: str, column: np.ndarray, cure: str, given: np.ndarray | 
     if not finite.all():
         where = int(np.argmin(finite))
         received = column[where] if column.ndim == 1 else "NaN or infinity"
-        before = column[where] if given is None else given[where].astype(np.float64)
+        before = np.asarray(column[where] if given is None else given[where], np.float64)
         if np.isfinite(before).all():
             requirement = f"at most {np.finfo(column.dtype).max:.4g} in size, as {column.dtype} holds it"
             raise RowError(name, where, requirement, float(np.abs(before).max()), "scale it, or " + cure)

@@ -104,7 +104,7 @@ class EventStore:
         ([0, 1], [1, 2], ['ann', 'bob', 'cid'])
         """
         time = float_column("time", time, np.float64, ndim=1)
-        if not isinstance(src, Sized) or isinstance(src, str):
+        if not isinstance(src, Sized) or isinstance(src, str) or getattr(src, "ndim", 1) == 0:
             cure = "give a list or an array, an iterator as list(iterator)"
             raise DataError(refusal("src", "a column of ids", type(src).__name__, cure))
         count = len(src)
