@@ -111,8 +111,8 @@ def check_seed(argument: str, value: object) -> int:
     return seed
 
 
-def check_bool(argument: str, value: object, *, usual: bool | None) -> bool:
-    """Return ``value`` if it is True or False: any string would count as True, ``"false"`` too.
+def check_bool(argument: str, value: object, *, usual: bool | None) -> None:
+    """Refuse what is not True or False: any string would count as True, ``"false"`` too.
 
     Args:
         argument: What it is called.
@@ -125,7 +125,6 @@ def check_bool(argument: str, value: object, *, usual: bool | None) -> bool:
     if not isinstance(value, bool) and not (value is None and usual is None):
         choices = "True or False" if usual is not None else "True, False or None"
         raise InvalidArgumentError(refusal(argument, choices, value, f"{usual} is usual"))
-    return bool(value)
 
 
 def check_path(argument: str, value: object) -> Path:
@@ -136,7 +135,10 @@ def check_path(argument: str, value: object) -> Path:
     """
     if not isinstance(value, (str, os.PathLike)):
         raise InvalidArgumentError(refusal(argument, "a path", value, "give a string, or a pathlib.Path"))
-    return Path(value).expanduser()
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise InvalidArgumentError(refusal(argument, "of a user with a home", value, str(error))) from error
 
 
 def check_mapping(argument: str, value: object) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Values of a wrong type or size are refused where they are given, by a line that names the argument."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,8 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.data import Graph, generate_graph, read_events
+from lightning_tgnn.data.sources.open_events import place_of
+from lightning_tgnn.files import memory
 from lightning_tgnn.strategies.parts.stores import HostShards
 from tests.data.example_graphs import parts
 from tests.data.example_streams import random_store
@@ -36,6 +39,11 @@ from tests.data.example_streams import random_store
 STORE = random_store(30, 6)
 GRAPH = Graph(**parts())
 ONE = {"src": [1], "dst": [2], "time": [0]}
+
+
+@pytest.fixture(autouse=True)
+def memory_of_64_gb(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 64 * 10**9)
 
 
 def refused(make, message):
@@ -142,6 +150,12 @@ LEFT_OUT = "edge_counts must be given for a static graph, got None; say how many
         ),
         (lambda: SnapshotDataModule(GRAPH, edge_counts=5).sequence, f"{IN_TURN} 5; say"),
         (lambda: SnapshotDataModule(GRAPH, edge_counts=[]).sequence, f"{IN_TURN} []; say"),
+        (lambda: SnapshotDataModule(GRAPH, edge_counts=torch.tensor(5)).sequence, f"{IN_TURN} tensor(5); say"),
+        (lambda: SnapshotDataModule(synthetic={"seed": 2**70}).sequence, "seed must be an integer below 2^63, got"),
+        (
+            lambda: TemporalDataModule(root="~nobody-at-all/a"),
+            "root must be of a user with a home, got '~nobody-at-all",
+        ),
         (lambda: SnapshotDataModule(GRAPH), LEFT_OUT),
         (lambda: SnapshotDataModule("cora"), LEFT_OUT),
         (lambda: SnapshotDataModule("my.npz"), LEFT_OUT),
@@ -151,12 +165,12 @@ def test_a_single_value(make, message):
     refused(make, message)
 
 
-def test_what_only_files_need_is_left_out_for_a_store(tmp_path):
+def test_a_store_that_takes_the_place_of_a_file_says_what_it_does_not_read(tmp_path):
     STORE.save(tmp_path / "store")
-    refused(
-        lambda: TemporalDataModule(tmp_path / "store", bipartite=False).store,
-        f"bipartite must be left out for the store {tmp_path / 'store'}, got False; it says itself what it holds",
-    )
+    columns = {"src": 0, "dst": 1, "time": 2}
+    with pytest.warns(UserWarning, match="store: a store says itself what it holds; nothing reads columns, bipartite"):
+        store = TemporalDataModule(tmp_path / "store", bipartite=False, columns=columns).store
+    assert store.fingerprint == STORE.fingerprint
 
 
 def test_a_stream_is_no_graph(tmp_path):
@@ -183,8 +197,11 @@ def test_a_stream_is_no_graph(tmp_path):
             {"edge_features": [[1e39]]},
             "edge_features[0] must be at most 3.403e+38 in size, as float32 holds it, got",
         ),
-        ({"src": [0], "dst": [0], "node_ids": ["a", "a"]}, "node_ids must be distinct, got 'a'; give each node an id"),
-        ({"src": [1], "dst": [2], "node_ids": [7, 7, 8]}, "node_ids must be distinct, got 7"),
+        ({"src": [0, 1], "dst": [1, 0], "time": [0, 1], "node_ids": ["a", "a"]}, "node_ids must be distinct, got 'a'"),
+        (
+            {"src": [0, 1], "dst": [2, 2], "time": [0, 1], "node_ids": [7, 7, 8]},
+            "node_ids must be distinct, got 7; give",
+        ),
     ],
 )
 def test_columns_of_a_store(columns, message):
@@ -194,6 +211,10 @@ def test_columns_of_a_store(columns, message):
 def test_a_source_and_a_destination_may_share_an_id():
     store = EventStore.from_arrays([0, 1], [2, 3], [0, 1], node_ids=["a", "b", "a", "b"])
     assert store.node_ids.tolist() == ["a", "b", "a", "b"]
+    for some in ({"src": [0], "dst": [2]}, {"src": [2], "dst": [0]}):  # a part of it; destinations first
+        part = EventStore.from_arrays(**some, time=[0], node_ids=["a", "b", "a", "b"])
+        assert part.num_nodes == 4
+    assert EventStore.from_arrays([0], [1], [0], node_ids=["a", "b", "", ""]).num_nodes == 4  # two without events
 
 
 def test_numbers_that_a_column_cannot_hold(tmp_path):
@@ -210,6 +231,18 @@ def test_a_text_is_no_checkpoint(tmp_path, text):
     (tmp_path / "a.ckpt").write_text(text)
     for read in (LinkPrediction.load_from_checkpoint, Predictor.load, Predictor.from_checkpoint):
         refused(lambda read=read: read(tmp_path / "a.ckpt"), "got 'something else than a file of torch.save'; give a")
+
+
+def test_what_is_wrong_with_an_archive_is_not_hidden(tmp_path):
+    torch.save({"a": torch.ones(2)}, tmp_path / "a.ckpt")
+    refused(lambda: LinkPrediction.load_from_checkpoint(tmp_path / "a.ckpt", map_location=3.5), "'float' object is not")
+
+
+def test_places_of_sources(tmp_path):
+    assert place_of("reddit", tmp_path) == tmp_path / "streams" / "reddit"
+    assert place_of("TGBL-Wiki", tmp_path) == tmp_path / "tgb" / "tgbl_wiki"
+    assert place_of("./reddit", tmp_path) == Path("reddit")
+    assert [place_of(source, tmp_path) for source in ("synthetic", STORE)] == [None, None]
 
 
 def snapshots(labels):

@@ -166,7 +166,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
 
 
 class RunCheckpointIO(WholeCheckpointIO):
-    """The same for a Trainer, which looks for more in a file than that it is whole."""
+    """The same for a Trainer: refuses a file that is no checkpoint of a run."""
 
     @override
     def _open(
@@ -175,7 +175,7 @@ class RunCheckpointIO(WholeCheckpointIO):
         held = super()._open(path, map_location, weights_only, checked)
         if not {"state_dict", "pytorch-lightning_version"} <= held.keys():
             kind = held.get("format")  # as a saved Predictor has one
-            received = f"a {kind}" if isinstance(kind, str) else f"a file with {sorted(map(str, held))}"
+            received = f"a {kind}" if isinstance(kind, str) else f"a file with {', '.join(sorted(map(str, held))[:5])}"
             cure = "give one that a Trainer has saved"
             raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
         return held

@@ -39,15 +39,16 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
             raise ValueError("a tensor that is not as long as its record")
         return held
     except Exception as error:  # what the readers of torch and of archives raise on garbage is anything
-        reason = reason_of(error)
+        reason = reason_of(error, path)
         if reason.startswith("Weights only load failed"):  # torch goes on with advice on files that are trusted
             reason = "something else than tensors and plain values"
         raise ValueError(reason) from error
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: Exception, path: object) -> str:
     """Return why a file could not be read, one line."""
-    if isinstance(error, LookupError | AttributeError | TypeError):  # how torch stumbles over what it did not write
+    stumbles = isinstance(error, LookupError | AttributeError | TypeError)  # as torch does over what it did not write
+    if stumbles and isinstance(path, str | os.PathLike) and os.path.isfile(path) and not zipfile.is_zipfile(path):
         return "something else than a file of torch.save"
     return str(error).partition("\n")[0] or type(error).__name__
 

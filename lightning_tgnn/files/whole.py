@@ -121,17 +121,20 @@ def check_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | No
         if path is None:
             continue
         for name, other in others.items():
-            if _is_in(path, other):
+            cure = None
+            if _is_same(path, other):
                 cure = "choose another name: one would take the place of the other"
+            elif path.resolve().is_relative_to(other.resolve()):
+                cure = "choose a place outside of that folder"
+            if cure is not None:
                 raise InvalidArgumentError(refusal(argument, f"apart from {name} ({other})", str(path), cure))
         others[argument] = path
 
 
-def _is_in(path: Path, other: Path) -> bool:
-    """Whether a path is another one, or lies in that."""
-    path, other = path.resolve(), other.resolve()
-    is_same = path.exists() and other.exists() and path.samefile(other)  # by another name, or in other letters
-    return is_same or path.is_relative_to(other)
+def _is_same(path: Path, other: Path) -> bool:
+    if path.exists() and other.exists():
+        return path.samefile(other)  # by another name, or in other letters
+    return path.resolve() == other.resolve()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -168,7 +171,7 @@ def reading_tensors(path: object, what: str) -> Iterator[None]:
     except Exception as error:  # what torch's reader raises on garbage is anything, EINVAL where a file is cut short
         if (isinstance(error, OSError) and error.errno != errno.EINVAL) or "can't allocate memory" in str(error):
             raise
-        reason, cure = reason_of(error), "give a file that was written whole"
+        reason, cure = reason_of(error, path), "give a file that was written whole"
         if "Unsupported global" in str(error):  # whole, but with objects of a class
             reason, cure = (
                 "objects of other classes",

@@ -1,4 +1,4 @@
-"""Ranking metrics: pure functions and the torchmetrics classes over them."""
+"""Metrics of rankings and labels: pure functions and the torchmetrics classes over them."""
 
 from lightning_tgnn.metrics.classification import (
     ClassMetrics,
@@ -6,7 +6,7 @@ from lightning_tgnn.metrics.classification import (
     LabelAUROC,
     LabelAveragePrecision,
     LabelF1,
-    LabelsF1,
+    MultiLabelF1,
 )
 from lightning_tgnn.metrics.functional import (
     binary_auroc,
@@ -32,11 +32,11 @@ __all__ = [
     "LabelAccuracy",
     "LabelAveragePrecision",
     "LabelF1",
-    "LabelsF1",
     "LinkAUROC",
     "LinkAveragePrecision",
     "LinkMetrics",
     "MeanReciprocalRank",
+    "MultiLabelF1",
     "binary_auroc",
     "binary_average_precision",
     "expected_reciprocal_rank",

@@ -109,7 +109,7 @@ class LabelF1(_OfCounts, MulticlassF1Score):
     """
 
 
-class LabelsF1(_OfCounts, MultilabelF1Score):
+class MultiLabelF1(_OfCounts, MultilabelF1Score):
     """`torchmetrics.classification.MultilabelF1Score`, NaN without a label."""
 
 

@@ -71,8 +71,8 @@ class StreamFollower:
         Raises:
             CheckpointError: It is no checkpoint of a task on event streams, one of another stream or of other settings
                 of the DataModule, or one that names what it may not.
-            InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or
-                there is no such device.
+            InvalidArgumentError: ``path`` is no path, the DataModule cannot be made again, its neighbours are not the
+                most recent ones, or there is no such device.
         """
         path = check_path("path", path)
         state = from_checkpoint(path, data, task, _usable_device(device), root=root, trust=trust, given=arguments)
@@ -99,12 +99,16 @@ class StreamFollower:
 
         Raises:
             CheckpointError: The file is something else, or names what it may not.
-            InvalidArgumentError: There is no such device.
+            InvalidArgumentError: ``path`` is no path, or there is no such device.
         """
         return cls(from_saved(check_path("path", path), task, _usable_device(device), trust=trust, given=arguments))
 
     def save(self, path: str | Path) -> None:
-        """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete."""
+        """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete.
+
+        Raises:
+            InvalidArgumentError: Nothing can be written there, or not all of it.
+        """
         write_predictor(self._state.state_dict(), check_path("path", path))
 
     @property

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import Metric
 
-from lightning_tgnn.metrics import LabelF1, LabelsF1
+from lightning_tgnn.metrics import LabelF1, MultiLabelF1
 from lightning_tgnn.tasks.event_classification import EventClassification, refuse_labels
 from lightning_tgnn.types import EventBatch, StreamInfo
 
@@ -43,8 +43,8 @@ class EdgeClassification(EventClassification):
     def make_metric(self, info: StreamInfo) -> Metric:
         """Return F1, micro; NaN without a label."""
         if info.multi_label:
-            return LabelsF1(info.num_classes, average="micro", ignore_index=-1)
-        return LabelF1(max(info.num_classes, 2), average="micro", ignore_index=-1)
+            return MultiLabelF1(info.num_classes, average="micro", ignore_index=-1)
+        return LabelF1(info.num_classes, average="micro", ignore_index=-1)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the cross entropy, binary with several labels per event, a mean over what is labelled."""

@@ -52,7 +52,7 @@ class ResumableTask(TrainedTask):
         super().on_train_start()
         if saved is not None and self._optimizers_configured is not None and self.trainer.ckpt_path is not None:
             take_changed_options(saved, self._optimizers_configured, self.trainer)
-        self._trained_with = self._data_settings()
+        self._trained_with = self._data_settings() or None
 
     def on_validation_start(self) -> None:
         """Refuse an evaluation, outside of a fit, on other splits or neighbours than those of training.
@@ -64,7 +64,7 @@ class ResumableTask(TrainedTask):
         data, before = datamodule_of(self.trainer), self._trained_with
         if before is None or not isinstance(data, FixedSettings) or self.trainer.state.fn == "fit":
             return
-        before, given = {**_BEFORE, **before}, data.fixed_settings(training=False)
+        given = data.fixed_settings(training=False)
         for name in differing(before, given):
             argument, cure = f"{type(data).__name__}({name}=...)", "give that, or train a new task"
             raise InvalidArgumentError(refusal(argument, f"{before[name]!r}, as in training", given[name], cure))
@@ -94,8 +94,9 @@ class ResumableTask(TrainedTask):
             CheckpointError: An argument contradicts the checkpoint.
         """
         settings = saved.get("settings")
-        self._trained_with = settings if isinstance(settings, dict) else {}
+        trained_with = {**_BEFORE, **settings} if isinstance(settings, dict) and settings else None
         if self._trainer is None:  # `load_from_checkpoint` has made the task of it
+            self._trained_with = trained_with
             return
         self._check_kind(saved.get("task"))
         training = self.trainer.state.fn == "fit"
@@ -110,6 +111,7 @@ class ResumableTask(TrainedTask):
         if training and self._fit_progress.is_within_epoch and size and isinstance(data, BatchedData):
             # The loader would refuse it as well, but later than schedules of another length, which follow from it.
             check_global_batch_size(size, data.batch_size, ranks_per_batch(self.trainer.strategy))
+        self._trained_with = trained_with
         self._optimizers_saved = saved.get("optimizers") if training else None
         carry_best(checkpoint, self.trainer)
 

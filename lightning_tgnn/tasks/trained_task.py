@@ -47,7 +47,8 @@ class TrainedTask(RestorableTask):
 
     def __init__(self, *, detect_nan: bool = True) -> None:
         super().__init__()
-        self.detect_nan = check_bool("detect_nan", detect_nan, usual=True)
+        check_bool("detect_nan", detect_nan, usual=True)
+        self.detect_nan = detect_nan
         self._fit_progress = FitProgress()
         self._saved_gradients: dict[str, Tensor] = {}
         self._loss: Tensor | None = None
@@ -189,8 +190,19 @@ class TrainedTask(RestorableTask):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over where the fit stood."""
         saved = checkpoint.get(_CHECKPOINT_KEY, {})
+        _begin_averages_anew(checkpoint)
         self._fit_progress.load(checkpoint, saved)
         self._saved_gradients = saved.get("gradients", {})
+
+
+def _begin_averages_anew(checkpoint: dict[str, Any]) -> None:
+    """Let averages that hold no weights, as earlier versions have saved them, begin with those of the checkpoint."""
+    states = checkpoint.get("callbacks")
+    for name, state in states.items() if isinstance(states, dict) else ():
+        is_average = str(name).startswith(StochasticWeightAveraging.__name__) and isinstance(state, dict)
+        if is_average and state.get("average_model_state") == {}:
+            state |= {"average_model_state": checkpoint["state_dict"], "n_averaged": 0}
+            rank_zero_warn("the checkpoint's StochasticWeightAveraging has averaged nothing: it begins anew")
 
 
 def _note_loaded_weights(task: Module, keys: object) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -320,5 +321,13 @@ def test_what_is_read_is_never_written_over(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match=r"trace must be apart from output \(a.json\), got 'a.json'"):
         main(["simulate", *options, "--output=a.json", "--trace=a.json"])
     assert [path.read_text() for path in tmp_path.iterdir()] == [GIVEN]
+    Path("run").mkdir()
+    Path("run/metrics.csv").write_text("step,time/embed\n1,2\n")
+    for argument in ("output", "timeline", "trace"):
+        with pytest.raises(
+            SystemExit, match=rf"{argument} must be apart from metrics.csv of stages \(run/metrics.csv\)"
+        ):
+            main(["simulate", "--strategy=sven", "--stages=run", f"--{argument}=run/metrics.csv"])
+    shutil.rmtree("run")
     run(capsys, *options, "--output=a.json", "--trace=b.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json", "costs.yaml"]

@@ -133,6 +133,20 @@ def test_what_has_been_trained_is_not_evaluated_on_other_splits_or_neighbours(ch
     again.validate(trained, other)
 
 
+def test_what_was_refused_or_not_known_does_not_count_as_training(tmp_path):
+    other = trainer(limit_val_batches=0)
+    other.fit(TASKS["link"](), DATA["link"](val_ratio=0.25))
+    other.save_checkpoint(tmp_path / "other.ckpt")
+    task, data = TASKS["link"](), DATA["link"](past="batch", embed_at="batch")
+    trainer(limit_val_batches=0).fit(task, data)
+    with pytest.raises(CheckpointError, match="as in the checkpoint"):
+        trainer().validate(task, data, ckpt_path=tmp_path / "other.ckpt")
+    trainer().validate(task, data)
+    unknown = TASKS["link"]()
+    trainer(limit_val_batches=0).fit(unknown, Loaders(data))
+    trainer().validate(unknown, data)
+
+
 def test_a_checkpoint_from_before_nodes_could_be_embedded_once_goes_on_as_it_was_trained(tmp_path):
     first = trainer()
     first.fit(TASKS["link"](), DATA["link"](past="batch"))

@@ -189,3 +189,15 @@ def test_averaged_weights_are_the_mean_of_those_that_epochs_begin_with(make):
     for weight, *kept in zip(task.parameters(), *keeps.weights[1:], strict=True):
         torch.testing.assert_close(weight.detach(), torch.stack(kept).mean(0))
         assert not torch.equal(kept[0], kept[-1])
+
+
+def test_averages_that_an_earlier_version_saved_without_weights_begin_anew(tmp_path):
+    keep = [lambda: StochasticWeightAveraging(1e-2, 1)]
+    train(stream_run(), tmp_path, {}, every=1, more=keep)
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    (name,) = (name for name in checkpoint["callbacks"] if name.startswith("StochasticWeightAveraging"))
+    assert checkpoint["callbacks"][name]["average_model_state"].keys() == checkpoint["state_dict"].keys()
+    checkpoint["callbacks"][name]["average_model_state"] = {}
+    torch.save(checkpoint, tmp_path / "before.ckpt")
+    with pytest.warns(UserWarning, match="has averaged nothing: it begins anew"):
+        train(stream_run(), tmp_path, {}, more=keep, resume=tmp_path / "before.ckpt", max_epochs=5)

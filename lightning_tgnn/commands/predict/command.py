@@ -82,7 +82,7 @@ def _written(options: PredictOptions) -> dict[str, Path | None]:
 
 
 def _check_kept(options: PredictOptions) -> None:
-    """Refuse to write over what is read, or over what no predictor is; a saved one goes on under its name."""
+    """Refuse to write over what is read, or over a file that is no saved predictor; such a one may be replaced."""
     check_apart(_written(options), {name: _path(options, name) for name in (*QUESTIONS, "candidates", "events")})
     checkpoint = {"ckpt_path": Path(options.ckpt_path)}
     check_apart({"output": Path(options.output)}, checkpoint)

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from lightning_tgnn.checks import check_choice
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.report.run_log import find_run, read_run
 from lightning_tgnn.commands.report.run_page import page_of
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
@@ -40,8 +40,8 @@ def report(arguments: Sequence[str]) -> None:
     parser.add_argument("run_dir", metavar="RUN_DIR", help="Folder of a run, or of its versions.")
     parser.add_argument("--output", help="The page; report.html in the folder of the run by default.")
     chosen = parser.parse_args(arguments)
-    if chosen.output:  # or a log of the run could be written over
-        check_choice("the ending of output", Path(chosen.output).suffix.lower(), _ENDINGS)
+    if chosen.output:
+        check_ending(chosen.output)
     folder = find_run(chosen.run_dir)
     log = read_run(folder)
     settings, without = read_settings(folder)
@@ -54,6 +54,16 @@ def report(arguments: Sequence[str]) -> None:
     console = Console()
     for line in (*notices, f"page: {output}"):
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def check_ending(output: str) -> None:
+    """Refuse a page that is not called one: it could take the place of a log.
+
+    Raises:
+        InvalidArgumentError: It is such.
+    """
+    if Path(output).suffix.lower() not in _ENDINGS:
+        raise InvalidArgumentError(refusal("output", "a name that ends in .html", output, "write report.html, say"))
 
 
 def read_settings(folder: Path) -> tuple[dict[str, str], str | None]:

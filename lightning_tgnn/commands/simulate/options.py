@@ -69,6 +69,8 @@ width, and for an edge and unit of width; operators whose names begin with graph
   all three   gradient_compression (bfloat16, int8, powersgd: gradients_powersgd of loads.yaml has its bytes)
 """
 
+_FIGURES = {".json", ".png", ".html"}
+
 
 @dataclass(frozen=True)
 class SimulateOptions:
@@ -170,9 +172,12 @@ class SimulateOptions:
 
     @property
     def files_read(self) -> dict[str, Path | None]:
-        """Files that are read, by argument; the rest are folders of runs, which may get figures, and text in braces."""
+        """Files that are read, by argument; of the folder of a run all but figures and pages, which may be replaced."""
         given = {name: getattr(self, name) for name in ("stages", "bytes", "snapshots")}
-        return {name: Path(path) for name, path in given.items() if path is not None and os.path.isfile(path)}
+        files = {name: Path(path) for name, path in given.items() if path is not None and os.path.isfile(path)}
+        of_run = Path(self.stages).iterdir() if os.path.isdir(self.stages) else ()
+        logs = [file for file in of_run if file.is_file() and file.suffix not in _FIGURES]
+        return {**files, **{f"{file.name} of stages": file for file in logs}}
 
     @property
     def links(self) -> Links:

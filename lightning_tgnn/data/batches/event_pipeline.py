@@ -151,7 +151,7 @@ class EventPipeline(SplitSource):
         self.num_workers = num_workers
         self.prefetch_batches = prefetch_batches
         self.presample = presample
-        self.presample_dir = None if presample_dir is None else check_path("presample_dir", presample_dir)
+        self.presample_dir = check_path("presample_dir", presample_dir) if presample_dir else None
         # Whose neighbours to sample; None asks the model that is trained, if there is one.
         self.sampled_roots: SampledRoots | None = None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, refusal
 from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, uses_names
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
@@ -64,7 +65,10 @@ def read_events(
     path = Path(path)
     check_arguments(format, columns, bipartite, longest_id)
     if is_event_store(path):
-        check_unread(f"the store {path}", format=format, columns=columns, bipartite=bipartite)
+        given = {"format": None if format == "auto" else format, "columns": columns, "bipartite": bipartite}
+        unread = ", ".join(name for name, value in given.items() if value is not None)
+        if unread:  # as in the recipe of the file that the store was made from
+            warnings.warn(f"{path}: a store says itself what it holds; nothing reads {unread}", stacklevel=2)
         return EventStore.open(path)
     if is_tgl_folder(path):
         check_unread(f"the TGL folder {path}", format=format, columns=columns, bipartite=bipartite)
@@ -125,8 +129,7 @@ def check_arguments(
     """
     check_choice("format", format, FORMATS)
     check_longest_id(longest_id)
-    if bipartite not in (None, True, False):
-        raise InvalidArgumentError(refusal("bipartite", "True, False or None", bipartite, "leave it out for None"))
+    check_bool("bipartite", bipartite, usual=None)
     if columns is None:
         return
     check_columns(columns)

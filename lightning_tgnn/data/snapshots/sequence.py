@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -123,7 +123,7 @@ class SnapshotSequence:
         if not 0 <= turnover <= 1:
             cure = "give a share, for example 0.1"
             raise InvalidArgumentError(refusal("turnover", "a share in [0, 1]", turnover, cure))
-        if not isinstance(edge_counts, Sized) or isinstance(edge_counts, str) or not len(edge_counts):
+        if not isinstance(edge_counts, Sequence) or isinstance(edge_counts, str) or not edge_counts:
             cure = "say how many edges each snapshot keeps, for example [1000, 500, 1000]"
             raise InvalidArgumentError(refusal("edge_counts", "a number for each snapshot", edge_counts, cure))
         for number, count in enumerate(edge_counts):

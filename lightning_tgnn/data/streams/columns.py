@@ -109,7 +109,7 @@ def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | No
 
 
 def check_distinct(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> None:
-    """Refuse an id that stands for two nodes, unless one is a source and the other a destination, numbered after it.
+    """Refuse an id that stands for two nodes with events, unless sources and destinations are numbered apart.
 
     Raises:
         DataError: There is one.
@@ -118,9 +118,10 @@ def check_distinct(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> None:
 
     if pd.Index(ids).is_unique:
         return
-    first = int(src.max()) + 1
-    sides = [ids[:first], ids[first:]] if first <= int(dst.min()) else [ids]
-    for own in map(pd.Index, sides):
+    sources, destinations = np.unique(src), np.unique(dst)
+    both = np.union1d(sources, destinations)
+    apart = len(both) == len(sources) + len(destinations)
+    for own in (pd.Index(ids[nodes]) for nodes in ((sources, destinations) if apart else (both,))):
         if not own.is_unique:
             cure = "give each node an id of its own"
             raise DataError(refusal("node_ids", "distinct", own[own.duplicated()].tolist()[0], cure))

@@ -29,6 +29,9 @@ class SnapshotOperators:
         max_bytes: How much is kept; what comes later is computed each time.
         weights_first: For every layer whether it forms ``H (X W)``; the cheaper order if None: weights first where
             they make rows narrower, but not in a first layer whose product is kept.
+
+    Raises:
+        InvalidArgumentError: ``reuse`` is not a bool.
     """
 
     def __init__(
@@ -40,7 +43,8 @@ class SnapshotOperators:
         weights_first: Sequence[bool] | None = None,
     ) -> None:
         self.stages = Stages() if stages is None else stages
-        self.reuse, self.max_bytes = check_bool("reuse", reuse, usual=True), max_bytes
+        check_bool("reuse", reuse, usual=True)
+        self.reuse, self.max_bytes = reuse, max_bytes
         self._order = weights_first
         self._kept: IdentityCache[_Products] = IdentityCache()
 

@@ -97,13 +97,14 @@ def check_writes_folders(checkpoint_io: object, path: str | Path, storage_option
     Raises:
         InvalidArgumentError: It is such.
     """
-    from lightning_tgnn.files.checkpoints import RunCheckpointIO  # late: it imports Lightning, which imports this
+    # Late: it imports Lightning, which imports this.
+    from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO
 
     cure = f"leave it out, or set state_dict_type='{FULL}'"
     if storage_options is not None or "://" in str(path):
         received = str(path) if storage_options is None else "storage_options"
         raise InvalidArgumentError(refusal("checkpoint", f"on a disk with state_dict_type='{SHARDED}'", received, cure))
-    if type(checkpoint_io) is not RunCheckpointIO:
+    if type(checkpoint_io) not in (WholeCheckpointIO, RunCheckpointIO):
         requirement = f"left out with state_dict_type='{SHARDED}': it would have to write a part of each rank"
         raise InvalidArgumentError(refusal("CheckpointIO", requirement, type(checkpoint_io).__name__, cure))
 

@@ -24,7 +24,7 @@ FORMS = (
 
 
 OF_EVENTS = "events are read by TemporalDataModule, or by SnapshotDataModule without edge_counts"
-"""What is said of a source that is no graph."""
+"""What is said of a source that may hold events."""
 _Held = TypeVar("_Held")
 Values: TypeAlias = np.ndarray | Tensor
 """A column of an archive, or of a graph in memory."""

@@ -52,6 +52,7 @@ def generate_graph(
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work, or the folder holds something else.
+        DataError: Memory does not hold it, without ``folder``.
     """
     check_int("num_nodes", num_nodes, minimum=10, cure="1000 is the default")
     check_int("num_edges", num_edges, minimum=1, cure="10000 is the default")

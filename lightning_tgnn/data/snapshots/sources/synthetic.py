@@ -7,7 +7,7 @@ import math
 import torch
 
 from lightning_tgnn.algorithms.streams.counter_random import random_below
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, check_seed, refusal
 from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 
@@ -49,6 +49,7 @@ def generate_snapshots(
     SnapshotSequence(5 snapshots of 100 vertices, 100 to 700 edges)
     """
     check_int("num_snapshots", num_snapshots, minimum=2, cure="40 is the default")
+    check_seed("seed", seed)
     check_positive("period", period, cure="12 is the default")
     if not (load_ratio >= 1 and math.isfinite(load_ratio)):
         raise InvalidArgumentError(refusal("load_ratio", "at least 1", load_ratio, "1 keeps the number of edges"))
