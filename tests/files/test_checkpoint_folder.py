@@ -8,15 +8,16 @@ import pytest
 import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from torch.distributed.checkpoint import FileSystemWriter
 
-from lightning_tgnn.checks import CheckpointError
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.comm import Messages
 from lightning_tgnn.files.checkpoint_folder import META, checksum
-from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO
 from lightning_tgnn.files.saved_table import SavedTable
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor, read_tensors
-from lightning_tgnn.strategies.parts.collective_save import save_sharded
+from lightning_tgnn.strategies.parts.collective_save import check_writes_folders, save_sharded
 from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.untrusted import Evil
 
@@ -247,3 +248,10 @@ def test_a_folder_is_no_saved_predictor_and_is_removed(folder):
     assert not is_saved_predictor(folder)
     WholeCheckpointIO().remove_checkpoint(folder)
     assert not list(folder.parent.iterdir())
+
+
+@pytest.mark.parametrize("make", [WholeCheckpointIO, RunCheckpointIO])
+def test_what_writes_folders_and_what_does_not(make, tmp_path):
+    check_writes_folders(make(), tmp_path / "a.ckpt", None)
+    with pytest.raises(InvalidArgumentError, match="CheckpointIO must be left out with state_dict_type='sharded'"):
+        check_writes_folders(AsyncCheckpointIO(make()), tmp_path / "a.ckpt", None)
