@@ -6,6 +6,7 @@ What trains nothing starts without Lightning, which takes seconds to import: the
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from lightning_tgnn.commands.shared.parse_errors import exit_if_told
 if TYPE_CHECKING:
     from lightning.pytorch.cli import ArgsType
 
+_INTERRUPTED = 130  # after Ctrl-C, as shells have it: 128 and the number of the signal
 _SUBCOMMANDS = {
     "fit": "train",
     "validate": "measure a checkpoint on the validation split",
@@ -53,9 +55,11 @@ def _run(args: ArgsType) -> None:
             _check_words(words)
             _train(args)
     except KeyboardInterrupt:
-        from lightning_tgnn.commands.fit.broken_off import leave
-
-        leave()
+        _leave()
+    except SystemExit as error:
+        if not _is_interrupt(error.__context__):
+            raise
+        _leave()
     except FileNotFoundError as error:
         _end(error)
     except (LightningTGNNError, ValueError, OSError, RuntimeError) as error:
@@ -67,6 +71,26 @@ def _run(args: ArgsType) -> None:
         if not _is_of_the_trainer(error):
             raise
         _end(error)
+
+
+def _is_interrupt(reason: BaseException | None) -> bool:
+    """Whether Ctrl-C is why a Trainer has ended the process."""
+    comm = sys.modules.get("lightning_tgnn.comm")
+    return comm is not None and reason is not None and bool(comm.is_interrupt(reason))
+
+
+def _leave() -> NoReturn:
+    """End after Ctrl-C. It may have come in the middle of an import: nothing is imported here."""
+    if not int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0):
+        print("lightning-tgnn: interrupted", file=sys.stderr)
+    distributed = sys.modules.get("torch.distributed")
+    has_ranks = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if has_ranks or ("torch" not in sys.modules and "torch._C" in sys.modules):
+        # Python cannot take down what is left of an exchange, nor a torch that is half there.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_INTERRUPTED)
+    sys.exit(_INTERRUPTED)
 
 
 def _end(error: Exception) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import RawDescriptionHelpFormatter
+from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -88,6 +88,8 @@ class TGNNCommand(ResumingCLI):
             parser.add_argument(
                 "--test_after_fit", type=bool, default=True, help="Measure the best checkpoint at the end."
             )
+        else:  # it stands in what a fit has saved of its settings
+            parser.add_argument("--test_after_fit", type=bool | None, default=None, help=SUPPRESS)
         if subcommand in ("fit", "validate", "test"):
             help_ = "Measure EdgeBank beside the model, on the same events and negatives."
             parser.add_argument("--edgebank", type=bool, default=False, help=help_)
@@ -180,7 +182,7 @@ def _check_left_out(name: str, refused: bool, task: pl.LightningModule, why: str
 def _parser_options(subcommands: Iterable[str]) -> dict[str, Any]:
     # LightningCLI hands these to the parser of the command and of each subcommand.
     options = {"description": DESCRIPTION, "formatter_class": _Formatter, "allow_abbrev": False}
-    return {**options, **{name: options for name in subcommands}}
+    return {**options, "prog": "lightning-tgnn", **{name: options for name in subcommands}}
 
 
 class _Parser(OneLineErrors, LightningArgumentParser):

@@ -190,3 +190,36 @@ def test_a_folder_that_holds_a_clone_can_import_the_package(tmp_path):
     command = [sys.executable, "-c", tell]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_in_the_middle_of_an_import_is_one_line(tmp_path):
+    code = """
+import builtins
+from lightning_tgnn.__main__ import main
+
+of_python = builtins.__import__
+
+def interrupted(name, *arguments, **options):
+    if name == "torch.nn.functional" or name.startswith("torch._dynamo"):
+        raise KeyboardInterrupt
+    return of_python(name, *arguments, **options)
+
+builtins.__import__ = interrupted
+main(["data", "generate", "--output", "stream.csv"])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (130, "lightning-tgnn: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_on_another_rank_ends_a_command_like_one_here(monkeypatch, capsys):
+    def stopped(words):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)  # as a Trainer does
+
+    monkeypatch.setitem(command.COMMANDS, "plan", stopped)
+    with pytest.raises(SystemExit) as ended:
+        command.main(["plan"])
+    assert (ended.value.code, capsys.readouterr().err) == (130, "lightning-tgnn: interrupted\n")

@@ -22,7 +22,8 @@ WORDS = ("last", "best")
 """What may stand for the path of a checkpoint."""
 
 _CONFIG = "config.yaml"
-_OF_FIT = "test_after_fit"  # an option of no other subcommand
+OF_FIT = "test_after_fit"
+"""An option of no other subcommand; what others have saved of their settings says None."""
 _CURE = "leave it out to train anew, or give the path of a checkpoint"
 
 
@@ -103,7 +104,7 @@ class RunFolders:
             if saved:
                 break
             settings = _settings_of(run / self.sub_dir / _CONFIG)
-            if _OF_FIT not in settings:
+            if settings.get(OF_FIT) is None:
                 continue  # it ended before it began, or was an evaluation
             before = settings.get("ckpt_path")
             if before is None:

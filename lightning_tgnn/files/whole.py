@@ -106,6 +106,17 @@ def check_place(argument: str, path: Path) -> None:
         raise InvalidArgumentError(refusal(argument, "where files can be written", str(error), cure)) from error
 
 
+def check_ending(argument: str, path: str | Path, *endings: str) -> None:
+    """Refuse a place whose name does not say what is written: a slip could cost a file of something else.
+
+    Raises:
+        InvalidArgumentError: It ends otherwise.
+    """
+    if Path(path).suffix.lower() not in endings:
+        cure = f"add {endings[0]} to it"
+        raise InvalidArgumentError(refusal(argument, f"a name that ends in {endings[0]}", str(path), cure))
+
+
 def check_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
     """Refuse to write over what is read, or into a folder of it, and to write two things to one place.
 
@@ -207,7 +218,8 @@ def _lies_at(place: Path, path: Path) -> bool:
 
 def refusal_to_write(path: Path, error: OSError) -> InvalidArgumentError | None:
     """Return what is said of a disk that is full or a place that may not be written; None for another error."""
-    if error.errno in _NO_ROOM:
+    # NumPy says of a write that has broken off how much was written, but not why.
+    if error.errno in _NO_ROOM or (error.errno is None and "requested and" in str(error)):
         cure = "free space or choose another place; what was written of it is removed"
         return InvalidArgumentError(refusal(str(path), "where it fits", str(error), cure))
     return not_writable(path, error) if error.errno in _NOT_WRITABLE else None

@@ -192,3 +192,23 @@ def test_an_interrupt_before_the_first_checkpoint_says_so(capsys):
         assert stopped.value.code == 130
         said = capsys.readouterr().err
         assert re.search(expected, said), said
+
+
+@pytest.mark.parametrize("subcommand", ["validate", "test"])
+def test_what_a_fit_has_saved_of_its_settings_is_a_recipe_of_an_evaluation(subcommand, caplog):
+    main([subcommand, f"--config={RUN}/config.yaml", "--ckpt_path=last"])
+    (settings,) = (yaml.safe_load(path.read_text()) for path in Path("runs").glob("*/version_1/config.yaml"))
+    assert settings.get("test_after_fit") is None
+    # It does not count as the newest run.
+    with caplog.at_level("INFO"):
+        main(["fit", *COMMON, *SIZES, "--ckpt_path=last", "--trainer.max_epochs=3", "--test_after_fit=false"])
+    assert f"{RUN}/checkpoints/last.ckpt is the last checkpoint" in caplog.text
+
+
+def test_what_a_fit_has_saved_of_its_settings_is_a_recipe_of_a_pretraining(tmp_path):
+    config = f"--config={RUN}/config.yaml"
+    main(["pretrain-static", config, "--model.static_dim=3", f"--output={tmp_path / 'static.pt'}", "--epochs=1"])
+    assert (tmp_path / "static.pt").is_file()
+    path = f"{RUN}/checkpoints/last.ckpt"
+    with pytest.raises(SystemExit, match=r"ckpt_path must be left out in pretraining, got .*; leave it out, or write"):
+        main(["pretrain-static", config, "--model.static_dim=3", "--output=b.pt", f"--ckpt_path={path}"])

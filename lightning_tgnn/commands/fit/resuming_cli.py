@@ -19,7 +19,7 @@ from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrup
 from lightning_tgnn.commands.fit.saved_task import saved_task
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
-from lightning_tgnn.files.runs import WORDS, RunFolders, class_at
+from lightning_tgnn.files.runs import OF_FIT, WORDS, RunFolders, class_at
 from lightning_tgnn.tasks.resumable import CURE, ResumableTask, check_same
 
 _OF_LIGHTNING = ("hpc", "registry")  # what it looks up itself; the second may go on with a name
@@ -32,6 +32,8 @@ class ResumingCLI(LightningCLI):
         """Parse the arguments, and keep them: a checkpoint will put its own in their place."""
         super().parse_arguments(parser, args)
         self._words = sys.argv[1:] if args is None else args
+        if self.config["subcommand"] != "fit":
+            self.config[self.config["subcommand"]][OF_FIT] = None
 
     def _parse_ckpt_path(self) -> None:
         chosen = self.config[self.config["subcommand"]]

@@ -158,6 +158,12 @@ def measure(
     """
     ranks = run.processes.ranks
     narrow, own_events = batch_size or _NARROW, len(data.split.train) // ranks
+    largest = own_events // (2 * steps)  # of which there are enough turns
+    if largest < (batch_size or 1):
+        cure = "give a longer stream, fewer --steps or --processes, or a smaller --batch_size"
+        received = f"{own_events:,} training events on each of {ranks} processes"
+        requirement = f"a stream of at least {2 * steps} turns of {batch_size or 1} events"
+        raise InvalidArgumentError(refusal("source", requirement, received, cure))
     wide = max(min(_WIDER * narrow, own_events // 4), narrow + 1)
     turns: dict[int, float] = {}
     for size in (wide, narrow):  # the first run pays for what later ones find warm
@@ -165,7 +171,7 @@ def measure(
         say(f"depcache, batches of {size} events, {ranks} processes at once")
         window = max(min(steps // 2, own_events // size // 2), 1)
         turns[size] = _trained(data, of_task, run, DepCacheStrategy(), window)[0].seconds_per_turn
-    size = batch_size or max(min(_saturation(turns, narrow, wide), wide), 1)
+    size = batch_size or max(min(_saturation(turns, narrow, wide), wide, largest), 1)
     data.batch_size = size
     strategies: dict[str, Callable[[], PlanRunner]] = {
         "depcache": DepCacheStrategy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ process trains on the training split alone. A node without an event in it gets z
 The callback StaticMemory of a recipe gives its rows to a run; without --output the file goes where that callback looks.
 """
 _NAME = "lightning-tgnn pretrain-static"
+# What a run has saved of its settings beside those of a recipe; nothing here reads them.
+_OF_RUNS = {"ckpt_path": str, "weights_only": bool, "test_after_fit": bool, "edgebank": bool, "trust": bool}
 # What a recipe says of the run that comes later.
 _OF_PRETRAINING: dict[str, Any] = {
     "devices": 1,
@@ -78,12 +81,20 @@ class PretrainingCommand(TGNNCommand):
         help_ = "Where the file is put; None takes the path of the recipe's StaticMemory."
         parser.add_argument("--output", type=str | None, default=None, help=help_)
         parser.add_argument("--epochs", type=int, default=10, help="Over the training split.")
+        for name, kind in _OF_RUNS.items():
+            parser.add_argument(f"--{name}", type=kind | None, default=None, help=SUPPRESS)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "LightningCLI's args parameter")
             super().parse_arguments(parser, args)
+
+    def _parse_ckpt_path(self) -> None:
+        path = self.config["fit"]["ckpt_path"]
+        if path is not None:
+            cure = "leave it out, or write --ckpt_path null: pretraining begins anew"
+            raise InvalidArgumentError(refusal("ckpt_path", "left out in pretraining", path, cure))
 
     def before_instantiate_classes(self) -> None:
         """Put the settings of pretraining in the place of those of the run that comes later."""

@@ -9,18 +9,17 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.report.run_log import find_run, read_run
 from lightning_tgnn.commands.report.run_page import page_of
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
-from lightning_tgnn.files.whole import write_text
+from lightning_tgnn.files.whole import check_ending, write_text
 
 _DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings, curves, shares of time, tables.
 
   lightning-tgnn report runs/quickstart/version_0
   lightning-tgnn report runs/quickstart --output quickstart.html     the latest version that has trained
 """
-_ENDINGS = (".htm", ".html")
+_ENDINGS = (".html", ".htm")
 _SETTINGS_FILES = ("config.yaml", "hparams.yaml")
 
 
@@ -41,7 +40,7 @@ def report(arguments: Sequence[str]) -> None:
     parser.add_argument("--output", help="The page; report.html in the folder of the run by default.")
     chosen = parser.parse_args(arguments)
     if chosen.output:
-        check_ending(chosen.output)
+        check_ending("output", chosen.output, *_ENDINGS)
     folder = find_run(chosen.run_dir)
     log = read_run(folder)
     settings, without = read_settings(folder)
@@ -54,16 +53,6 @@ def report(arguments: Sequence[str]) -> None:
     console = Console()
     for line in (*notices, f"page: {output}"):
         console.print(line, soft_wrap=True, highlight=False)
-
-
-def check_ending(output: str) -> None:
-    """Refuse a page that is not called one: it could take the place of a log.
-
-    Raises:
-        InvalidArgumentError: It is such.
-    """
-    if Path(output).suffix.lower() not in _ENDINGS:
-        raise InvalidArgumentError(refusal("output", "a name that ends in .html", output, "write report.html, say"))
 
 
 def read_settings(folder: Path) -> tuple[dict[str, str], str | None]:

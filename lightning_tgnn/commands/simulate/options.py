@@ -11,6 +11,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int,
 from lightning_tgnn.commands.simulate.given_costs import read_link
 from lightning_tgnn.commands.simulate.plans import OPTIONS
 from lightning_tgnn.commands.simulate.snapshot_forecasts import SNAPSHOT_OPTIONS
+from lightning_tgnn.files.whole import check_ending
 
 DESCRIPTION = """Time strategies without a process, on any number of ranks: events/s, bubble, what is waited for.
 
@@ -69,7 +70,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
   all three   gradient_compression (bfloat16, int8, powersgd: gradients_powersgd of loads.yaml has its bytes)
 """
 
-_FIGURES = {".json", ".png", ".html"}
+_ENDINGS = {"output": ".json", "timeline": ".png", "trace": ".json"}
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,9 @@ class SimulateOptions:
             check_int("group_size", self.group_size, minimum=1, cure="8 is usual")
         if self.batch_size is not None:
             check_int("batch_size", self.batch_size, minimum=1, cure="give the events per rank and turn")
+        for argument, place in self.places.items():
+            if place is not None:
+                check_ending(argument, place, _ENDINGS[argument])
         for ranks in self.counts:
             if ranks % self.hosts:
                 cure = "give as many ranks on each host"
@@ -167,17 +171,14 @@ class SimulateOptions:
     @property
     def places(self) -> dict[str, Path | None]:
         """Where something is written, by argument."""
-        given = {name: getattr(self, name) for name in ("output", "timeline", "trace")}
+        given = {name: getattr(self, name) for name in _ENDINGS}
         return {name: None if path is None else Path(path) for name, path in given.items()}
 
     @property
     def files_read(self) -> dict[str, Path | None]:
-        """Files that are read, by argument; of the folder of a run all but figures and pages, which may be replaced."""
+        """Files that are read, by argument; the rest are folders of runs, whose logs end otherwise, and braces."""
         given = {name: getattr(self, name) for name in ("stages", "bytes", "snapshots")}
-        files = {name: Path(path) for name, path in given.items() if path is not None and os.path.isfile(path)}
-        of_run = Path(self.stages).iterdir() if os.path.isdir(self.stages) else ()
-        logs = [file for file in of_run if file.is_file() and file.suffix not in _FIGURES]
-        return {**files, **{f"{file.name} of stages": file for file in logs}}
+        return {name: Path(path) for name, path in given.items() if path is not None and os.path.isfile(path)}
 
     @property
     def links(self) -> Links:

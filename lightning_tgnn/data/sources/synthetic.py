@@ -14,10 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int, check_positive, refusal
+from lightning_tgnn.checks import (
+    InvalidArgumentError,
+    check_bool,
+    check_choice,
+    check_fraction,
+    check_int,
+    check_positive,
+    refusal,
+)
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.files.memory import check_fits
 
+_SOURCES, _DESTINATIONS = 500, 1000
 _SECONDS_PER_EVENT = 100.0
 _SECONDS_WITHIN_SESSION = 30.0
 _EVENTS_PER_SESSION = 3.0
@@ -87,8 +96,8 @@ class _Draft:
 def generate_stream(
     *,
     num_events: int = 20_000,
-    num_sources: int = 500,
-    num_destinations: int = 1000,
+    num_sources: int = _SOURCES,
+    num_destinations: int = _DESTINATIONS,
     bipartite: bool = True,
     num_nodes: int | None = None,
     num_communities: int = 10,
@@ -133,7 +142,14 @@ def generate_stream(
     >>> generate_stream(num_events=1000, edge_feature_dim=4)
     EventStore(num_events=1000, num_nodes=1500, edge_feature_dim=4, node_feature_dim=0)
     """
+    check_bool("bipartite", bipartite, usual=True)
     if not bipartite:
+        if num_nodes is not None and (num_sources, num_destinations) != (_SOURCES, _DESTINATIONS):
+            cure = "leave them out, or num_nodes"
+            received = (num_sources, num_destinations)
+            raise InvalidArgumentError(
+                refusal("num_sources, num_destinations", "left out beside num_nodes", received, cure)
+            )
         num_sources = num_destinations = num_sources + num_destinations if num_nodes is None else num_nodes
     elif num_nodes is not None:
         cure = "give num_sources and num_destinations, or bipartite=False"
@@ -144,6 +160,9 @@ def generate_stream(
     check_int("edge_feature_dim", edge_feature_dim, minimum=0, cure="give a width, or 0 for none")
     check_int("node_feature_dim", node_feature_dim, minimum=0, cure="give a width, or 0 for none")
     check_choice("label", label, ("change", "community"))
+    check_bool("with_labels", with_labels, usual=False)
+    if label != "change" and not with_labels:
+        raise InvalidArgumentError(refusal("with_labels", f"True with label={label!r}", with_labels, "set it, too"))
     check_int("seed", seed, minimum=0, cure="give another seed for another stream, for example 1")
     numbers = num_events * edge_feature_dim + settings.num_nodes * node_feature_dim
     check_fits(
