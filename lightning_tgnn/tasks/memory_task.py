@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.models import ModelConfig
+from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
-from lightning_tgnn.tasks.requirements import (
-    check_same_graph,
-    check_trainer,
-)
+from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
 from lightning_tgnn.tasks.resume import random_states, restore_random_states
 from lightning_tgnn.tasks.staged_task import StagedTask
 from lightning_tgnn.types import (
@@ -36,7 +32,6 @@ from lightning_tgnn.types import (
 )
 
 _CHECKPOINT_KEY = "lightning_tgnn"
-_RATE_STEPS = 50
 
 
 class Measures(Protocol):
@@ -108,6 +103,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             detect_nan=detect_nan,
         )
         self._snapshot: StateSnapshot | None = None
+        self._position_before = 0  # of node state, as the batch under way began
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
 
@@ -135,6 +131,23 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         stands = batch.shared.continues
         if batch.shared.resets or (stands is not None and self.state_store.position != stands):
             self.state_store.reset()
+        self._position_before = self.state_store.position
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        """Refuse an optimizer that computes a batch twice: its second look finds the batch in node memory.
+
+        Raises:
+            InvalidArgumentError: It is such a one.
+        """
+        if self.automatic_optimization and self._backward_in == self.trainer.fit_loop.total_batch_idx:
+            received = type(self.trainer.optimizers[0]).__name__
+            cure = "take torch.optim.Adam, or manual optimization that leaves node memory as it is"
+            raise InvalidArgumentError(refusal("optimizer", "one that computes a batch once", received, cure))
+        super().on_before_backward(loss)
+
+    def is_batch_untouched(self) -> bool:
+        """Whether neither weights nor node state have taken in the batch under way."""
+        return super().is_batch_untouched() and self.state_store.position == self._position_before
 
     def on_train_epoch_start(self) -> None:
         """Measure the training epoch by itself."""
@@ -143,6 +156,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
     def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: EventBatch, batch_idx: int) -> None:
         """Count the batch's events, and as many for each other rank: they share a step as evenly as can be."""
         self.has_trained_weights = True
+        self._position_before = self.state_store.position
         self._rate.add(len(batch) * self.trainer.world_size)
         every = getattr(self.trainer, "log_every_n_steps", 1)
         if every and self.trainer.global_step % every == 0:
@@ -273,25 +287,3 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             check_same_graph(info, self.info)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
         self._load_saved_state()
-
-
-class EventRate:
-    """Events per second over the latest steps since the clock was restarted."""
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[float, int]] = deque(maxlen=_RATE_STEPS + 1)
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget what was counted; what took time until now does not count."""
-        self._marks.clear()
-        self._marks.append((perf_counter(), 0))
-
-    def add(self, events: int) -> None:
-        """Count a step that has just ended."""
-        self._marks.append((perf_counter(), self._marks[-1][1] + events))
-
-    def per_second(self) -> float:
-        """Return the rate; 0 before the first step."""
-        (first_time, first), (last_time, last) = self._marks[0], self._marks[-1]
-        return (last - first) / (last_time - first_time) if last > first else 0.0

@@ -173,7 +173,7 @@ class NodeClassification(OptimizedTask):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return what the arguments say: Adam without a schedule by default."""
-        return self.optimization.configure(self, torch.optim.Adam, self.hparams["lr"], self.hparams["weight_decay"])
+        return self.optimization.configure(self, torch.optim.Adam, self.lr, self.weight_decay)
 
     def forward(self, subgraph: Subgraph) -> Tensor:
         """Return logits, float32 [n, C].

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, Stochasti
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.progress import _ProcessedTracker
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from lightning_tgnn.types import CountingLoader
@@ -59,6 +60,7 @@ class FitProgress:
             ends_epoch=not within and now["completed"] < now["processed"],
             figures=state.get("figures", {}),
         )
+        _take_batch_again(loop, state)
         unfinished = batches if within else epochs
         for count in (unfinished["total"], unfinished["current"]):
             count |= dict.fromkeys(count, count["processed"])
@@ -88,6 +90,28 @@ class FitProgress:
         # The next epoch begins as any other; Lightning says otherwise where `max_steps` is given.
         trainer.fit_loop.epoch_loop.restarting = False
         trainer.fit_loop._restarting = False
+
+
+def _take_batch_again(loop: dict[str, Any], state: dict[str, Any]) -> None:
+    """Have the loader hand out the batch anew in which an exception has ended the run, where it has changed nothing.
+
+    Loaders count a batch as they hand it out, Lightning when it is over.
+    """
+    count = loop["epoch_loop.batch_progress"]["current"]
+    if count["ready"] == count["processed"] or "untouched" not in state:
+        return
+    if not state["untouched"]:
+        rank_zero_warn(
+            f"the checkpoint was saved within batch {count['processed']} of an epoch, after an error: the batch is not"
+            " trained on again, and its update of the weights is missing"
+        )
+        return
+    for held in loop["state_dict"].get("combined_loader", []):
+        if isinstance(held, dict) and held.get("position"):
+            first, position = held.get("first", 0), held["position"]
+            held["position"] = position - 1
+            if "batches" in held:
+                held["batches"] = first + (position - 1) * -(-(held["batches"] - first) // position)
 
 
 @dataclass(frozen=True)

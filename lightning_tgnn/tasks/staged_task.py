@@ -99,6 +99,13 @@ class StagedTask(OptimizedTask):
         """Create the modules that turn embeddings into answers."""
         raise NotImplementedError
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Node state that ranks share is of their processes; a copy without it takes in the stream from its start.
+        state = super().__getstate__()
+        if type(self._state_store) not in (LocalStateStore, type(None)):
+            state |= {"_state_store": None, "stage_order": self.default_stage_order}
+        return state
+
     @property
     def sampled_roots(self) -> SampledRoots:
         """Whose neighbours the batches have to carry."""

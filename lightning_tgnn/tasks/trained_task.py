@@ -52,6 +52,7 @@ class TrainedTask(RestorableTask):
         self._fit_progress = FitProgress()
         self._saved_gradients: dict[str, Tensor] = {}
         self._loss: Tensor | None = None
+        self._backward_in: int | None = None  # batch, counted over all epochs
         self._until_look: int | None = None  # batches; None before the first look of a fit
         self._fault: NotFiniteError | None = None
         self.has_trained_weights = False
@@ -98,6 +99,7 @@ class TrainedTask(RestorableTask):
     def on_before_backward(self, loss: Tensor) -> None:
         """Keep the loss until its gradients are there."""
         self._loss = loss.detach()
+        self._backward_in = self.trainer.fit_loop.total_batch_idx
 
     def on_after_backward(self) -> None:
         """Refuse a loss that is not finite; in some batches weights and gradients, too.
@@ -185,7 +187,12 @@ class TrainedTask(RestorableTask):
         gradients = accumulated_gradients(self.trainer)
         self._check_weights()
         self.check_saved_gradients(gradients)
-        checkpoint[_CHECKPOINT_KEY] = self._fit_progress.state_dict(self.trainer) | {"gradients": gradients}
+        progress = self._fit_progress.state_dict(self.trainer)
+        checkpoint[_CHECKPOINT_KEY] = progress | {"gradients": gradients, "untouched": self.is_batch_untouched()}
+
+    def is_batch_untouched(self) -> bool:
+        """Whether the batch under way, if there is one, has changed nothing yet that a checkpoint holds."""
+        return self._backward_in != self.trainer.fit_loop.total_batch_idx
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over where the fit stood."""

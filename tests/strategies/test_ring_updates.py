@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler
 
 from lightning_tgnn import CDFGNNStrategy, DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.algorithms.schedules import RoundRobin
@@ -256,3 +256,17 @@ def test_batches_that_are_trained_at_once(strategy, count, monkeypatch):
     made._lightning_module = SimpleNamespace(trainer=None)
     assert batches_at_once(made) == count
     assert batches_at_once(SimpleNamespace(world_size=3)) == 3
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_averages_of_weights_that_differ_from_rank_to_rank_are_refused(ranks):
+    task = SimpleNamespace(automatic_optimization=True)
+    run = SimpleNamespace(state=SimpleNamespace(fn="fit"), precision="32-true", callbacks=[], lightning_module=task)
+    run.accumulate_grad_batches, run.gradient_clip_val = 1, None
+    opened(ranks).check(run)
+    run.callbacks = [EMAWeightAveraging()]
+    if ranks == 1:
+        opened(ranks).check(run)
+        return
+    with pytest.raises(InvalidArgumentError, match=r"WeightAveraging must be left out: .*, got 'EMAWeightAveraging'"):
+        opened(ranks).check(run)

@@ -137,6 +137,15 @@ def test_a_model_that_returns_something_else_is_refused(returned, received):
         trainer(max_epochs=1).fit(NodeClassification(lambda info: Own(2, 2)), datamodule=data())
 
 
+def test_a_rate_that_is_set_later_counts():
+    task = NodeClassification(hidden_dim=4)
+    task.lr, task.weight_decay = 0.25, 0.5
+    runner = trainer(max_epochs=1)
+    runner.fit(task, datamodule=data())
+    (group,) = runner.optimizers[0].param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.25, 0.5)
+
+
 def test_what_does_not_go_together_is_refused():
     with pytest.raises(InvalidArgumentError, match=r"model must be a task that adds up over replicas.*BoringModel"):
         trainer(strategy="cdfgnn").fit(BoringModel())

@@ -466,3 +466,19 @@ def test_trained_and_loaded_weights_are_measured_without_a_warning(tmp_path):
         trainer(tmp_path).validate(fresh, datamodule=data_module(), ckpt_path=path, verbose=False)
         loaded = LinkPrediction.load_from_checkpoint(path)
         trainer(tmp_path).validate(loaded, datamodule=data_module(), verbose=False)
+
+
+class Twice(torch.optim.SGD):
+    """Computes each batch twice, as LBFGS does."""
+
+    def step(self, closure=None):
+        with torch.enable_grad():
+            closure()
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
+def test_an_optimizer_that_computes_a_batch_twice_is_refused(tmp_path, model):
+    task = LinkPrediction(model, **SMALL, optimizer=lambda weights: Twice(weights, lr=0.0))
+    with pytest.raises(InvalidArgumentError, match="optimizer must be one that computes a batch once, got 'Twice'"):
+        trainer(tmp_path).fit(task, data_module())

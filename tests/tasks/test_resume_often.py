@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import (
     Callback,
     GradientAccumulationScheduler,
     ModelCheckpoint,
+    OnExceptionCheckpoint,
     StochasticWeightAveraging,
 )
 
@@ -201,3 +202,59 @@ def test_averages_that_an_earlier_version_saved_without_weights_begin_anew(tmp_p
     torch.save(checkpoint, tmp_path / "before.ckpt")
     with pytest.warns(UserWarning, match="has averaged nothing: it begins anew"):
         train(stream_run(), tmp_path, {}, more=keep, resume=tmp_path / "before.ckpt", max_epochs=5)
+
+
+class Fails(Callback):
+    """Ends a run by an error at some place in a batch."""
+
+    def __init__(self, place, at):
+        setattr(self, place, self._raise)
+        self.at = at
+
+    def _raise(self, trainer, *_):
+        if trainer.fit_loop.total_batch_idx == self.at:
+            raise RuntimeError("an error")
+
+
+@pytest.mark.parametrize("at", [0, 3, 5, 8])
+@pytest.mark.parametrize("make", [stream_run, snapshot_run])
+def test_a_checkpoint_of_an_error_in_a_batch_takes_it_again(tmp_path, make, at):
+    whole, pieces = {}, {}
+    if make is snapshot_run:
+        at = min(at, 3)
+    options = {"max_epochs": 2, "limit_val_batches": 0}
+    expected = train_alone(make, whole, **options)
+    with pytest.raises(RuntimeError, match="an error"):
+        train_alone(make, pieces, Fails("on_train_batch_start", at), OnExceptionCheckpoint(tmp_path), **options)
+    ended = train_alone(make, pieces, resume=tmp_path / "on_exception.ckpt", **options)
+    assert pieces == whole
+    assert all(torch.equal(ended[name], value) for name, value in expected.items())
+
+
+def test_a_checkpoint_of_an_error_behind_the_backward_pass_says_what_it_lacks(tmp_path):
+    options = {"max_epochs": 2, "limit_val_batches": 0}
+    with pytest.raises(RuntimeError, match="an error"):
+        train_alone(stream_run, {}, Fails("on_before_optimizer_step", 3), OnExceptionCheckpoint(tmp_path), **options)
+    message = "saved within batch 3 of an epoch, after an error: the batch is not trained on again"
+    with pytest.warns(UserWarning, match=message):
+        train_alone(stream_run, {}, resume=tmp_path / "on_exception.ckpt", **options)
+
+
+def train_alone(make, written, *callbacks, resume=None, **options):
+    """Train without other checkpoints and return the weights."""
+    data, task = make()
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    quiet["enable_checkpointing"] = bool(callbacks)
+    trainer = pl.Trainer(accelerator="cpu", callbacks=[Losses(written), *callbacks], **quiet, **options)
+    trainer.fit(task, datamodule=data, ckpt_path=resume)
+    return task.state_dict()
+
+
+class Losses(Callback):
+    """Writes down the loss of every batch."""
+
+    def __init__(self, written):
+        self.written = written
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.written[trainer.current_epoch, batch_idx] = float(outputs["loss"])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -144,6 +144,11 @@ class OrderedUpdates:
             cure = "set precision='bf16-mixed': gradients of other ranks have another loss scale"
             requirement = "without a loss scale where ranks take turns"
             raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, WeightAveraging):
+                cure = "take strategy='sven', or StochasticWeightAveraging, which averages once an epoch"
+                requirement = "left out: each rank would average other weights"
+                raise InvalidArgumentError(refusal("WeightAveraging", requirement, type(callback).__name__, cure))
         assert trainer.lightning_module is not None
         if not trainer.lightning_module.automatic_optimization:
             cure = "take strategy='sven'"
