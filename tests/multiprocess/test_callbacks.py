@@ -1,13 +1,15 @@
 """The callbacks on two ranks: n changes everywhere at once and alters no loss; what is logged is what was counted."""
 
+import copy
 import csv
+import pickle
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -19,6 +21,7 @@ from lightning_tgnn import (
     EdgeBankBaseline,
     ExchangeMonitor,
     ParallelismMonitor,
+    PipeTGLStrategy,
     StaticMemory,
     StaticPretraining,
     SvenStrategy,
@@ -39,6 +42,12 @@ MONITORED = {
     "sven": lambda: SvenStrategy(partition="interval", staleness=0),
     "depcomm": lambda: DepCommStrategy(partition="interval"),
     "depcache": lambda: DepCacheStrategy(),
+}
+
+AVERAGED = {
+    **MONITORED,
+    "pipetgl": lambda: PipeTGLStrategy(),
+    "disttgl": lambda: DistTGLStrategy(memory=2),
 }
 
 
@@ -196,6 +205,22 @@ def static_rows(rank, ranks, folder):
     return rows
 
 
+def averaged(strategy, ranks):
+    """Train with averages of the weights, look at them, and copy the task in between."""
+    data, task = build("tgn", 15)
+    trained = fit(data, task, strategy, ranks, callbacks=[StochasticWeightAveraging(1e-2, 1)])
+    first = trained["trainer"].test(task, data, verbose=False)
+    copies = [copy.deepcopy(task), pickle.loads(pickle.dumps(task))]
+    second = trained["trainer"].test(task, data, verbose=False)
+    weights = [torch.cat([weight.detach().flatten() for weight in one.parameters()]) for one in (task, *copies)]
+    return {
+        "weights": weights[0],
+        "copied": all(torch.equal(weights[0], others) for others in weights[1:]),
+        "with state": any(one.has_state_store for one in copies),
+        "undisturbed": first == second,
+    }
+
+
 def on_rank(rank, ranks, folder):
     as_torchrun(rank, ranks)
     answers = {
@@ -213,6 +238,7 @@ def on_rank(rank, ranks, folder):
     answers["lanes"] = in_lanes()
     answers["edge bank"] = {name: edge_bank(make(), ranks) for name, make in MONITORED.items()}
     answers |= {name: monitored(name, folder) for name in MONITORED}
+    answers["averaged"] = {name: averaged(make(), ranks) for name, make in AVERAGED.items()}
     return answers | {"static": static_rows(rank, ranks, folder)}
 
 
@@ -242,6 +268,14 @@ def test_all_ranks_change_n_at_the_same_step_and_the_slowest_decides(ranks):
         used = answer["given"]["used"]
         assert used == plan + [2] * (EPOCHS * STEPS_PER_EPOCH - len(plan))
         assert answer["given"]["found"] == 2
+
+
+@pytest.mark.parametrize("name", AVERAGED)
+def test_a_task_is_averaged_and_copied_between_runs(ranks, name):
+    answers = [answer["averaged"][name] for answer in ranks]
+    assert torch.equal(*(answer["weights"] for answer in answers))
+    for answer in answers:
+        assert (answer["copied"], answer["with state"], answer["undisturbed"]) == (True, False, True)
 
 
 def test_with_a_real_clock_ranks_stay_together(ranks):
