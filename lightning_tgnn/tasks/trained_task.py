@@ -68,6 +68,7 @@ class TrainedTask(RestorableTask):
         """Forget how an earlier fit ended."""
         self._fault = None
         self._until_look = None
+        self._backward_in = None
         for callback in _with_save_on_exception(self.trainer, False):
             if callback in _silenced:
                 _silenced.discard(callback)

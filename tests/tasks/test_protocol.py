@@ -477,6 +477,13 @@ class Twice(torch.optim.SGD):
         return super().step(closure)
 
 
+def test_a_fit_of_one_batch_after_another_is_no_second_look(tmp_path):
+    task, data = LinkPrediction("tgn", **SMALL), data_module()
+    for _ in range(2):
+        trainer(tmp_path, limit_train_batches=1, max_epochs=1).fit(task, data)
+        trainer(tmp_path, fast_dev_run=True).fit(task, data)
+
+
 @pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
 def test_an_optimizer_that_computes_a_batch_twice_is_refused(tmp_path, model):
     task = LinkPrediction(model, **SMALL, optimizer=lambda weights: Twice(weights, lr=0.0))
