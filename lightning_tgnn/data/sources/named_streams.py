@@ -97,8 +97,11 @@ def _convert(stream: PublishedStream, source: Path, folder: Path) -> None:
             cure = "it was cut short, or is another file: download it again"
             raise DataError(refusal(str(source), requirement, f"{found[0]:,} and {found[1]:,}", cure))
         unchecked.rename(folder)
-    except OSError as error:
+    except (OSError, InvalidArgumentError) as error:
+        reason = error if isinstance(error, OSError) else error.__cause__  # of a refusal that names the hidden folder
+        if not isinstance(reason, OSError):
+            raise
         cure = "make room, or choose another root"
-        raise InvalidArgumentError(refusal(str(folder), "where the store can be written", str(error), cure)) from error
+        raise InvalidArgumentError(refusal(str(folder), "where the store can be written", str(reason), cure)) from error
     finally:
         shutil.rmtree(unchecked, ignore_errors=True)
