@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from lightning_tgnn import EventStore, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
+from tests.data.disks import files_below
+from tests.data.example_streams import random_store
 
 
 def small(**columns):
@@ -278,3 +280,11 @@ def test_labels_and_times_of_other_kinds():
     for time in (np.array(["2020-01-01", "2020-01-02"], "M8[ns]"), np.array([1j, 2j]), [10**400, 1]):
         with pytest.raises(DataError, match=r"time must be (real )?numbers"):
             EventStore.from_arrays([0, 1], [1, 0], time)
+
+
+def test_a_store_that_does_not_fit_is_refused_and_leaves_nothing(tmp_path):
+    store = random_store(3000, num_nodes=20)
+    message = r"store must be where it fits, got '3000 requested and .* written'; free space or choose another place"
+    with pytest.raises(InvalidArgumentError, match=message), files_below(20_000):
+        store.save(tmp_path / "store")
+    assert list(tmp_path.iterdir()) == []
