@@ -103,7 +103,6 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             detect_nan=detect_nan,
         )
         self._snapshot: StateSnapshot | None = None
-        self._position_before = 0  # of node state, as the batch under way began
         self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
 
@@ -131,7 +130,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         stands = batch.shared.continues
         if batch.shared.resets or (stands is not None and self.state_store.position != stands):
             self.state_store.reset()
-        self._position_before = self.state_store.position
+        self._has_committed = False
 
     def on_before_backward(self, loss: Tensor) -> None:
         """Refuse an optimizer that computes a batch twice: its second look finds the batch in node memory.
@@ -147,7 +146,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
 
     def is_batch_untouched(self) -> bool:
         """Whether neither weights nor node state have taken in the batch under way."""
-        return super().is_batch_untouched() and self.state_store.position == self._position_before
+        return super().is_batch_untouched() and not self._has_committed
 
     def on_train_epoch_start(self) -> None:
         """Measure the training epoch by itself."""
@@ -156,7 +155,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
     def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: EventBatch, batch_idx: int) -> None:
         """Count the batch's events, and as many for each other rank: they share a step as evenly as can be."""
         self.has_trained_weights = True
-        self._position_before = self.state_store.position
+        self._has_committed = False
         self._rate.add(len(batch) * self.trainer.world_size)
         every = getattr(self.trainer, "log_every_n_steps", 1)
         if every and self.trainer.global_step % every == 0:

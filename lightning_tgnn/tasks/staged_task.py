@@ -91,6 +91,8 @@ class StagedTask(OptimizedTask):
         self.model = None
         self._state_store: StateStore | None = None
         self._saved_state: dict[str, Any] | None = None
+        # In the batch under way; not told by the store, whose position ranks have to meet for.
+        self._has_committed = False
         # How the stages of a step follow each other; a strategy may put another order here.
         self.stage_order: StageOrder = in_order
         self.stages = Stages()
@@ -208,6 +210,7 @@ class StagedTask(OptimizedTask):
 
     def commit(self, update: StateUpdate) -> CommitHandle:
         """Start to write memory and to deliver mails."""
+        self._has_committed = True
         return self.state_store.commit(update)
 
     @property
