@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -33,19 +33,20 @@ class FitProgress:
     def note_validation(self, trainer: pl.Trainer) -> None:
         """Note that the validation after the current step is over."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._validated = trainer.fit_loop.total_batch_idx
+            self._validated = _batches(trainer)
 
     def state_dict(self, trainer: pl.Trainer) -> dict[str, Any]:
         """Return whether the validation after the current step is over, and the figures that schedules look at."""
         figures = {name: value.detach().cpu().clone() for name, value in trainer.callback_metrics.items()}
-        return {"validated": self._validated == trainer.fit_loop.total_batch_idx, "figures": figures}
+        return {"validated": self._validated == _batches(trainer), "figures": figures}
 
-    def load(self, checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
+    def load(self, checkpoint: dict[str, Any], state: dict[str, Any], *, told: bool = True) -> None:
         """Put the counters of a checkpoint right, before Lightning reads them.
 
         Args:
             checkpoint: Changed in place.
             state: What `state_dict` returned when it was saved.
+            told: Whether to warn of what the checkpoint lacks.
         """
         self._loaded = None
         loop = checkpoint.get("loops", {}).get("fit_loop")
@@ -60,7 +61,8 @@ class FitProgress:
             ends_epoch=not within and now["completed"] < now["processed"],
             figures=state.get("figures", {}),
         )
-        _take_batch_again(loop, state)
+        if batches["current"]["ready"] != batches["current"]["processed"] and "untouched" in state:
+            _leave_batch(loop, untouched=state["untouched"], told=told)
         unfinished = batches if within else epochs
         for count in (unfinished["total"], unfinished["current"]):
             count |= dict.fromkeys(count, count["processed"])
@@ -82,7 +84,7 @@ class FitProgress:
         trainer.callback_metrics.update(loaded.figures)
         if loaded.within_epoch:
             _set_callbacks_of_epoch(trainer)
-            self._validated = trainer.fit_loop.total_batch_idx if loaded.validated else -1
+            self._validated = _batches(trainer) if loaded.validated else -1
             _go_on_within_epoch(trainer.fit_loop, validated=loaded.validated)
             return
         if loaded.ends_epoch:
@@ -92,20 +94,33 @@ class FitProgress:
         trainer.fit_loop._restarting = False
 
 
-def _take_batch_again(loop: dict[str, Any], state: dict[str, Any]) -> None:
-    """Have the loader hand out the batch anew in which an exception has ended the run, where it has changed nothing.
+def _batches(trainer: pl.Trainer) -> int:
+    """Return the batches that are over, of all epochs; one that is under way does not count."""
+    return cast(_ProcessedTracker, trainer.fit_loop.epoch_loop.batch_progress.total).processed
+
+
+def _leave_batch(loop: dict[str, Any], *, untouched: bool, told: bool) -> None:
+    """Go back to before the batch within which a checkpoint was saved; on from it where it has changed something.
 
     Loaders count a batch as they hand it out, Lightning when it is over.
+
+    Args:
+        loop: Of the checkpoint, changed in place.
+        untouched: Whether the batch had changed neither weights nor node state.
+        told: Whether to warn where it had.
     """
-    count = loop["epoch_loop.batch_progress"]["current"]
-    if count["ready"] == count["processed"] or "untouched" not in state:
+    progress = loop["epoch_loop.batch_progress"]
+    for count in (progress["total"], progress["current"]):
+        count |= dict.fromkeys(count, count["processed"])
+    done = progress["current"]["processed"]
+    if not untouched and done:  # with the first batch its epoch begins anew
+        if told:
+            rank_zero_warn(
+                f"the checkpoint was saved within batch {done} of an epoch: that batch is not trained on again, and its"
+                " update of the weights is missing"
+            )
         return
-    if not state["untouched"]:
-        rank_zero_warn(
-            f"the checkpoint was saved within batch {count['processed']} of an epoch, after an error: the batch is not"
-            " trained on again, and its update of the weights is missing"
-        )
-        return
+    progress["is_last_batch"] = False
     for held in loop["state_dict"].get("combined_loader", []):
         if isinstance(held, dict) and held.get("position"):
             first, position = held.get("first", 0), held["position"]
@@ -191,12 +206,21 @@ def _of_all_ranks(values: Tensor, trainer: pl.Trainer) -> Tensor:
     return trainer.strategy.all_gather(values.to(trainer.strategy.root_device))
 
 
-def accumulated_gradients(trainer: pl.Trainer) -> dict[str, Tensor]:
+def accumulated_gradients(trainer: pl.Trainer, *, untouched: bool) -> dict[str, Tensor]:
     """Return the gradients that each rank has accumulated, [M, ...], by parameter; nothing after an optimizer step.
 
     All ranks have to call it.
+
+    Args:
+        trainer: In a fit.
+        untouched: Whether a batch that is under way, which Lightning counts, has not added to them yet.
     """
-    if not trainer.fit_loop._should_accumulate():
+    count = cast(_ProcessedTracker, trainer.fit_loop.epoch_loop.batch_progress.current)
+    if count.ready == count.processed or not untouched:
+        accumulates = trainer.fit_loop._should_accumulate()
+    else:
+        accumulates = count.processed % trainer.accumulate_grad_batches != 0
+    if not accumulates:
         return {}
     gradients = {}
     for name, parameter in trainer.lightning_module.named_parameters():

@@ -185,11 +185,12 @@ class TrainedTask(RestorableTask):
         """
         if self._fault is not None:
             raise self._fault
-        gradients = accumulated_gradients(self.trainer)
+        untouched = self.is_batch_untouched()
+        gradients = accumulated_gradients(self.trainer, untouched=untouched)
         self._check_weights()
         self.check_saved_gradients(gradients)
         progress = self._fit_progress.state_dict(self.trainer)
-        checkpoint[_CHECKPOINT_KEY] = progress | {"gradients": gradients, "untouched": self.is_batch_untouched()}
+        checkpoint[_CHECKPOINT_KEY] = progress | {"gradients": gradients, "untouched": untouched}
 
     def is_batch_untouched(self) -> bool:
         """Whether the batch under way, if there is one, has changed nothing yet that a checkpoint holds."""
@@ -198,19 +199,21 @@ class TrainedTask(RestorableTask):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over where the fit stood."""
         saved = checkpoint.get(_CHECKPOINT_KEY, {})
-        _begin_averages_anew(checkpoint)
-        self._fit_progress.load(checkpoint, saved)
+        goes_on = self._trainer is not None and self.trainer.state.fn == "fit"
+        _begin_averages_anew(checkpoint, told=goes_on)
+        self._fit_progress.load(checkpoint, saved, told=goes_on)
         self._saved_gradients = saved.get("gradients", {})
 
 
-def _begin_averages_anew(checkpoint: dict[str, Any]) -> None:
+def _begin_averages_anew(checkpoint: dict[str, Any], *, told: bool) -> None:
     """Let averages that hold no weights, as earlier versions have saved them, begin with those of the checkpoint."""
     states = checkpoint.get("callbacks")
     for name, state in states.items() if isinstance(states, dict) else ():
         is_average = str(name).startswith(StochasticWeightAveraging.__name__) and isinstance(state, dict)
         if is_average and state.get("average_model_state") == {}:
             state |= {"average_model_state": checkpoint["state_dict"], "n_averaged": 0}
-            rank_zero_warn("the checkpoint's StochasticWeightAveraging has averaged nothing: it begins anew")
+            if told:
+                rank_zero_warn("the checkpoint's StochasticWeightAveraging has averaged nothing: it begins anew")
 
 
 def _note_loaded_weights(task: Module, keys: object) -> None:

@@ -1,6 +1,7 @@
 """A run that is broken off at any step and resumed, once or several times, does the steps of the one that was not."""
 
 import random
+import warnings
 from functools import partial
 
 import lightning.pytorch as pl
@@ -216,13 +217,18 @@ class Fails(Callback):
             raise RuntimeError("an error")
 
 
-@pytest.mark.parametrize("at", [0, 3, 5, 8])
+@pytest.mark.parametrize("accumulated", [1, 2, 3])
 @pytest.mark.parametrize("make", [stream_run, snapshot_run])
-def test_a_checkpoint_of_an_error_in_a_batch_takes_it_again(tmp_path, make, at):
+def test_a_checkpoint_of_an_error_in_a_batch_takes_it_again(tmp_path, make, accumulated):
+    batches = len(make()[0].train_dataloader())
+    assert batches > 3
+    for at in range(2 * batches):
+        taken_again(tmp_path / str(at), make, at, accumulate_grad_batches=accumulated)
+
+
+def taken_again(tmp_path, make, at, **options):
     whole, pieces = {}, {}
-    if make is snapshot_run:
-        at = min(at, 3)
-    options = {"max_epochs": 2, "limit_val_batches": 0}
+    options |= {"max_epochs": 2, "limit_val_batches": 0}
     expected = train_alone(make, whole, **options)
     with pytest.raises(RuntimeError, match="an error"):
         train_alone(make, pieces, Fails("on_train_batch_start", at), OnExceptionCheckpoint(tmp_path), **options)
@@ -235,9 +241,11 @@ def test_a_checkpoint_of_an_error_behind_the_backward_pass_says_what_it_lacks(tm
     options = {"max_epochs": 2, "limit_val_batches": 0}
     with pytest.raises(RuntimeError, match="an error"):
         train_alone(stream_run, {}, Fails("on_before_optimizer_step", 3), OnExceptionCheckpoint(tmp_path), **options)
-    message = "saved within batch 3 of an epoch, after an error: the batch is not trained on again"
-    with pytest.warns(UserWarning, match=message):
+    with pytest.warns(UserWarning, match="saved within batch 3 of an epoch: that batch is not trained on again"):
         train_alone(stream_run, {}, resume=tmp_path / "on_exception.ckpt", **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the checkpoint was saved within")  # of which only a fit is told
+        Scheduled.load_from_checkpoint(tmp_path / "on_exception.ckpt")
 
 
 def train_alone(make, written, *callbacks, resume=None, **options):
