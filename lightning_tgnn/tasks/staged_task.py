@@ -21,6 +21,7 @@ from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
+    ExchangingStore,
     FetchHandle,
     KnownData,
     NodeStateTask,
@@ -103,9 +104,12 @@ class StagedTask(OptimizedTask):
 
     def __getstate__(self) -> dict[str, Any]:
         # Node state that ranks share is of their processes; a copy without it takes in the stream from its start.
-        state = super().__getstate__()
-        if type(self._state_store) not in (LocalStateStore, type(None)):
-            state |= {"_state_store": None, "stage_order": self.default_stage_order}
+        state, store = super().__getstate__(), self._state_store
+        if isinstance(store, ExchangingStore):
+            alone = LocalStateStore(store.spec, self.device) if store.ranks == 1 else None
+            if alone is not None:
+                alone.load_state_dict(store.state_dict())
+            state |= {"_state_store": alone, "stage_order": self.default_stage_order}
         return state
 
     @property

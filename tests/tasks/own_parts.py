@@ -1,5 +1,6 @@
-"""A model, a message function, a sampler and a task as a user may write them."""
+"""A model, a message function, a sampler, a task and a DataModule as a user may write them."""
 
+import lightning.pytorch as pl
 import torch
 from torch import nn
 
@@ -94,3 +95,17 @@ class OwnLinks(LinkPrediction):
         update = super().make_mails(updated, batch)
         update.mails.mul_(0.5)
         return update
+
+
+class Loaders(pl.LightningDataModule):
+    """Loaders of a user's own DataModule, which tells neither its settings nor the size of batches."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.info = inner, inner.info
+
+    def train_dataloader(self):
+        return self.inner.train_dataloader()
+
+    def val_dataloader(self):
+        return self.inner.val_dataloader()

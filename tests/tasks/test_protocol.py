@@ -1,5 +1,7 @@
 """The protocol of a run: when node state is emptied, what evaluation leaves behind, what a checkpoint brings back."""
 
+import copy
+import pickle
 import warnings
 from dataclasses import replace
 
@@ -16,6 +18,7 @@ from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.tasks import MemoryTask
 from lightning_tgnn.types import SharedBatch
 from tests.data.example_streams import random_store
+from tests.tasks.own_parts import Loaders
 
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "mailbox_size": 3}
 
@@ -283,17 +286,6 @@ def test_other_splits_than_those_of_training_are_refused(tmp_path):
         run.validate(task, datamodule=Loaders(other))
 
 
-class Loaders(pl.LightningDataModule):
-    """Loaders of a user's own DataModule, which does not say by what settings they were made."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner, self.info = inner, inner.info
-
-    def val_dataloader(self):
-        return self.inner.val_dataloader()
-
-
 def test_a_checkpoint_of_another_task_is_refused(tmp_path):
     torch.save({"state_dict": {}, "pytorch-lightning_version": "2.5.0"}, tmp_path / "a.ckpt")
     with pytest.raises(CheckpointError, match="checkpoint must be with node state"):
@@ -489,3 +481,18 @@ def test_an_optimizer_that_computes_a_batch_twice_is_refused(tmp_path, model):
     task = LinkPrediction(model, **SMALL, optimizer=lambda weights: Twice(weights, lr=0.0))
     with pytest.raises(InvalidArgumentError, match="optimizer must be one that computes a batch once, got 'Twice'"):
         trainer(tmp_path).fit(task, data_module())
+
+
+@pytest.mark.parametrize("strategy", ["auto", "sven", "depcache", "pipetgl", "disttgl"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda task: pickle.loads(pickle.dumps(task))])
+@pytest.mark.usefixtures("in_own_group")
+def test_a_copy_of_a_task_keeps_its_node_state_on_one_rank(tmp_path, strategy, copied):
+    task, data = LinkPrediction("tgn", **SMALL), data_module()
+    run = trainer(tmp_path, strategy=strategy, devices=1, max_epochs=1, limit_val_batches=0)
+    run.fit(task, data)
+    twin = copied(task)
+    kept, state = twin.state_store.state_dict(), task.state_store.state_dict()
+    assert kept["position"] == state["position"] == 210
+    assert torch.equal(kept["memory"], state["memory"])
+    (alone,), (theirs,) = (one.test(of, data, verbose=False) for one, of in ((trainer(tmp_path), twin), (run, task)))
+    assert alone == pytest.approx(theirs, abs=1e-6)

@@ -10,6 +10,7 @@ from lightning_tgnn import FullGraphDataModule, LinkPrediction, NodeClassificati
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.tasks import EdgeClassification, LayerLinkPrediction
 from tests.data.example_streams import random_store
+from tests.tasks.own_parts import Loaders
 
 STORE = random_store(60, 12, edge_dim=2, seed=5)
 SIZES = {"memory_dim": 6, "embedding_dim": 6, "time_dim": 4}
@@ -163,17 +164,6 @@ def test_a_checkpoint_from_before_nodes_could_be_embedded_once_goes_on_as_it_was
     again = trainer(max_epochs=2)
     again.fit(TASKS["link"](), DATA["link"](past="batch"), ckpt_path=path)
     assert again.global_step == 2 * first.global_step
-
-
-class Loaders(pl.LightningDataModule):
-    """Loaders of a user, whose size of batches nobody knows."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner, self.info = inner, inner.info
-
-    def train_dataloader(self):
-        return self.inner.train_dataloader()
 
 
 @pytest.mark.parametrize("known", [True, False])
