@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import lightning_tgnn
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
-from lightning_tgnn.commands import COMMANDS, DESCRIPTION
+from lightning_tgnn.commands import COMMANDS, DESCRIPTION, INTERRUPTED
 from lightning_tgnn.commands.shared.parse_errors import exit_if_told
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import ArgsType
 
-_INTERRUPTED = 130  # after Ctrl-C, as shells have it: 128 and the number of the signal
 _SUBCOMMANDS = {
     "fit": "train",
     "validate": "measure a checkpoint on the validation split",
@@ -57,7 +56,7 @@ def _run(args: ArgsType) -> None:
     except KeyboardInterrupt:
         _leave()
     except SystemExit as error:
-        if not _is_interrupt(error.__context__):
+        if error.code == INTERRUPTED or not _is_interrupt(error.__context__):  # who ends so has said it
             raise
         _leave()
     except FileNotFoundError as error:
@@ -89,8 +88,8 @@ def _leave() -> NoReturn:
         # Python cannot take down what is left of an exchange, nor a torch that is half there.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(_INTERRUPTED)
-    sys.exit(_INTERRUPTED)
+        os._exit(INTERRUPTED)
+    sys.exit(INTERRUPTED)
 
 
 def _end(error: Exception) -> NoReturn:

@@ -212,7 +212,7 @@ main(["data", "generate", "--output", "stream.csv"])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_on_another_rank_ends_a_command_like_one_here(monkeypatch, capsys):
+def test_ctrl_c_that_a_trainer_makes_an_exit_of_ends_a_command_likewise(monkeypatch, capsys):
     def stopped(words):
         try:
             raise KeyboardInterrupt
@@ -223,3 +223,15 @@ def test_ctrl_c_on_another_rank_ends_a_command_like_one_here(monkeypatch, capsys
     with pytest.raises(SystemExit) as ended:
         command.main(["plan"])
     assert (ended.value.code, capsys.readouterr().err) == (130, "lightning-tgnn: interrupted\n")
+
+    def said(words):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            print("interrupted, in its own words", file=sys.stderr)
+            sys.exit(130)
+
+    monkeypatch.setitem(command.COMMANDS, "plan", said)
+    with pytest.raises(SystemExit):
+        command.main(["plan"])
+    assert capsys.readouterr().err == "interrupted, in its own words\n"

@@ -29,6 +29,10 @@ Beside the subcommands below there are these, with a --help of their own:
 """
 
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it: 128 and the number of the signal."""
+
+
 def _run(name: str, arguments: Sequence[str]) -> None:
     # Imported when it runs: a command that only looks at data starts without what another one trains with.
     name = name.replace("-", "_")

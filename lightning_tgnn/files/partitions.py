@@ -49,7 +49,7 @@ def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerpri
     write_tensors(path, {"owner": owner, "ranks": ranks, "method": method, "fingerprint": fingerprint})
 
 
-def check_kind(partition: object) -> None:
+def check_partition_type(partition: object) -> None:
     """Refuse what can be neither the name of a method nor a file nor a partition.
 
     Raises:

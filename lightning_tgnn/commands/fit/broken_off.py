@@ -19,12 +19,10 @@ from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.comm import is_interrupt
+from lightning_tgnn.commands import INTERRUPTED
 from lightning_tgnn.files.runs import checkpoints_in
 
-EXIT_CODE = 130
-"""After Ctrl-C, as shells have it: 128 and the number of the signal."""
-
-_INTERRUPTED = "lightning-tgnn: interrupted"
+_LINE = "lightning-tgnn: interrupted"
 
 
 class RunWatch(Callback):
@@ -89,14 +87,14 @@ class RunWatch(Callback):
         saved = [path for path in paths if path.stat().st_mtime >= self._started]
         path = max(saved, key=lambda path: path.stat().st_mtime_ns) if saved else self._ckpt_path
         if words is None:
-            return f"{_INTERRUPTED}; go on with {path}" if path else f"{_INTERRUPTED} before the first checkpoint"
+            return f"{_LINE}; go on with {path}" if path else f"{_LINE} before the first checkpoint"
         resume = ["--ckpt_path", str(path)] if path else []
         command = shlex.join(["lightning-tgnn", *_without_checkpoint(words), *resume])
         if "TORCHELASTIC_RUN_ID" in os.environ:
             command = f"{command}, under torchrun as before"
         if path is None:
-            return f"{_INTERRUPTED} before the first checkpoint; start anew with: {command}"
-        return f"{_INTERRUPTED}; go on with: {command}"
+            return f"{_LINE} before the first checkpoint; start anew with: {command}"
+        return f"{_LINE}; go on with: {command}"
 
 
 def was_interrupted(error: BaseException) -> bool:
@@ -105,8 +103,8 @@ def was_interrupted(error: BaseException) -> bool:
     return reason is not None and is_interrupt(reason)
 
 
-def leave(line: str = _INTERRUPTED, *, ranks: int = 1) -> NoReturn:
-    """End the process with a line on standard error, from the first rank, and `EXIT_CODE`.
+def leave(line: str = _LINE, *, ranks: int = 1) -> NoReturn:
+    """End the process with a line on standard error, from the first rank, and `INTERRUPTED`.
 
     Args:
         line: What to say.
@@ -115,10 +113,10 @@ def leave(line: str = _INTERRUPTED, *, ranks: int = 1) -> NoReturn:
     """
     _say(line)
     if ranks == 1:
-        sys.exit(EXIT_CODE)
+        sys.exit(INTERRUPTED)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(EXIT_CODE)
+    os._exit(INTERRUPTED)
 
 
 @rank_zero_only

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_not_negative, refusal
 from lightning_tgnn.comm import shared_tensors
-from lightning_tgnn.files.partitions import check_kind
+from lightning_tgnn.files.partitions import check_partition_type
 from lightning_tgnn.state import (
     PipelinedShards,
     PipelinedStateStore,
@@ -54,7 +54,7 @@ class Sharded(StorePart):
 
     def __post_init__(self) -> None:
         check_not_negative("row_cache_mb", self.row_cache_mb, cure="256 is usual, 0 keeps no rows")
-        check_kind(self.partition)
+        check_partition_type(self.partition)
         _check_flags(self, "omit_own_half", "features_by_event")
 
     def open(self, run: Run) -> NodeState:
@@ -211,7 +211,7 @@ class HostShards(StorePart):
     offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
 
     def __post_init__(self) -> None:
-        check_kind(self.partition)
+        check_partition_type(self.partition)
         _check_flags(self, "pass_on", "omit_own_half", "features_by_event")
 
     def open(self, run: Run) -> NodeState:

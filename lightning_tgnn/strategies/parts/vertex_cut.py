@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_fraction, refusal
-from lightning_tgnn.files.partitions import check_kind
+from lightning_tgnn.files.partitions import check_partition_type
 from lightning_tgnn.state import SANCUS, CachedReplicaSum
 from lightning_tgnn.strategies.parts.partition import broadcast_of, choose_edge_partition
 from lightning_tgnn.types import (
@@ -76,7 +76,7 @@ class VertexCut(StorePart):
             raise InvalidArgumentError(refusal("threshold", "a number with cache='sancus'", self.threshold, cure))
         for name, usual in (("relay", True), ("halo", False)):
             check_bool(name, getattr(self, name), usual=usual)
-        check_kind(self.partition)
+        check_partition_type(self.partition)
 
     def open(self, run: Run) -> ReplicaState:
         """Return the state of this rank."""

@@ -15,7 +15,7 @@ from lightning_tgnn.algorithms.partitions.simple import interval_partition, meti
 from lightning_tgnn.algorithms.partitions.vertex_shares import RowLinks, share_of_snapshot, share_of_targets
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import HandOver, Messages
-from lightning_tgnn.files.partitions import check_kind, given_partition
+from lightning_tgnn.files.partitions import check_partition_type, given_partition
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.load_meter import LoadMeter
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
@@ -56,7 +56,7 @@ class VertexShares(OrderPart):
     needs: ClassVar[frozenset[str]] = frozenset({"groups"})
 
     def __post_init__(self) -> None:
-        check_kind(self.partition)
+        check_partition_type(self.partition)
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> SharedVertices:
         """Return the order of this rank."""
