@@ -32,12 +32,13 @@ class NodeNumbers:
 
     @classmethod
     def of_stream(cls, store: EventStore) -> NodeNumbers:
-        """Return the ids of a stream; where they repeat, its sources and destinations have to be apart."""
+        """Return the ids of a stream; where they repeat, its sources and destinations have to be apart.
+
+        Raises:
+            DataError: They repeat otherwise.
+        """
         ids = np.arange(store.num_nodes) if store.node_ids is None else np.asarray(store.node_ids)
-        if len(np.unique(ids)) == len(ids):
-            return cls(ids, None)
-        first = int(store.src.max()) + 1
-        return cls(ids, first if first <= int(store.dst.min()) else None)
+        return cls(ids, store.first_destination)
 
     @property
     def are_integers(self) -> bool:

@@ -108,23 +108,30 @@ def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | No
     return column
 
 
-def check_distinct(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> None:
-    """Refuse an id that stands for two nodes with events, unless sources and destinations are numbered apart.
+def first_destination(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int | None:
+    """Return where the destinations begin whose ids are also those of sources; None where every id is of one node.
+
+    Args:
+        ids: [N], the user's ids of all nodes.
+        src: Numbers of the sources, [E].
+        dst: The same of the destinations, [E].
 
     Raises:
-        DataError: There is one.
+        DataError: An id stands for two nodes that are not a source and a destination, numbered one after the other.
     """
     import pandas as pd
 
-    if pd.Index(ids).is_unique:
-        return
-    sources, destinations = np.unique(src), np.unique(dst)
-    both = np.union1d(sources, destinations)
-    apart = len(both) == len(sources) + len(destinations)
-    for own in (pd.Index(ids[nodes]) for nodes in ((sources, destinations) if apart else (both,))):
-        if not own.is_unique:
-            cure = "give each node an id of its own"
-            raise DataError(refusal("node_ids", "distinct", own[own.duplicated()].tolist()[0], cure))
+    column = pd.Series(ids)
+    again = np.flatnonzero(column.duplicated())
+    if not len(again):
+        return None
+    # Ids have to be distinct before the cut and behind it.
+    lowest = max(int(src.max()), int(np.flatnonzero(column.duplicated(keep="last"))[-1])) + 1
+    highest = min(int(dst.min()), int(again[0]))
+    if lowest > highest:
+        cure = "give each node an id of its own, or number the sources first, then the destinations"
+        raise DataError(refusal("node_ids", "distinct", ids[again[0]].item(), cure))
+    return lowest
 
 
 def count_nodes(

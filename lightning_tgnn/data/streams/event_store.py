@@ -15,10 +15,10 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.streams.columns import (
-    check_distinct,
     check_forms,
     count_nodes,
     feature_names,
+    first_destination,
     float_column,
     label_column,
     node_column,
@@ -131,7 +131,7 @@ class EventStore:
             src, columns["dst"], node_ids = node_column("src", src), node_column("dst", dst), node_id_column(node_ids)
             num_nodes = count_nodes(src, columns["dst"], num_nodes=num_nodes, node_features=rows, node_ids=node_ids)
             if node_ids is not None:
-                check_distinct(node_ids, src, columns["dst"])
+                first_destination(node_ids, src, columns["dst"])
 
         if np.any(time[1:] < time[:-1]):
             warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=2)
@@ -232,6 +232,17 @@ class EventStore:
     def num_events(self) -> int:
         """Events of the stream."""
         return self.src.numel()
+
+    @property
+    def first_destination(self) -> int | None:
+        """The lowest number of a destination, where a source may have the same id as a destination; None elsewhere.
+
+        Raises:
+            DataError: ``node_ids`` repeat otherwise.
+        """
+        if self.node_ids is None:
+            return None
+        return first_destination(self.node_ids, self.src.numpy(), self.dst.numpy())
 
     @property
     def edge_feature_dim(self) -> int:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lightning_tgnn import EventStore, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.serving.node_numbers import NodeNumbers
 from tests.data.disks import files_below
 from tests.data.example_streams import random_store
 
@@ -164,6 +165,33 @@ def test_fingerprint_tells_streams_apart():
 def test_bad_columns_are_refused(columns, message):
     with pytest.raises((DataError, InvalidArgumentError), match=message):
         small(**columns)
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=8, max_size=8),
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=4),
+)
+def test_ids_that_repeat_are_those_of_sources_and_of_destinations_behind_them(ids, events):
+    src, dst = (list(column) for column in zip(*events, strict=True))
+    cuts = [
+        cut
+        for cut in range(max(src) + 1, min(dst) + 1)
+        if len(set(ids[:cut])) == cut and len(set(ids[cut:])) == len(ids) - cut
+    ]
+    distinct = len(set(ids)) == len(ids)
+
+    def make():
+        return EventStore.from_arrays(src, dst, np.arange(float(len(src))), node_ids=np.array(ids))
+
+    if not cuts and not distinct:
+        with pytest.raises(DataError, match=r"node_ids must be distinct, .* number the sources first"):
+            make()
+        return
+    store = make()
+    assert store.first_destination == (None if distinct else cuts[0])
+    numbers = NodeNumbers.of_stream(store)
+    for side, nodes in (("source", src), ("destination", dst)):
+        assert numbers.find(side, np.array(ids)[nodes], side).tolist() == nodes
 
 
 def test_save_keeps_what_is_there(tmp_path):
