@@ -14,6 +14,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, TypeGuard
 
+_LONGEST_SHOWN = 200
+
 
 class LightningTGNNError(Exception):
     """Base of every exception that this package raises on purpose."""
@@ -66,8 +68,13 @@ def refusal(argument: str, requirement: str, received: object, cure: str) -> str
     >>> refusal("batch_size", "at least 1", 0, "give the events per step, for example 200")
     'batch_size must be at least 1, got 0; give the events per step, for example 200'
     """
-    message = f"{argument} must be {requirement}, got {received!r}; {cure}"
+    message = f"{argument} must be {requirement}, got {shown(repr(received))}; {cure}"
     return " ".join(message.splitlines())
+
+
+def shown(text: str) -> str:
+    """Return as much of a text as a line of a message has room for."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
 
 def check_global_batch_size(saved: int, batch_size: int, ranks: int) -> None:

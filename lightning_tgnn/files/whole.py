@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -97,7 +98,8 @@ def check_place(argument: str, path: Path) -> None:
     """
     try:
         if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            cure = "name a file in it"
+            raise InvalidArgumentError(refusal(argument, "the path of a file", f"{path}, a folder", cure))
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path.parent):
             pass
@@ -113,7 +115,7 @@ def check_ending(argument: str, path: str | Path, *endings: str) -> None:
         InvalidArgumentError: It ends otherwise.
     """
     if Path(path).suffix.lower() not in endings:
-        cure = f"add {endings[0]} to it"
+        cure = "put a name before it" if Path(path).name.lower() in endings else f"add {endings[0]} to it"
         raise InvalidArgumentError(refusal(argument, f"a name that ends in {endings[0]}", str(path), cure))
 
 
@@ -219,7 +221,7 @@ def _lies_at(place: Path, path: Path) -> bool:
 def refusal_to_write(path: Path, error: OSError) -> InvalidArgumentError | None:
     """Return what is said of a disk that is full or a place that may not be written; None for another error."""
     # NumPy says of a write that has broken off how much was written, but not why.
-    if error.errno in _NO_ROOM or (error.errno is None and "requested and" in str(error)):
+    if error.errno in _NO_ROOM or (error.errno is None and re.search(r"\d+ requested and \d+ written", str(error))):
         cure = "free space or choose another place; what was written of it is removed"
         return InvalidArgumentError(refusal(str(path), "where it fits", str(error), cure))
     return not_writable(path, error) if error.errno in _NOT_WRITABLE else None

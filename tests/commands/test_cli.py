@@ -349,6 +349,12 @@ def test_another_task_keeps_its_own_defaults(capsys):
         (["--optimizer=AdamWW"], r"--optimizer must be the name .*, got 'AdamWW'; did you mean 'AdamW'\?"),
         (["--model.help=Foo"], r"--model\.help must be followed by a class, got 'Foo'"),
         (["--trainer.callbacks=SystemMonitr"], r"--trainer\.callbacks must be .*; did you mean 'SystemMonitor'\?"),
+        *(
+            ([f"{name}={ROOT / 'LICENSE'}"], rf"{name} must be the name of a class, or a YAML .*; the arguments of")
+            for name in ("--data", "--model")
+        ),
+        ([f"--trainer.max_epochs={ROOT / 'LICENSE'}"], r"an integer or null, got '.*LICENSE'; correct"),
+        ([f"--trainer.strategy={ROOT / 'LICENSE'}"], r"one of auto-state, .*, got .*; choose one"),
         (["--config=nowhere.yaml"], r"--config must be a file that is there, got '.*nowhere\.yaml'"),
         (["stray"], r"arguments must be options that begin with --, got 'stray'|got '--stray'"),
         (
@@ -383,13 +389,24 @@ def test_mistakes_are_one_clear_line(arguments, message, capsys):
     assert "usage:" not in printed
 
 
+def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
+    (tmp_path / "stream.csv").write_text("src,dst,time\n" + "226,1160,164.76\n" * 1000)
+    with pytest.raises(SystemExit):
+        main(["fit", *QUIET, "--data", str(tmp_path / "stream.csv")])
+    printed = capsys.readouterr().err
+    assert re.search(
+        r"--data must be the name of a class, .*, got 'src,dst,time 226,1160,164.76 .* \.\.\.; the arg", printed
+    )
+    assert len(printed) < 400
+
+
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
         ("trainer: {max_epoch: 1}", r"got '--trainer\.max_epoch'; did you mean '--trainer\.max_epochs'\?"),
         ("model: [", r"--config must be a recipe in YAML, got '.*line \d"),
         ("just words", r"--config must be a recipe in YAML, got 'just words'"),
-        ("many words " * 100, r"--config must be a recipe in YAML, got '(many words ){27}man \.\.\.'; correct"),
+        ("many words " * 100, r"--config must be a recipe in YAML, got '(many words ){18}m \.\.\.; correct"),
         (
             "trainer: {strategy: {class_path: lightning_tgnn.SvenStrategy, init_args: {stalenes: 1}}}",
             r"an argument of SvenStrategy in --trainer\.strategy must be .*; did you mean 'staleness'\?",
@@ -424,6 +441,10 @@ def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, caps
         (["pretrain-static"], r"pretrain-static must be given a recipe or a setting"),
         (["pretrain-static", "--epoch=1"], r"got '--epoch'; did you mean '--epochs'\?"),
         (["pretrain-static", "--model.static_dim=4"], r"--output must be the path of a file, got None; write --output"),
+        (
+            ["pretrain-static", f"--output={ROOT}", "--model.static_dim=4"],
+            rf"--output must be the path of a file, got '{ROOT}, a folder'; name a file in it",
+        ),
         (["pretrain-static", "--output=a", "--epochs=0"], r"--epochs must be an integer of at least 1, got 0"),
         (["pretrain-static", "--output=a", "--data.source=no.csv"], r"source must be an existing file .*|no\.csv"),
         (["partition", "--ranks=a"], r"--ranks must be an integer, got 'a'"),

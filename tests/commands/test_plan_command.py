@@ -328,7 +328,10 @@ def test_what_cannot_be_ranked_is_refused_before_it_is_measured(options, memory,
         (["--max_loss=2"], "max_loss must be"),
         (["--link=fast"], "link must be MBIT or MBIT:MILLISECONDS, got 'fast'"),
         (["--batch_sise=3"], "did you mean '--batch_size'?"),
-        (["--devices=1", "--steps=99", "--rounds=1", "--synthetic={num_events: 60}"], "a stream of at least 198 turns"),
+        (
+            ["--devices=1", "--steps=99", "--rounds=1", "--synthetic={num_events: 60}"],
+            "a stream of at least 198 training events per process, got '42 on each of 1 processes'",
+        ),
     ],
 )
 @pytest.mark.usefixtures("in_own_group")

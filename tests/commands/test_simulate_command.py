@@ -288,6 +288,10 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--stages={seconds: {embd: 1}}"], "got 'embd'; did you mean 'embed'?"),
         (["--stages={seconds: {embed: -1}}"], "seconds of embed must be a finite number of at least 0, got -1"),
         (["--stages={seconds: {embed: [1, 2]}}"], "seconds of embed must be a finite number of at least 0, got [1, 2]"),
+        (
+            ["--ranks=1", "--stages={seconds: {embed: 0, serve: 1}, batch_size: 9}"],
+            "seconds must be above 0 for some stage of sven, got 0; measured ones",
+        ),
         (["--stages={second: {embed: 1}}"], "a part of stages must be one of 'batch_size', 'bytes', 'seconds'"),
         (["--stages={bytes: {rows: 1}}"], "seconds of stages must be stages with seconds, got 'nothing'; write {sec"),
         (["--stages={seconds: {embed: 1}, bytes: 3}"], "bytes of stages must be names with bytes, got 'int'"),
@@ -319,6 +323,10 @@ def test_what_is_read_is_never_written_over(tmp_path, monkeypatch, capsys):
             main(["simulate", *options, f"--{argument}=./costs.json"])
     with pytest.raises(SystemExit, match=r"trace must be apart from output \(a.json\), got 'a.json'"):
         main(["simulate", *options, "--output=a.json", "--trace=a.json"])
+    with pytest.raises(
+        SystemExit, match=r"output must be a name that ends in \.json, got '\.json'; put a name before it"
+    ):
+        main(["simulate", *options, "--output=.json"])
     assert [path.read_text() for path in tmp_path.iterdir()] == [GIVEN]
     for argument, ending in (("output", ".json"), ("timeline", ".png"), ("trace", ".json")):
         with pytest.raises(SystemExit, match=rf"{argument} must be a name that ends in {ending}, got 'costs.csv'; add"):

@@ -11,6 +11,7 @@ from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.snapshot_epochs import blad_epoch
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.simulate.given_costs import read_link
 from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
 from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes
@@ -154,6 +155,9 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
     assert read_sizes(str(tmp_path / "sizes.csv")).sizes.tolist() == [[10, 20, 40], [30, 40, 40]]
     (tmp_path / "more.csv").write_text("vertices,edges,targets\n10,20,5\n30,40,0\n")
     assert read_sizes(str(tmp_path / "more.csv")).sizes.tolist() == [[10, 20, 5], [30, 40, 0]]
+    (tmp_path / "empty.csv").write_text("vertices,edges\n")
+    with pytest.raises(InvalidArgumentError, match="snapshots must be a CSV file with at least one row, got"):
+        read_sizes(str(tmp_path / "empty.csv"))
     (tmp_path / "sizes.yaml").write_text("vertices: [10, 0]\nedges: [20, 0]\n")
     assert read_sizes(str(tmp_path / "sizes.yaml")).sizes.tolist() == [[10, 20, 0], [0, 0, 0]]
     given = "{vertices: [10, 0], edges: [20, 0], targets: [3, 4]}"

@@ -274,8 +274,9 @@ def test_all_ranks_change_n_at_the_same_step_and_the_slowest_decides(ranks):
 def test_a_task_is_averaged_and_copied_between_runs(ranks, name):
     answers = [answer["averaged"][name] for answer in ranks]
     assert torch.equal(*(answer["weights"] for answer in answers))
+    alone = name == "disttgl"  # of which each of two ranks has node state of its own
     for answer in answers:
-        assert (answer["copied"], answer["with state"], answer["undisturbed"]) == (True, False, True)
+        assert (answer["copied"], answer["with state"], answer["undisturbed"]) == (True, alone, True)
 
 
 def test_with_a_real_clock_ranks_stay_together(ranks):

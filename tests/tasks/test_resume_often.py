@@ -220,21 +220,16 @@ class Fails(Callback):
 @pytest.mark.parametrize("accumulated", [1, 2, 3])
 @pytest.mark.parametrize("make", [stream_run, snapshot_run])
 def test_a_checkpoint_of_an_error_in_a_batch_takes_it_again(tmp_path, make, accumulated):
-    batches = len(make()[0].train_dataloader())
-    assert batches > 3
-    for at in range(2 * batches):
-        taken_again(tmp_path / str(at), make, at, accumulate_grad_batches=accumulated)
-
-
-def taken_again(tmp_path, make, at, **options):
-    whole, pieces = {}, {}
-    options |= {"max_epochs": 2, "limit_val_batches": 0}
+    whole, options = {}, {"max_epochs": 2, "limit_val_batches": 0, "accumulate_grad_batches": accumulated}
     expected = train_alone(make, whole, **options)
-    with pytest.raises(RuntimeError, match="an error"):
-        train_alone(make, pieces, Fails("on_train_batch_start", at), OnExceptionCheckpoint(tmp_path), **options)
-    ended = train_alone(make, pieces, resume=tmp_path / "on_exception.ckpt", **options)
-    assert pieces == whole
-    assert all(torch.equal(ended[name], value) for name, value in expected.items())
+    assert len(whole) > 6
+    for at in range(len(whole)):
+        pieces, fails = {}, Fails("on_train_batch_start", at)
+        with pytest.raises(RuntimeError, match="an error"):
+            train_alone(make, pieces, fails, OnExceptionCheckpoint(tmp_path / str(at)), **options)
+        ended = train_alone(make, pieces, resume=tmp_path / str(at) / "on_exception.ckpt", **options)
+        assert pieces == whole
+        assert all(torch.equal(ended[name], value) for name, value in expected.items())
 
 
 def test_a_checkpoint_of_an_error_behind_the_backward_pass_says_what_it_lacks(tmp_path):

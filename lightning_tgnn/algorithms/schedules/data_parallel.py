@@ -135,6 +135,5 @@ def check_ranks(layout: RankLayout, num_events: int) -> None:
         InvalidArgumentError: There are more.
     """
     if 1 < layout.ranks > num_events:
-        cure = "use fewer devices or a longer stream"
-        received = f"{layout.ranks} ranks for {num_events} events"
-        raise InvalidArgumentError(refusal("devices", "at most one rank per event", received, cure))
+        cure = "use fewer ranks, one a device, or a longer stream"
+        raise InvalidArgumentError(refusal("ranks", f"at most one per event, {num_events}", layout.ranks, cure))

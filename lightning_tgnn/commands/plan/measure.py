@@ -161,8 +161,8 @@ def measure(
     largest = own_events // (2 * steps)  # of which there are enough turns
     if largest < (batch_size or 1):
         cure = "give a longer stream, fewer --steps or --processes, or a smaller --batch_size"
-        received = f"{own_events:,} training events on each of {ranks} processes"
-        requirement = f"a stream of at least {2 * steps} turns of {batch_size or 1} events"
+        received = f"{own_events:,} on each of {ranks} processes"
+        requirement = f"a stream of at least {2 * steps * (batch_size or 1):,} training events per process"
         raise InvalidArgumentError(refusal("source", requirement, received, cure))
     wide = max(min(_WIDER * narrow, own_events // 4), narrow + 1)
     turns: dict[int, float] = {}

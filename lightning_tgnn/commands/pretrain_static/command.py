@@ -17,6 +17,7 @@ from lightning_tgnn.callbacks import StaticPretraining
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.commands.fit.broken_off import leave, was_interrupted
+from lightning_tgnn.files.whole import check_place
 
 _DESCRIPTION = """Pretrain the static node memory of a recipe: a row per node, learned without node memory.
 
@@ -136,4 +137,6 @@ def _output(chosen: Namespace) -> Path:
     if path is None:
         cure = "write --output static.pt, or add the callback lightning_tgnn.StaticMemory to the recipe"
         raise InvalidArgumentError(refusal("--output", "the path of a file", path, cure))
+    if chosen["output"] is not None:
+        check_place("--output", Path(path))
     return Path(path)

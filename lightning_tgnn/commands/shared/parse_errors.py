@@ -15,9 +15,8 @@ from inspect import isclass, signature
 from itertools import pairwise
 from typing import NoReturn
 
-from lightning_tgnn.checks import did_you_mean, refusal
+from lightning_tgnn.checks import did_you_mean, refusal, shown
 
-_LONGEST_SHOWN = 300
 _TYPES = {
     **{"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"},
     **dict.fromkeys(("Mapping", "dict"), "a mapping"),
@@ -62,11 +61,7 @@ def readable(message: str, parser: ArgumentParser, words: Iterable[str] = ()) ->
         if found:
             return say(found, told)
     rest = " ".join(message.split())
-    return _shown(rest)
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
+    return shown(rest)
 
 
 @dataclass(frozen=True)
@@ -145,6 +140,9 @@ def _wrong_type(found: re.Match[str], told: _Told) -> str:
     tried = re.split(r"(?:Given value|Got value): ", innermost)[0]
     expected = re.findall(r"Expected a (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal(\[[^\n]*\]))", tried)
     kinds = [f"one of {literal}" if literal else _TYPES.get(kind, f"a {kind}") for kind, literal in expected]
+    if not {*kinds} - {"null"} and isclass(told.base):  # it may have been the text of a file
+        cure = f"the arguments of the class follow, each as {told.key}.NAME VALUE"
+        return refusal(told.key, "the name of a class, or a YAML file with class_path and init_args", told.given, cure)
     requirement = " or ".join(dict.fromkeys(kinds))
     cure = f"write {told.key} '{{name: value, ...}}'" if "a mapping" in kinds else "correct its value"
     return refusal(told.key, requirement or "of another kind", told.given, cure)
@@ -170,7 +168,7 @@ def _no_file(found: re.Match[str], told: _Told) -> str:
 
 def _no_yaml(found: re.Match[str], told: _Told) -> str:
     given = " ".join(found["given"].split())  # the whole file, where it is YAML of another kind
-    return refusal("--config", "a recipe in YAML", _shown(given), "correct the file")
+    return refusal("--config", "a recipe in YAML", given, "correct the file")
 
 
 def _no_name(found: re.Match[str], told: _Told) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lightning_tgnn.algorithms.schedules.simulation import Simulation
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.shared.printed import print_table
 
 
@@ -42,7 +43,14 @@ class Forecast:
 
     @classmethod
     def of(cls, strategy: str, found: Simulation, hosts: int, batch_size: int) -> Forecast:
-        """Return the figures of a simulated run."""
+        """Return the figures of a simulated run.
+
+        Raises:
+            InvalidArgumentError: None of its stages takes time.
+        """
+        if not found.period:
+            cure = "measured ones are in the folder of a run with SystemMonitor"
+            raise InvalidArgumentError(refusal("seconds", f"above 0 for some stage of {strategy}", 0, cure))
         bubble, turns = found.bubble, found.turns - found.steady
         return cls(
             strategy=strategy,

@@ -108,8 +108,10 @@ def _columns(path: Path) -> dict[str, list[Any]]:
         raise InvalidArgumentError(refusal("snapshots", "a CSV file", f"{path} ({error})", _FORM)) from error
     found: dict[str, list[Any]] = {}
     for name in _COLUMNS[: 2 + bool(rows and "targets" in rows[0])]:
-        if not rows or name not in rows[0]:
-            cure = "write one row for each snapshot, below the line vertices,edges"
+        cure = "write one row for each snapshot, below the line vertices,edges"
+        if not rows:
+            raise InvalidArgumentError(refusal("snapshots", "a CSV file with at least one row", str(path), cure))
+        if name not in rows[0]:
             raise InvalidArgumentError(refusal("snapshots", f"a CSV file with a column {name}", str(path), cure))
         found[name] = [int(one) if (one := (row[name] or "").strip()).isdecimal() else one for row in rows]
     return found
