@@ -123,10 +123,9 @@ def _leave_batch(loop: dict[str, Any], *, untouched: bool, told: bool) -> None:
     progress["is_last_batch"] = False
     for held in loop["state_dict"].get("combined_loader", []):
         if isinstance(held, dict) and held.get("position"):
-            first, position = held.get("first", 0), held["position"]
-            held["position"] = position - 1
-            if "batches" in held:
-                held["batches"] = first + (position - 1) * -(-(held["batches"] - first) // position)
+            held["position"] -= 1
+            if "batches_per_turn" in held:
+                held["batches"] = held["first"] + held["position"] * held["batches_per_turn"]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,10 @@ from lightning_tgnn import (
     SnapshotLinkPrediction,
     TemporalDataModule,
 )
+from lightning_tgnn.algorithms.schedules.round_robin import RoundRobin
 from lightning_tgnn.data import generate_graph
+from lightning_tgnn.tasks.resume import FitProgress
+from tests.contracts.test_loaders import events
 from tests.data.example_streams import random_store
 
 EPOCHS = 3
@@ -230,6 +233,24 @@ def test_a_checkpoint_of_an_error_in_a_batch_takes_it_again(tmp_path, make, accu
         ended = train_alone(make, pieces, resume=tmp_path / str(at) / "on_exception.ckpt", **options)
         assert pieces == whole
         assert all(torch.equal(ended[name], value) for name, value in expected.items())
+
+
+def test_other_ranks_take_the_last_turn_again_that_had_batches_for_some_only():
+    loader = events("train", 0, 4, global_batch=14, schedule=RoundRobin())
+    assert len(list(loader)) == 2
+    held, under_way = loader.state_dict(), {"ready": 2, "started": 2, "processed": 1, "completed": 1}
+    assert (held["batches"], held["batches_per_turn"]) == (5, 4)
+    epoch = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+    loop = {
+        "epoch_progress": {"total": dict(epoch), "current": dict(epoch)},
+        "epoch_loop.batch_progress": {"total": dict(under_way), "current": dict(under_way), "is_last_batch": True},
+        "epoch_loop.val_loop.batch_progress": {"total": dict(epoch), "current": dict(epoch)},
+        "state_dict": {"combined_loader": [held]},
+    }
+    FitProgress().load({"loops": {"fit_loop": loop}}, {"untouched": True})
+    alone = events("train", 0, 1, global_batch=14)
+    alone.load_state_dict(held)
+    assert [len(batch.events) for batch in alone] == [len(alone.events) - 4 * 14]
 
 
 def test_a_checkpoint_of_an_error_behind_the_backward_pass_says_what_it_lacks(tmp_path):

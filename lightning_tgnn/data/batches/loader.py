@@ -187,8 +187,9 @@ class EventLoader:
             self._epoch, self._position, self._first = epoch, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch, how many of its batches this rank and all ranks have been handed, and their size."""
-        batches = self._first + self._position * self.schedule.batches_per_turn(self.layout)
+        """Return the epoch, how many of its batches this rank and all ranks have been handed, and their sizes."""
+        per_turn = self.schedule.batches_per_turn(self.layout)
+        batches = self._first + self._position * per_turn
         batches = min(batches, -(-len(self.events) // self.global_batch_size))  # the last turn may have some to spare
         return {
             "epoch": self._epoch,
@@ -196,6 +197,7 @@ class EventLoader:
             "batches": batches,
             "batch_size": self.global_batch_size,
             "first": self._first,
+            "batches_per_turn": per_turn,
             "players": self._players,
         }
 
