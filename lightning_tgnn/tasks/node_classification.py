@@ -116,6 +116,7 @@ class NodeClassification(OptimizedTask):
         self.info: GraphInfo | None = None
         self.model: nn.Module | None = None
         self.train_figures: Tensor | None = None  # loss and accuracy
+        self._saved_figures: Tensor | None = None
         # Adds up over the replicas of a vertex; a strategy puts another in its place.
         self.replicas: ReplicaSum = alone
 
@@ -205,15 +206,15 @@ class NodeClassification(OptimizedTask):
         return loss
 
     def on_fit_start(self) -> None:
-        """Forget the figures of an earlier fit."""
+        """Forget the figures of an earlier fit, but for those of the step that a checkpoint lies behind."""
         super().on_fit_start()
-        self.train_figures = None
+        self.train_figures, self._saved_figures = self._saved_figures, None
 
     def on_train_epoch_end(self) -> None:
         """Log loss and accuracy of the epoch's step, which all ranks have in common."""
         super().on_train_epoch_end()
-        if self.train_figures is not None:  # not where a run goes on after its step
-            loss, accuracy = self.train_figures
+        if self.train_figures is not None:  # as of older checkpoints that lie behind the epoch's step
+            loss, accuracy = self.train_figures.to(self.device)
             self.log("train/loss", loss, prog_bar=True, sync_dist=True)
             self.log("train/accuracy", accuracy, prog_bar=True, sync_dist=True)
 
@@ -257,7 +258,8 @@ class NodeClassification(OptimizedTask):
         """Add what the graph looks like."""
         super().on_save_checkpoint(checkpoint)
         assert self.info is not None
-        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info), **self.resumption()}
+        figures = None if self.train_figures is None else self.train_figures.cpu()
+        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info), "figures": figures, **self.resumption()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model if need be.
@@ -270,6 +272,7 @@ class NodeClassification(OptimizedTask):
             raise CheckpointError(refusal("checkpoint", "of a graph", sorted(checkpoint), cure))
         super().on_load_checkpoint(checkpoint)
         self.resume_with(checkpoint, checkpoint[_CHECKPOINT_KEY])
+        self._saved_figures = checkpoint[_CHECKPOINT_KEY].get("figures")
         info = GraphInfo(**checkpoint[_CHECKPOINT_KEY]["graph"])
         if self.model is None:
             self.build(info)

@@ -165,6 +165,9 @@ def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:
     loop.val_loop._restart_stage = RestartStage.RESTARTED_MID_EVALUATION if to_validate else RestartStage.NONE
     if loop._num_ready_batches_reached() and not ends_in_validation:
         fit._data_fetcher.done = True  # the loader may have more batches than an epoch takes
+    if loop._batches_that_stepped < loop.global_step and not ends_in_validation:
+        # Schedules that follow a figure of each step: Lightning has saved too early, and counts such steps behind them.
+        loop.update_lr_schedulers("step", update_plateau_schedulers=True)
     if loop.trainer.lightning_module.automatic_optimization:
         still_to_count = ends_in_validation and not loop._should_accumulate()
         loop._batches_that_stepped = loop.global_step - int(still_to_count)

@@ -1,9 +1,11 @@
 """What Lightning's Trainer offers, under CDFGNN on two ranks against one process."""
 
+import warnings
+
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, NodeClassification
 from tests.multiprocess.ranks import run_ranks
@@ -31,7 +33,7 @@ class Descent(NodeClassification):
 def trainer(ranks, strategy, callbacks=(), **options):
     settings = {"max_epochs": 4, "accelerator": "cpu", "devices": ranks, "strategy": strategy, "logger": False}
     settings |= {"num_sanity_val_steps": 0, "enable_progress_bar": False, "enable_model_summary": False}
-    settings |= {"enable_checkpointing": any(isinstance(callback, ModelCheckpoint) for callback in callbacks)}
+    settings |= {"enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks)}
     return pl.Trainer(**(settings | options), callbacks=list(callbacks))
 
 
@@ -52,9 +54,48 @@ def fitted(name, ranks, strategy, folder):
     return {"losses": torch.stack(recorder.losses), "figures": figures, "answer": answer, "chosen": chosen}
 
 
+class Fails(pl.Callback):
+    """Ends a run by an error in its third epoch."""
+
+    def __init__(self, hook):
+        setattr(self, hook, self._raise)
+
+    def _raise(self, trainer, *_):
+        if trainer.current_epoch == 2:
+            raise RuntimeError("an error")
+
+
+def goes_on(ranks, options, hook, folder):
+    """Train without a break and with one; return whether the weights are the same, and what is said of it."""
+
+    def train(*callbacks, resume=None):
+        torch.manual_seed(1)
+        task = NodeClassification("gcn", hidden_dim=8, dropout=0.0)
+        runner = trainer(ranks, CDFGNNStrategy(**options), callbacks)
+        runner.fit(task, datamodule=FullGraphDataModule(graph()), ckpt_path=resume)
+        return torch.cat([weight.detach().flatten() for weight in task.parameters()])
+
+    whole = train()
+    with pytest.raises(RuntimeError, match="an error"):
+        train(Fails(hook), OnExceptionCheckpoint(folder))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        resumed = train(resume=f"{folder}/on_exception.ckpt")
+    told = any("the epoch is trained again with cached rows" in str(one.message) for one in said)
+    return torch.equal(resumed, whole), told
+
+
+BROKEN_OFF = {
+    "without a cache": (EXACT, "on_after_backward"),
+    "before the step": ({"threshold": 0.0, "bits": 8}, "on_train_batch_start"),
+    "within the step": ({"threshold": 0.0, "bits": 8}, "on_after_backward"),
+}
+
+
 def every_option(rank, ranks, folder):
     as_torchrun(rank, ranks)
-    return {name: fitted(name, ranks, lambda: CDFGNNStrategy(**EXACT), folder) for name in OPTIONS}
+    answers = {name: fitted(name, ranks, lambda: CDFGNNStrategy(**EXACT), folder) for name in OPTIONS}
+    return answers | {name: goes_on(ranks, *how, f"{folder}/{name}") for name, how in BROKEN_OFF.items()}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +121,12 @@ def test_options_of_the_trainer_do_what_they_do_in_one_process(name, outcomes):
         assert ranks[0]["figures"] == pytest.approx(alone["figures"], abs=1e-4)
         ours = torch.cat([outcome["answer"]["probability"] for outcome in ranks])[nodes.argsort()]
         torch.testing.assert_close(ours, alone["answer"]["probability"], **close)
+
+
+def test_an_epoch_taken_again_is_exact_or_a_warning_says_that_it_is_not(outcomes):
+    exact = [outcomes[0][0][name][0] for name in BROKEN_OFF], [outcomes[0][1][name][0] for name in BROKEN_OFF]
+    assert exact == ([True, True, False],) * 2
+    assert [outcomes[0][0][name][1] for name in BROKEN_OFF] == [False, False, True]  # the first rank says it
 
 
 def test_the_options_make_a_difference(outcomes):

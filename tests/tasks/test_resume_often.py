@@ -71,17 +71,28 @@ class Scheduled(LinkPrediction):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": monitor}}
 
 
-def stream_run(**options):
+class ScheduledByStep(LinkPrediction):
+    """Its learning rate follows the loss of every step."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.9, patience=0, threshold=0.5)
+        return [optimizer], [{"scheduler": schedule, "monitor": "train/loss", "interval": "step", "frequency": 2}]
+
+
+def stream_run(task=Scheduled, **options):
     store = random_store(71, 9, seed=1)
     data = TemporalDataModule(store, batch_size=10, num_neighbors=2, num_eval_negatives=2, **options)
     pl.seed_everything(3, verbose=False)
-    return data, Scheduled("tgn", memory_dim=4, embedding_dim=4, time_dim=4, dropout=0.3, lr=1e-2)
+    return data, task("tgn", memory_dim=4, embedding_dim=4, time_dim=4, dropout=0.3, lr=1e-2)
 
 
 def graph_run():
     data = FullGraphDataModule(generate_graph(30, 80, 3, 5, seed=2))
     pl.seed_everything(3, verbose=False)
-    return data, NodeClassification(hidden_dim=4, dropout=0.3)
+    schedule = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, factor=0.5, patience=0, threshold=0.5)
+    follows = {"lr_scheduler": schedule, "lr_scheduler_config": {"monitor": "train/loss"}}
+    return data, NodeClassification(hidden_dim=4, dropout=0.3, **follows)
 
 
 def snapshot_run():
@@ -154,6 +165,14 @@ def test_every_step_is_the_same_after_every_resume(tmp_path, plan):
         ahead = {"num_workers": trial % 2, "prefetch_batches": 2, "presample": ("off", "epoch")[trial % 2]}
         breaks = sorted(moments[3 * trial : 3 * trial + 3])
         assert_exact(partial(stream_run, **ahead), tmp_path / str(trial), breaks, **options)
+
+
+@pytest.mark.parametrize("plan", ["every step", "accumulation 2", "validation within the epoch", "no validation"])
+def test_a_rate_that_follows_the_loss_of_every_step(tmp_path, plan):
+    make = partial(stream_run, ScheduledByStep)
+    for number, first in enumerate(range(BATCHES)):
+        breaks = [(0, first), (0, BATCHES - 1), (1, (first + 2) % BATCHES), (2, first)]
+        assert_exact(make, tmp_path / str(number), sorted(set(breaks)), **PLANS[plan])
 
 
 @pytest.mark.parametrize("every", [1, 2, None])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.loops.progress import _ProcessedTracker
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
@@ -107,6 +108,7 @@ class ReplicaState:
         self._replicas_before: ReplicaSum | None = None
         self._cut_is_restored = False
         self._saved_accuracy: float | None = None
+        self._turn: int | None = None  # the last one that has begun, as Lightning counts them
 
     @property
     def hosts(self) -> Tensor:
@@ -177,6 +179,8 @@ class ReplicaState:
 
     def begin_turn(self) -> None:
         """Let the threshold follow the accuracy of the epoch before."""
+        assert self._run is not None
+        self._turn = self._run.trainer.fit_loop.total_batch_idx
         accuracy, self._saved_accuracy = self._accuracy, None
         if self.replicas is not None and self._planned.threshold == ADAPTIVE and accuracy is not None:
             self.replicas.threshold = self.controller.update(accuracy)
@@ -206,7 +210,17 @@ class ReplicaState:
             "threshold": self.replicas.threshold,
             "mean": self.controller.mean,
             "accuracy": self._accuracy,
+            "within": self._is_within_turn(),
         }
+
+    def _is_within_turn(self) -> bool:
+        """Whether a turn has begun to change caches and threshold, and is not over."""
+        assert self._run is not None
+        loop = self._run.trainer.fit_loop
+        count = cast(_ProcessedTracker, loop.epoch_loop.batch_progress.total)
+        return (
+            self._planned.cache is not False and count.ready != count.processed and self._turn == loop.total_batch_idx
+        )
 
     def _of_all(self, rows: Tensor) -> object:
         """Return the rows of all ranks, for a checkpoint."""
@@ -238,6 +252,11 @@ class ReplicaState:
             return
         assert self._run is not None
         tables, rank = saved["caches"] if with_caches else {}, self._run.rank
+        if saved.get("within") and self._run.trainer.state.fn == "fit":
+            rank_zero_warn(
+                "the checkpoint was saved within an epoch, after an error: the epoch is trained again with cached rows"
+                " that it had begun to replace, so results may differ a little from those of an unbroken run"
+            )
         own = {name: {key: rows[rank][:] for key, rows in cache.items()} for name, cache in tables.items()}
         if self._planned.threshold == ADAPTIVE:
             self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
