@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 import lightning_tgnn
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
-from lightning_tgnn.commands import COMMANDS, DESCRIPTION, INTERRUPTED
+from lightning_tgnn.commands import COMMANDS, DESCRIPTION, INTERRUPTED, TERMINATED
 from lightning_tgnn.commands.shared.parse_errors import exit_if_told
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ def main(args: ArgsType = None) -> None:
     Args:
         args: The words after the command's name, those of the process by default; or what LightningCLI takes.
     """
-    with _warnings_in_one_line():
+    with _warnings_in_one_line(), _ends_at_sigterm():
         _run(args)
 
 
@@ -56,6 +59,9 @@ def _run(args: ArgsType) -> None:
     except KeyboardInterrupt:
         _leave()
     except SystemExit as error:
+        is_run = not isinstance(words, list) or words[:1] == ["fit"]
+        if isinstance(error, _Terminated) or (_is_termination(error) and not is_run):
+            _leave("ended by SIGTERM", TERMINATED)  # but for a run, which ends at a step, with Lightning's code
         if error.code == INTERRUPTED or not _is_interrupt(error.__context__):  # who ends so has said it
             raise
         _leave()
@@ -78,18 +84,50 @@ def _is_interrupt(reason: BaseException | None) -> bool:
     return comm is not None and reason is not None and bool(comm.is_interrupt(reason))
 
 
-def _leave() -> NoReturn:
-    """End after Ctrl-C. It may have come in the middle of an import: nothing is imported here."""
+class _Terminated(SystemExit):
+    """SIGTERM has come where no Trainer listens."""
+
+
+@contextmanager
+def _ends_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a command by an exception, so that nothing is left half made."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    own = os.getpid()
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:  # a process that this one has forked
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+        elif signal.getsignal(signum) is end:  # a Trainer's handler calls this one, too, and ends the run at a step
+            raise _Terminated(TERMINATED)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _is_termination(error: SystemExit) -> bool:
+    """Whether SIGTERM is why a Trainer has ended."""
+    exceptions = sys.modules.get("lightning.pytorch.utilities.exceptions")
+    return exceptions is not None and isinstance(error, exceptions.SIGTERMException)
+
+
+def _leave(why: str = "interrupted", code: int = INTERRUPTED) -> NoReturn:
+    """End after a signal. It may have come in the middle of an import: nothing is imported here."""
     if not int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0):
-        print("lightning-tgnn: interrupted", file=sys.stderr)
+        print(f"lightning-tgnn: {why}", file=sys.stderr)
     distributed = sys.modules.get("torch.distributed")
     has_ranks = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if has_ranks or ("torch" not in sys.modules and "torch._C" in sys.modules):
         # Python cannot take down what is left of an exchange, nor a torch that is half there.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(INTERRUPTED)
-    sys.exit(INTERRUPTED)
+        os._exit(code)
+    sys.exit(code)
 
 
 def _end(error: Exception) -> NoReturn:

@@ -14,7 +14,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, TypeGuard
 
-_LONGEST_SHOWN = 200
+_LONGEST_SHOWN = 500
 
 
 class LightningTGNNError(Exception):

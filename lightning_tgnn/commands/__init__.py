@@ -29,8 +29,8 @@ Beside the subcommands below there are these, with a --help of their own:
 """
 
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it: 128 and the number of the signal."""
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit codes after Ctrl-C and SIGTERM, as shells have them: 128 and the number of the signal."""
 
 
 def _run(name: str, arguments: Sequence[str]) -> None:

@@ -397,7 +397,7 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
     assert re.search(
         r"--data must be the name of a class, .*, got 'src,dst,time 226,1160,164.76 .* \.\.\.; the arg", printed
     )
-    assert len(printed) < 400
+    assert len(printed) < 800
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
         ("trainer: {max_epoch: 1}", r"got '--trainer\.max_epoch'; did you mean '--trainer\.max_epochs'\?"),
         ("model: [", r"--config must be a recipe in YAML, got '.*line \d"),
         ("just words", r"--config must be a recipe in YAML, got 'just words'"),
-        ("many words " * 100, r"--config must be a recipe in YAML, got '(many words ){18}m \.\.\.; correct"),
+        ("many words " * 100, r"--config must be a recipe in YAML, got '(many words ){45}many \.\.\.; correct"),
         (
             "trainer: {strategy: {class_path: lightning_tgnn.SvenStrategy, init_args: {stalenes: 1}}}",
             r"an argument of SvenStrategy in --trainer\.strategy must be .*; did you mean 'staleness'\?",

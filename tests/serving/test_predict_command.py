@@ -351,7 +351,7 @@ def test_a_saved_predictor_is_no_checkpoint_of_a_run(run, tmp_path):
             "edge_features in row 1 of Q, counted from 0, must be finite",
         ),
         ("src,dst\nu1,03", ["--score=Q", "--output=O", "--device=foo"], "device must be one that torch finds here"),
-        ("src,dst\nu1,03", ["--score=Q", "--output=O", "--save=."], "save must be where files can be written, got"),
+        ("src,dst\nu1,03", ["--score=Q", "--output=O", "--save=."], "save must be the path of a file, got"),
         ("", ["--score=Q", "--output=O"], "score must be a csv table, got"),
         ("src,dst,note\nu1,03,a\nu1,03", ["--score=Q", "--output=O"], "line 3 has 2 of 3 columns"),
         ("src,dst\nu1,03,7", ["--score=Q", "--output=O"], "Expected 2 fields in line 2, saw 3"),

@@ -191,15 +191,9 @@ class EventLoader:
         per_turn = self.schedule.batches_per_turn(self.layout)
         batches = self._first + self._position * per_turn
         batches = min(batches, -(-len(self.events) // self.global_batch_size))  # the last turn may have some to spare
-        return {
-            "epoch": self._epoch,
-            "position": self._position,
-            "batches": batches,
-            "batch_size": self.global_batch_size,
-            "first": self._first,
-            "batches_per_turn": per_turn,
-            "players": self._players,
-        }
+        sizes = {"batch_size": self.global_batch_size, "batches_per_turn": per_turn}
+        place = {"epoch": self._epoch, "position": self._position, "batches": batches, "first": self._first}
+        return {**place, **sizes, "players": self._players}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict` in the next iteration."""

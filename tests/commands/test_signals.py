@@ -1,0 +1,114 @@
+"""What signals end a command by: Ctrl-C and SIGTERM, in one line, with the exit code that shells know."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from lightning_tgnn import __main__ as command
+
+
+def test_ctrl_c_in_the_middle_of_an_import_is_one_line(tmp_path):
+    code = """
+import builtins
+from lightning_tgnn.__main__ import main
+
+of_python = builtins.__import__
+
+def interrupted(name, *arguments, **options):
+    if name == "torch.nn.functional" or name.startswith("torch._dynamo"):
+        raise KeyboardInterrupt
+    return of_python(name, *arguments, **options)
+
+builtins.__import__ = interrupted
+main(["data", "generate", "--output", "stream.csv"])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (130, "lightning-tgnn: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_that_a_trainer_makes_an_exit_of_ends_a_command_likewise(monkeypatch, capsys):
+    def stopped(words):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)  # as a Trainer does
+
+    monkeypatch.setitem(command.COMMANDS, "plan", stopped)
+    with pytest.raises(SystemExit) as ended:
+        command.main(["plan"])
+    assert (ended.value.code, capsys.readouterr().err) == (130, "lightning-tgnn: interrupted\n")
+
+    def said(words):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            print("interrupted, in its own words", file=sys.stderr)
+            sys.exit(130)
+
+    monkeypatch.setitem(command.COMMANDS, "plan", said)
+    with pytest.raises(SystemExit):
+        command.main(["plan"])
+    assert capsys.readouterr().err == "interrupted, in its own words\n"
+
+
+def test_sigterm_ends_a_command_that_writes_and_nothing_is_left(tmp_path):
+    words = ["data", "generate", "--output", "stream.csv", "--num_events", "2000000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lightning_tgnn", *words], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    try:
+        until = time.monotonic() + 120
+        while not any(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert [path.name for path in tmp_path.iterdir()] != ["stream.csv"]  # it is still hidden
+        process.send_signal(signal.SIGTERM)
+        _, printed = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (process.returncode, printed) == (143, "lightning-tgnn: ended by SIGTERM\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "line"), [("plan", 143, "lightning-tgnn: ended by SIGTERM\n"), ("fit", None, "")]
+)
+def test_sigterm_that_a_trainer_has_heard_fails_a_command_but_for_a_run(monkeypatch, capsys, word, code, line):
+    def ends(words):
+        connector = _SignalConnector(Trainer(logger=False, enable_progress_bar=False))
+        connector.register_signal_handlers()
+        try:
+            signal.raise_signal(signal.SIGTERM)  # to the handler of the Trainer, who calls that of the command
+        finally:
+            connector.teardown()
+        assert connector.received_sigterm
+        raise SIGTERMException
+
+    monkeypatch.setitem(command.COMMANDS, "plan", ends)
+    monkeypatch.setattr(command, "_train", ends)
+    with pytest.raises(SystemExit) as ended:
+        command.main([word, "--config=a.yaml"])
+    assert ended.value.code == code
+    assert line in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_process_that_a_command_has_forked_ends_at_sigterm_at_once(monkeypatch):
+    def forks(words):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(0.1)
+        os.kill(child, signal.SIGTERM)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+
+    monkeypatch.setitem(command.COMMANDS, "plan", forks)
+    command.main(["plan"])
