@@ -23,7 +23,14 @@ from lightning_tgnn.commands.plan.gradient_compression import (
     measured_compressions,
     said_of_gradients,
 )
-from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measured, Measurements
+from lightning_tgnn.commands.plan.measure import (
+    COPY_SHARDS,
+    SHARDS,
+    Measured,
+    Measurements,
+    fixed_share,
+    saturating_size,
+)
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
 from lightning_tgnn.commands.plan.tables import figures_of, reason, where_state_belongs
@@ -90,6 +97,32 @@ def test_costs_are_what_was_measured():
     assert found["disttgl"].seconds["serve"] == pytest.approx(found["disttgl"].seconds["store"])
     assert measured().turn_of(200) == pytest.approx(1)
     assert measured().turn_of(400) == pytest.approx(1.75)
+
+
+@pytest.mark.parametrize(
+    ("wide", "largest", "size", "share"),
+    [
+        (0.40, 1000, 100, None),  # seconds of 400 events, where 100 take 0.1: all of it grows
+        (0.41, 1000, 100, None),  # noise: more than all
+        (0.41, 35, 35, None),
+        (0.35, 1000, 100, 1 / 6),  # four fifths would be reached at 80
+        (0.25, 1000, 400, 0.05 / 0.25),
+        (0.25, 300, 300, 0.05 / 0.2),
+        (0.20, 1000, 400, 1 / 3),
+        (0.09, 1000, 400, 1.0),  # noise: less than nothing grows
+    ],
+)
+def test_no_batch_is_chosen_beyond_what_was_measured(wide, largest, size, share):
+    turns = {100: 0.1, 400: wide}
+    assert saturating_size(turns, 100, 400, largest) == size
+    found = fixed_share(turns, 100, 400, size)
+    assert found is None if share is None else found == pytest.approx(share, abs=1e-6)
+
+
+def test_of_a_share_that_noise_hid_nothing_is_claimed():
+    given = replace(measured(), fixed_share=None)
+    assert (given.turn_of(100), given.turn_of(400)) == (0.5, 2.0)
+    assert "%" not in events.said_of_share(given.fixed_share)
 
 
 def test_copies_that_are_cut_are_candidates_where_no_machine_holds_one():

@@ -181,7 +181,7 @@ def _recommend(
     write_text(folder / "plan.json", json.dumps(figures, indent=1))
     lines = [
         f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "
-        f"{found.fixed_share:.0%} of their time does not grow with the events",
+        f"{said_of_share(found.fixed_share)}",
         f"global batches of up to {largest:,} events lose at most {options.max_loss:.0%} of the updates of node memory",
         *([] if remote is None else remote.said()),
         *said_of_gradients(found.gradient_bytes, found.compressed, cluster.ranks),
@@ -192,6 +192,17 @@ def _recommend(
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def said_of_share(fixed_share: float | None) -> str:
+    """Say which share of a turn does not grow with its events.
+
+    >>> said_of_share(0.25)
+    '25% of their time does not grow with the events'
+    """
+    if fixed_share is None:
+        return "noise hid how much of their time does not grow with the events"
+    return f"{fixed_share:.0%} of their time does not grow with the events"
 
 
 def _distances(data: TemporalDataModule) -> EventDistances:

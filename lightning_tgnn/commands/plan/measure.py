@@ -60,7 +60,7 @@ class Measurements:
         batch_size: Events per rank and turn.
         strategies: By name; disttgl with a copy of node memory for each process, `COPY_SHARDS` with one that is cut
             over all of them, and `SHARDS` for several machines.
-        fixed_share: Share of a turn that does not grow with the batch.
+        fixed_share: Share of a turn that does not grow with the batch; None where noise hid it.
         gradient_bytes: Of all weights.
         state_bytes: Of a copy of node state.
         targets: Share of a batch's rows that the batch before changes.
@@ -71,7 +71,7 @@ class Measurements:
     processes: int
     batch_size: int
     strategies: Mapping[str, Measured]
-    fixed_share: float
+    fixed_share: float | None
     gradient_bytes: float
     state_bytes: float
     targets: float
@@ -80,7 +80,8 @@ class Measurements:
 
     def turn_of(self, events: float) -> float:
         """Return how long a turn of so many events takes, beside one of ``batch_size``."""
-        return self.fixed_share + (1 - self.fixed_share) * events / self.batch_size
+        fixed = self.fixed_share or 0.0
+        return fixed + (1 - fixed) * events / self.batch_size
 
 
 class StageMeter(SystemMonitor):
@@ -171,7 +172,7 @@ def measure(
         say(f"depcache, batches of {size} events, {ranks} processes at once")
         window = max(min(steps // 2, own_events // size // 2), 1)
         turns[size] = _trained(data, of_task, run, DepCacheStrategy(), window)[0].seconds_per_turn
-    size = batch_size or max(min(_saturation(turns, narrow, wide), wide, largest), 1)
+    size = batch_size or saturating_size(turns, narrow, wide, largest)
     data.batch_size = size
     strategies: dict[str, Callable[[], PlanRunner]] = {
         "depcache": DepCacheStrategy,
@@ -197,7 +198,7 @@ def measure(
         processes=ranks,
         batch_size=size,
         strategies=found,
-        fixed_share=_fixed_share(turns, narrow, wide, size),
+        fixed_share=fixed_share(turns, narrow, wide, size),
         gradient_bytes=gradient_bytes(task),
         state_bytes=float(state_bytes(task.state_spec)),
         targets=targets,
@@ -212,13 +213,27 @@ def _line(turns: Mapping[int, float], narrow: int, wide: int) -> tuple[float, fl
     return turns[narrow] - growing * narrow, growing
 
 
-def _saturation(turns: Mapping[int, float], narrow: int, wide: int) -> int:
-    """Return the events at which four fifths of the speed of endless batches are reached."""
+def saturating_size(turns: Mapping[int, float], narrow: int, wide: int, largest: int) -> int:
+    """Return the events at which four fifths of the speed of endless batches are reached, within what was measured.
+
+    Args:
+        turns: Seconds of a turn of ``narrow`` and of ``wide`` events.
+        narrow: Fewer events are not chosen: nobody has seen how fast these are.
+        wide: Nor are more.
+        largest: Events of which there are enough turns, which may be less than both.
+    """
     fixed, growing = _line(turns, narrow, wide)
-    return round(4 * fixed / growing)
+    return min(max(round(4 * fixed / growing), narrow), wide, largest)
 
 
-def _fixed_share(turns: Mapping[int, float], narrow: int, wide: int, size: int) -> float:
+def fixed_share(turns: Mapping[int, float], narrow: int, wide: int, size: int) -> float | None:
+    """Return the share of a turn of ``size`` events that does not grow with them.
+
+    It is None where events of ``wide`` took as long as those of ``narrow`` each, or longer: some share never grows, and
+    noise hid it.
+    """
+    if turns[wide] / wide >= turns[narrow] / narrow:
+        return None
     fixed, growing = _line(turns, narrow, wide)
     return fixed / (fixed + growing * size)
 
