@@ -19,6 +19,7 @@ from lightning_tgnn.algorithms.partitions.simple import PARTITION_METHODS
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Flow, Messages
+from lightning_tgnn.commands.bench import events
 from lightning_tgnn.commands.bench.comparison import Processes
 from lightning_tgnn.commands.bench.contestants import contestants_of
 from lightning_tgnn.commands.bench.meters import summed_flows
@@ -225,6 +226,25 @@ def test_bench_measures_two_processes(tmp_path):
     assert found["strategies"]["sven"]["sent_per_event"] < found["strategies"]["depcomm"]["sent_per_event"]
 
 
+def test_bench_measures_no_step_that_is_incomplete(monkeypatch, capsys):
+    given = []
+
+    def compare(comparison, run):
+        given.append(comparison)
+        return {}, {"ranks": run.processes.ranks, "rounds": run.rounds, **comparison.about}
+
+    monkeypatch.setattr(events, "compare", compare)
+    stream = ["bench", "--synthetic.num_events=600", "--devices=2", "--batch_size=20"]  # 420 train: 10.5 global batches
+    for asked, steps in ((50, 8), (8, 8), (7, 7)):
+        main([*stream, "--warmup=2", f"--steps={asked}"])
+        assert given[-1].measured(False)[1].train_batches == 2 + steps
+        printed = capsys.readouterr().out
+        assert f"{steps} steps after 2 others" in printed
+        assert ("not 50 steps: an epoch has no more global batches that are whole" in printed) == (asked > steps)
+    with pytest.raises(SystemExit, match=r"warmup must be less than the whole .*, got '10 of 10'; give a smaller"):
+        main([*stream, "--warmup=10"])
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
@@ -253,7 +273,7 @@ def test_help_helps(command, expected, capsys):
         (["bench", "--strategies=sven:stale=0"], r"option of SvenStrategy must be one of .*staleness.*, got 'stale'"),
         (["bench", "--strategies=sven:staleness=2"], r"staleness must be 0 or 1, got 2"),
         (["bench", "--devices=0"], r"devices must be an integer of at least 1, got 0"),
-        (["bench", "--warmup=1000"], r"warmup must be less than the steps of an epoch, got '1000 of 35'"),
+        (["bench", "--warmup=1000"], r"warmup must be less than the whole global batches of an epoch, got '1000 of 35'"),
         (["bench", "--source=nowhere.csv"], r"nowhere\.csv"),
         (["bench", "--model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
         (

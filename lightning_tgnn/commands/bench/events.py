@@ -38,7 +38,7 @@ class BenchOptions:
         strategies: Names, separated by commas. Options of a strategy follow its name after colons, with values as in
             YAML: sven,sven:staleness=0:partition=range,depcache.
         warmup: Steps before measuring, at least 1.
-        steps: Steps to measure, as far as the first epoch goes.
+        steps: Steps to measure, as far as the global batches of the first epoch are whole.
         epochs: Epochs to train in the last round, with the validation AP at the end; 0 ends with the steps to measure.
     """
 
@@ -85,7 +85,12 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
         data=data,
         task=LinkPrediction,
         of_task=of_task,
-        about={"batch_size": data.batch_size, "warmup": options.warmup, "steps": steps},
+        about={
+            "batch_size": data.batch_size,
+            "warmup": options.warmup,
+            "steps": steps,
+            "steps_asked": options.steps,
+        },
         measured=measured,
         learnt=_average_precision,
         speed="events_per_second",
@@ -96,13 +101,19 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
 
 
 def _steps(options: BenchOptions, data: TemporalDataModule, ranks: int) -> int:
-    """Return how many steps there are to measure."""
+    """Return how many steps there are to measure: the last one of an epoch counts only if its global batch is whole.
+
+    Raises:
+        InvalidArgumentError: There is none behind the warm-up.
+    """
     loader = data.train_dataloader().follow(DataParallel(), RankLayout.of(ranks), 0)
-    if len(loader) <= options.warmup:
+    whole = len(loader.events) // loader.global_batch_size
+    if whole <= options.warmup:
         cure = "give a smaller --warmup, a longer stream, or a smaller --batch_size"
-        received = f"{options.warmup} of {len(loader)}"
-        raise InvalidArgumentError(refusal("warmup", "less than the steps of an epoch", received, cure))
-    return min(options.steps, len(loader) - options.warmup)
+        received = f"{options.warmup} of {whole}"
+        requirement = "less than the whole global batches of an epoch"
+        raise InvalidArgumentError(refusal("warmup", requirement, received, cure))
+    return min(options.steps, whole - options.warmup)
 
 
 def _limits(epochs: int, steps: int) -> Limits:

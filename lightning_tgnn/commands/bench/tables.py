@@ -45,6 +45,8 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
     print_table(_table(results))
     steps = f"{about['steps']} steps after {about['warmup']} others, median of {about['rounds']} rounds"
     say(f"ranks: {about['ranks']}; {steps}")
+    if about["steps"] < about["steps_asked"]:
+        say(f"not {about['steps_asked']} steps: an epoch has no more global batches that are whole")
     say("B: bytes sent, node state only, without the all-reduce of gradients")
     say(f"results: {Path(output) / 'bench.json'}")
 
