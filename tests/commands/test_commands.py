@@ -273,7 +273,10 @@ def test_help_helps(command, expected, capsys):
         (["bench", "--strategies=sven:stale=0"], r"option of SvenStrategy must be one of .*staleness.*, got 'stale'"),
         (["bench", "--strategies=sven:staleness=2"], r"staleness must be 0 or 1, got 2"),
         (["bench", "--devices=0"], r"devices must be an integer of at least 1, got 0"),
-        (["bench", "--warmup=1000"], r"warmup must be less than the whole global batches of an epoch, got '1000 of 35'"),
+        (
+            ["bench", "--warmup=1000"],
+            r"warmup must be less than the whole global batches of an epoch, got '1000 of 35'",
+        ),
         (["bench", "--source=nowhere.csv"], r"nowhere\.csv"),
         (["bench", "--model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
         (

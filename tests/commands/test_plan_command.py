@@ -1,5 +1,6 @@
 """``lightning-tgnn plan``: candidates, words, and a recipe that trains as it stands."""
 
+import io
 import json
 import re
 import sys
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import yaml
+from rich.console import Console
 
 import lightning_tgnn
 from lightning_tgnn import TemporalDataModule
@@ -33,7 +35,7 @@ from lightning_tgnn.commands.plan.measure import (
 )
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
-from lightning_tgnn.commands.plan.tables import figures_of, reason, where_state_belongs
+from lightning_tgnn.commands.plan.tables import figures_of, print_plans, reason, where_state_belongs
 
 SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
 SECONDS |= {"step": 0.004, "other": 0.003}
@@ -296,6 +298,13 @@ def test_it_says_where_node_state_belongs():
     )
     cluster, plans = candidates(1, 1)
     assert where_state_belongs(rank(plans, cluster, STREAM)) == ""
+
+
+def test_what_is_said_of_plans_is_a_line_in_a_file():
+    cluster, plans = candidates(2, 2)
+    found, printed = rank(plans, cluster, STREAM), io.StringIO()
+    print_plans(found, Console(file=printed, width=80))
+    assert where_state_belongs(found) in printed.getvalue().splitlines()
 
 
 def test_a_recipe_says_where_it_runs_and_how_long():

@@ -39,9 +39,9 @@ def print_plans(found: Sequence[Assessment], console: Console) -> None:
         )
     print_table(table, console)
     if note := where_state_belongs(found):
-        console.print(note, highlight=False)
+        console.print(note, soft_wrap=True, highlight=False)
     if len(found) > _SHOWN:
-        console.print(f"{len(found) - _SHOWN} slower ones are in plan.json", highlight=False)
+        console.print(f"{len(found) - _SHOWN} slower ones are in plan.json", soft_wrap=True, highlight=False)
 
 
 def where_state_belongs(found: Sequence[Assessment]) -> str:
