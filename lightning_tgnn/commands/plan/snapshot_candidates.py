@@ -99,7 +99,7 @@ class SnapshotCandidates:
         least between machines is recommended, and of these the fastest.
         """
         found = sorted(self._made(), key=lambda one: one.seconds)
-        limit = (1 + _TOLERANCE) * found[0].seconds
+        limit = found[0].seconds / (1 - _TOLERANCE)
         near = [one for one in found if not one.objection and one.seconds <= limit]
         first = min(near, key=lambda one: (compression_cost(one.options), sum(one.sent.values())))
         return [first, *(one for one in found if one is not first)]

@@ -41,7 +41,7 @@ def snapshot_reason(one: SnapshotCandidate, found: Sequence[SnapshotCandidate]) 
     if one.objection:
         return f"left out: {one.objection}"
     first, fastest = found[0], min(each.seconds for each in found)
-    slower = one.seconds / fastest - 1
+    slower = 1 - fastest / one.seconds
     if one is first:
         if slower < 0.005:
             return "recommended: the fastest"
