@@ -108,6 +108,12 @@ def test_inspect_looks_at_snapshots(text, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert f"4 snapshots of 7 vertices: the largest has {max(sizes) / min(sizes):.1f} times the edges" in printed
     assert not (tmp_path / "stream.json").exists()
+    shown = {cells[0]: cells[1:] for cells in (re.findall(r"[^│\s]+", line) for line in printed.splitlines()) if cells}
+    for name, of in (("smallest", min), ("median", np.median), ("largest", max)):
+        for place, (column, values) in enumerate(figures["snapshots"].items()):
+            # The first snapshot has no changes.
+            known = values[1:] if re.match("new|lost", column) else values
+            assert shown[name][place] == f"{of(known):.4g}"
 
     # What a model is given, which is more, is what `simulate` takes.
     given = SnapshotPipeline(read_events(text), num_snapshots=4).snapshots.sizes

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+CHANGES = ("new_vertices", "lost_vertices", "new_edges", "lost_edges")
+
 
 def snapshot_changes(snapshots: Iterable[tuple[np.ndarray, np.ndarray]], num_nodes: int) -> dict[str, np.ndarray]:
     """Return the figures of each of T snapshots.
@@ -33,6 +35,6 @@ def snapshot_changes(snapshots: Iterable[tuple[np.ndarray, np.ndarray]], num_nod
         lost = [len(then) - same for then, same in zip(before or held, kept, strict=True)]
         rows.append((len(held[0]), len(held[1]), len(src), new[0], lost[0], new[1], lost[1]))
         before = held
-    names = ("vertices", "edges", "events", "new_vertices", "lost_vertices", "new_edges", "lost_edges")
+    names = ("vertices", "edges", "events", *CHANGES)
     table = np.array(rows, np.int64).reshape(-1, len(names))
     return dict(zip(names, table.T, strict=True))

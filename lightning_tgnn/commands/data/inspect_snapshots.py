@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as PrintedTable
 
-from lightning_tgnn.algorithms.streams.snapshot_changes import snapshot_changes
+from lightning_tgnn.algorithms.streams.snapshot_changes import CHANGES, snapshot_changes
 from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.commands.simulate.snapshot_sizes import SnapshotSizes
 from lightning_tgnn.data.snapshots.pipeline import SnapshotPipeline
@@ -107,8 +107,10 @@ def _print(console: Console, figures: Mapping[str, Any], folder: Path) -> None:
     for place in shown:
         table.add_row(str(place), *(_text(column[place]) for column in columns.values()))
     table.add_section()
+    # Nothing was before the first snapshot: it has no changes, which are not 0.
+    known = [column[1:] if name in CHANGES else column for name, column in columns.items()]
     for name, of in (("smallest", np.min), ("median", np.median), ("largest", np.max)):
-        table.add_row(name, *(_text(float(of(column))) for column in columns.values()))
+        table.add_row(name, *(_text(float(of(column))) if column else "" for column in known))
     print_table(table, console)
     left_out = f"; {len(shown)} are shown" if len(shown) < number else ""
     ratio = figures["largest_to_smallest"]
