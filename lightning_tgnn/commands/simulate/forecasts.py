@@ -27,7 +27,7 @@ class Forecast:
         bubble: Share of the time in which a rank computes nothing, the mean of the ranks.
         bubble_of_worst: That of the rank that has most of it.
         waiting: Seconds per turn for which a rank waits in steady state, by stage, the mean of the ranks.
-        critical_path: Seconds of the whole run by stage.
+        critical_path: Seconds per turn by stage, the mean of all turns, of what held up each other until the end.
     """
 
     strategy: str
@@ -62,7 +62,7 @@ class Forecast:
             bubble=float(bubble.mean()),
             bubble_of_worst=float(bubble.max()),
             waiting={name: float(seconds.mean()) / turns for name, seconds in found.waiting(found.steady).items()},
-            critical_path=found.critical_path(),
+            critical_path={name: seconds / found.turns for name, seconds in found.critical_path().items()},
         )
 
     def figures(self) -> dict[str, Any]:
