@@ -34,8 +34,10 @@ from lightning_tgnn.tasks.requirements import (
     check_left_out,
     check_model,
     check_precision,
+    check_returned,
+    info_of,
 )
-from lightning_tgnn.types import GraphInfo, KnownData, ReplicaSum, Stages, Subgraph, datamodule_of
+from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
 
 GRAPH_MODELS = ("gcn", "gat")
 _CHECKPOINT_KEY = "lightning_tgnn"
@@ -134,14 +136,9 @@ class NodeClassification(OptimizedTask):
         """
         if self._trainer is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the graph
-        data = datamodule_of(self.trainer)
-        info = data.info if isinstance(data, KnownData) else None
-        if not isinstance(info, GraphInfo):
-            if self.model is not None and info is None:
-                return
-            cure = "pass trainer.fit(model, datamodule=FullGraphDataModule(...))"
-            received = type(data).__name__
-            raise InvalidArgumentError(refusal("datamodule", "a FullGraphDataModule", received, cure))
+        info = info_of(self.trainer, GraphInfo, "FullGraphDataModule", is_built=self.model is not None)
+        if info is None:
+            return
         if self.model is None:
             self.build(info)
             self.copy_for_averages()
@@ -184,13 +181,9 @@ class NodeClassification(OptimizedTask):
         """
         assert self.model is not None
         assert self.info is not None
-        logits = self.model(subgraph, self.replicas)
+        cure = "return a row per vertex of the subgraph, with a number per class"
         shape = len(subgraph.nodes), self.info.num_classes
-        if not isinstance(logits, Tensor) or logits.shape != shape:
-            received = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            cure = "return a row per vertex of the subgraph, with a number per class"
-            raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", received, cure))
-        return self.stages.embedded(subgraph, logits)
+        return self.stages.embedded(subgraph, check_returned(self.model(subgraph, self.replicas), shape, cure))
 
     def training_step(self, subgraph: Subgraph, batch_idx: int) -> Tensor:
         """Return the loss over all vertices of the training split."""

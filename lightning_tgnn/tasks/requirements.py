@@ -7,19 +7,22 @@ from inspect import signature
 from typing import TypeVar
 
 import lightning.pytorch as pl
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean, refusal
 from lightning_tgnn.types import (
     DealsBatches,
     ExchangingStore,
+    KnownData,
     StateStore,
     StreamInfo,
+    datamodule_of,
     ranks_per_copy,
     shares_node_state,
 )
 
 _Given = TypeVar("_Given")
+_Info = TypeVar("_Info")
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
@@ -54,6 +57,18 @@ def check_snapshot_model(model: object) -> None:
         received = f"{type(model).__name__} without {', '.join(lacks)}" if lacks else type(model).__name__
         cure = "give what builds a module with start, step and embedding_dim"
         raise InvalidArgumentError(refusal("model", "a torch.nn.Module that is a SnapshotModel", received, cure))
+
+
+def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tensor:
+    """Return what a model has returned if it is a tensor of a shape.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if not isinstance(returned, Tensor) or returned.shape != shape:
+        received = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
+        raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", received, cure))
+    return returned
 
 
 def message_builder(
@@ -102,6 +117,28 @@ def check_left_out(task: type, **given: object) -> None:
         if value != signature(task).parameters[name].default:
             cure = f"give it to your module, model=lambda info: Net(info, {name}={value!r}), in a recipe by init_args"
             raise InvalidArgumentError(refusal(name, "left out beside a model of your own", value, cure))
+
+
+def info_of(trainer: pl.Trainer, kind: type[_Info], wanted: str, *, is_built: bool) -> _Info | None:
+    """Return what the DataModule of a Trainer knows; None where nobody knows, and a model is there already.
+
+    Args:
+        trainer: About to train or to evaluate.
+        kind: Of what is to be known.
+        wanted: Name of the DataModule that knows it.
+        is_built: Whether there is a model.
+
+    Raises:
+        InvalidArgumentError: There is no such DataModule to ask.
+    """
+    data = datamodule_of(trainer)
+    info = data.info if isinstance(data, KnownData) else None
+    if isinstance(info, kind):
+        return info
+    if is_built and info is None:
+        return None
+    cure = f"pass trainer.fit(model, datamodule={wanted}(...))"
+    raise InvalidArgumentError(refusal("datamodule", f"a {wanted}", type(data).__name__, cure))
 
 
 def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:

@@ -26,15 +26,16 @@ from lightning_tgnn.tasks.requirements import (
     at_path,
     check_left_out,
     check_model,
+    check_returned,
     check_snapshot_model,
     check_snapshot_trainer,
+    info_of,
 )
 from lightning_tgnn.tasks.resume import random_states, restore_random_states
 from lightning_tgnn.tasks.split_metrics import SplitMetrics
 from lightning_tgnn.types import (
     Carried,
     GroupOrder,
-    KnownData,
     Operators,
     Snapshot,
     SnapshotBatch,
@@ -42,7 +43,6 @@ from lightning_tgnn.types import (
     SnapshotInfo,
     SnapshotModel,
     Stages,
-    datamodule_of,
 )
 
 _CHECKPOINT_KEY = "lightning_tgnn"
@@ -82,7 +82,6 @@ class SnapshotModule(OptimizedTask):
         "convolution": FILTERS,
         "cell": (),
     }
-    model: nn.Module | None
     val_metrics: SplitMetrics
     test_metrics: SplitMetrics
 
@@ -135,7 +134,7 @@ class SnapshotModule(OptimizedTask):
         self.group_order: GroupOrder = one_after_another
         self.operators: Operators = SnapshotOperators(self.stages, reuse=reuse)
         self.info: SnapshotInfo | None = None
-        self.model = None
+        self.model: nn.Module | None = None
         self._saved_random: dict[str, Any] | None = None
 
     def build_head(self, info: SnapshotInfo, embedding_dim: int) -> None:
@@ -164,20 +163,26 @@ class SnapshotModule(OptimizedTask):
         return one_after_another
 
     def start(self, group: SnapshotGroup) -> Carried:
-        """Return what is carried into a group's first snapshot."""
-        return cast(SnapshotModel, self.model).start(len(group.nodes))
+        """Return what is carried into a group's first snapshot; the steps that follow are of this group."""
+        self._rows = len(group.nodes)  # of the rank, where vertices are cut over ranks
+        return cast(SnapshotModel, self.model).start(self._rows)
 
     def step(self, snapshot: Snapshot, carried: Carried, *, last: bool) -> tuple[Carried, Tensor | None]:
         """Return what is carried on, and the embeddings if it is the last snapshot of its group.
 
         Raises:
-            InvalidArgumentError: The snapshot has other layers than a model by its name.
+            InvalidArgumentError: It has other layers than a model by its name, or a model returns something else.
         """
         if isinstance(self._built_by, str) and len(snapshot.layers) != self.config.num_layers:
             requirement = f"{len(snapshot.layers)}, as of the snapshots"
             cure = "set it so, or leave it out of SnapshotDataModule, which takes that of the task"
             raise InvalidArgumentError(refusal("num_layers", requirement, self.config.num_layers, cure))
-        return cast(SnapshotModel, self.model).step(snapshot, carried, self.operators, last=last)
+        model = cast(SnapshotModel, self.model)
+        carried, embeddings = model.step(snapshot, carried, self.operators, last=last)
+        if last:
+            cure = "let its `step` return embedding_dim numbers for each of the rows that `start` was called with"
+            check_returned(embeddings, (self._rows, model.embedding_dim), cure)
+        return carried, embeddings
 
     def setup(self, stage: str) -> None:
         """Refuse a precision that turns all of a batch into another one, and ranks that would train the same."""
@@ -193,14 +198,9 @@ class SnapshotModule(OptimizedTask):
         """
         if self._trainer is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the snapshots
-        data = datamodule_of(self.trainer)
-        info = data.info if isinstance(data, KnownData) else None
-        if not isinstance(info, SnapshotInfo):
-            if self.model is not None and info is None:
-                return
-            cure = "pass trainer.fit(model, datamodule=SnapshotDataModule(...))"
-            raise InvalidArgumentError(refusal("datamodule", "a SnapshotDataModule", type(data).__name__, cure))
-        self._build_for(info, "model or checkpoint")
+        info = info_of(self.trainer, SnapshotInfo, "SnapshotDataModule", is_built=self.model is not None)
+        if info is not None:
+            self._build_for(info, "model or checkpoint")
 
     def _build_for(self, info: SnapshotInfo, what: str) -> None:
         if self.model is None:

@@ -161,7 +161,13 @@ class Operators(Protocol):
 
 
 class SnapshotModel(Protocol):
-    """A model of graph convolutions and recurrent cells that steps from snapshot to snapshot."""
+    """A model of graph convolutions and recurrent cells that steps from snapshot to snapshot.
+
+    Attributes:
+        embedding_dim: d.
+    """
+
+    embedding_dim: int
 
     def start(self, rows: int) -> Carried:
         """Return what is carried into the first snapshot of a group with so many rows."""
@@ -172,6 +178,7 @@ class SnapshotModel(Protocol):
     ) -> tuple[Carried, Tensor | None]:
         """Return what is carried on, and the embeddings [m, d] of all rows of the group if it is its last snapshot.
 
+        They are as many as `start` was called with, those of this rank where vertices are cut over ranks.
         Rows whose vertex is not there keep their state.
         """
         ...

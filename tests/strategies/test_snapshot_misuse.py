@@ -1,8 +1,10 @@
 """Strategies, tasks and DataModules that do not go together are refused in a sentence that says which would."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lightning_tgnn import (
     BLADStrategy,
@@ -13,6 +15,8 @@ from lightning_tgnn import (
     TemporalDataModule,
 )
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.models import WDGCN, GraphConvolution
+from lightning_tgnn.models.recurrent.filters import GCNFilter
 from lightning_tgnn.tasks.requirements import check_snapshot_trainer
 from tests.multiprocess.snapshots import build
 from tests.multiprocess.training import fit
@@ -57,6 +61,38 @@ def test_what_does_not_go_together_is_refused_with_what_would(strategy, task, da
     with pytest.raises(InvalidArgumentError, match=message) as refused:
         fit(DATA[data](), TASKS[task](), chosen, 1, epochs=1)
     assert len(str(refused.value)) < 300
+
+
+class Returns(WDGCN):
+    """A model of a user's own that returns something else of the embeddings after the last snapshot of a group."""
+
+    def __init__(self, info, returned):
+        super().__init__(info.feature_dim, 5, 2, lambda i, o: GraphConvolution(GCNFilter(), i, o))
+        self.returned = returned
+
+    def step(self, snapshot, carried, operators, *, last):
+        carried, embeddings = super().step(snapshot, carried, operators, last=last)
+        return carried, self.returned(embeddings, snapshot) if last else None
+
+
+RETURNED = [
+    ("too many rows", lambda rows, snapshot: torch.cat([rows, rows[:7]]), r"a tensor \[\d+, 5\], got \[\d+, 5\]"),
+    ("rows of the snapshot", lambda rows, snapshot: rows[snapshot.vertices][1:], r"\[\d+, 5\], got \[\d+, 5\]"),
+    ("another width", lambda rows, snapshot: rows[:, 1:], r"a tensor \[\d+, 5\], got \[\d+, 4\]"),
+    ("nothing", lambda rows, snapshot: None, r"a tensor \[\d+, 5\], got 'NoneType'"),
+]
+
+
+@pytest.mark.usefixtures("in_own_group")
+@pytest.mark.parametrize("strategy", ["auto", "blad", "vertex_partition"])
+@pytest.mark.parametrize(("name", "returned", "message"), RETURNED, ids=[name for name, *_ in RETURNED])
+def test_models_of_ones_own_that_return_other_embeddings_are_refused(strategy, name, returned, message):
+    data, _ = build("wd_gcn", 2)
+    chosen = BLADStrategy(processes_per_device=1) if strategy == "blad" else strategy
+    task = SnapshotLinkPrediction(partial(Returns, returned=returned))
+    message = f"what the model returns must be .*{message}; let its `step` return embedding_dim numbers for each"
+    with pytest.raises(InvalidArgumentError, match=message):
+        fit(data, task, chosen, 1, epochs=1)
 
 
 def test_ranks_that_would_all_train_the_same_groups_are_refused():

@@ -13,6 +13,7 @@ BuildCell = Callable[[int, int], nn.Module]
 """Makes a cell of the widths of its input and of its state."""
 
 _FORM = "a cell is called as torch's are: cell(rows, state), cell(rows) for the first time, and returns its new state"
+_MISCALLED = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)  # what modules raise that take no state
 
 
 class RecurrentCell(nn.Module):
@@ -47,6 +48,20 @@ class RecurrentCell(nn.Module):
             received = type(state).__name__
             raise InvalidArgumentError(refusal("cell", "one that returns tensors [n, d]", received, _FORM))
         self.widths = tuple(part.shape[1] for part in parts)
+        self._check_goes_on(torch.zeros(1, in_dim), parts)
+
+    @torch.no_grad()
+    def _check_goes_on(self, rows: Tensor, state: tuple[Tensor, ...]) -> None:
+        """Refuse a module that cannot be called with what it has returned, or then returns something else."""
+        try:
+            after = self(rows, state)
+        except _MISCALLED as error:
+            received = f"{type(self.module).__name__}: {error}"
+            raise InvalidArgumentError(refusal("cell", "called with rows and its state", received, _FORM)) from error
+        if [part.shape for part in after] != [part.shape for part in state]:
+            shapes = [list(part.shape) for part in after]
+            requirement = f"one that goes on with a state of shapes {[list(part.shape) for part in state]}"
+            raise InvalidArgumentError(refusal("cell", requirement, shapes, _FORM))
 
     def forward(self, rows: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the new state [n, d] each, the output first."""

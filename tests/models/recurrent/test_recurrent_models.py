@@ -233,6 +233,16 @@ def test_polynomials_of_a_higher_degree_need_square_layers(first):
         run(model, cut, len(nodes), SnapshotOperators(weights_first=(first, first)))
 
 
+class Narrowing(torch.nn.Module):
+    """A cell that is called as torch's are, whose state has fewer columns the second time."""
+
+    def __init__(self, in_dim, hidden_dim):
+        super().__init__()
+
+    def forward(self, rows, state=None):
+        return rows[:, 1:] if state is None else state[:, 1:]
+
+
 @pytest.mark.parametrize(
     ("config", "name", "message"),
     [
@@ -244,6 +254,9 @@ def test_polynomials_of_a_higher_degree_need_square_layers(first):
         ({"cell": torch.nn.GRUCell}, "tgcn", "cell must be left out with model='tgcn'"),
         ({"cell": lambda i, o: 3}, "wd_gcn", "cell must be what builds a torch.nn.Module, got 'int'"),
         ({"cell": lambda i, o: torch.nn.Bilinear(i, i, o)}, "wd_gcn", "cell must be called with rows alone"),
+        ({"cell": torch.nn.Linear}, "wd_gcn", "cell must be called with rows and its state, got 'Linear: "),
+        ({"cell": torch.nn.GRU}, "wd_gcn", "cell must be called with rows and its state, got .GRU: "),
+        ({"cell": Narrowing}, "wd_gcn", r"cell must be one that goes on with .* \[\[1, 3\]\], got \[\[1, 2\]\]"),
         ({"convolution": torch.nn.Linear}, "evolvegcn_o", "convolution must be a name with model='evolvegcn_o'"),
         ({"convolution": lambda i, o: 3}, "wd_gcn", "convolution must be what builds a torch.nn.Module, got 'int'"),
         ({"convolution": torch.nn.Linear}, "wd_gcn", "convolution must be called with two arguments, got 'Linear"),
