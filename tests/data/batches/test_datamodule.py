@@ -2,6 +2,7 @@ import warnings
 from inspect import signature
 
 import lightning.pytorch as pl
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -11,6 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn import EventStore, FullGraphDataModule, LinkPrediction, SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.data import generate_graph
 from tests.data.example_streams import random_store
 
 
@@ -180,7 +182,12 @@ def test_what_is_to_be_warned_of_a_source_is_said_by_the_first_rank_alone(tmp_pa
     make = {
         "events": lambda: TemporalDataModule(tmp_path / "events.csv").setup(),
         "snapshots": lambda: SnapshotDataModule(tmp_path / "events.csv", num_snapshots=12, group_size=2).setup(),
+        "graph": lambda: FullGraphDataModule(tmp_path / "graph.npz").setup(),
     }
+    graph = generate_graph(20, 60)
+    masks = {f"{name}_mask": getattr(graph, name) for name in ("train", "val", "test")}
+    columns = {"features": graph.features, "labels": graph.labels, "weight": np.full(len(graph.src), 2.0), **masks}
+    np.savez(tmp_path / "graph.npz", edge_index=np.stack([graph.src, graph.dst]), **columns)
     for rank in (0, 1):
         monkeypatch.setattr(rank_zero_only, "rank", rank)
         for name, read in make.items():

@@ -15,7 +15,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import Graph
 from lightning_tgnn.data.graphs.sources.archive import features_of
 from lightning_tgnn.data.graphs.sources.graph_objects import read_graph
-from tests.data.example_graphs import edges, parts, same
+from tests.data.example_graphs import MASKS, edges, parts, same
 
 DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))
 
@@ -119,6 +119,53 @@ def test_a_dgl_graph_gives_the_same(tmp_path):
     made.ndata.update(feat=graph.features, label=graph.labels)
     made.ndata.update({f"{name}_mask": getattr(graph, name) for name in ("train", "val", "test")})
     same(read_graph(made), graph)
+
+
+def columns():
+    """Return sources, destinations, features, labels and masks of a small graph, the masks by the names of files."""
+    given = parts()
+    masks = {name: given[split] for split, name in MASKS.items()}
+    return given["src"], given["dst"], given["features"], given["labels"], masks
+
+
+def like_pyg(**held):
+    """Return what a PyG Data is to us."""
+    src, dst, features, labels, masks = columns()
+    return SimpleNamespace(**{"edge_index": torch.stack([src, dst]), "x": features, "y": labels, **masks, **held})
+
+
+class LikeDGL:
+    """What a DGLGraph is to us."""
+
+    def __init__(self, **edata):
+        *self.ends, features, labels, masks = columns()
+        self.edata, self.ndata = edata, {"feat": features, "label": labels, **masks}
+
+    def edges(self):
+        return tuple(self.ends)
+
+
+def as_file(path, **held):
+    src, dst, features, labels, masks = columns()
+    np.savez(path, edge_index=np.stack([src, dst]), features=features, labels=labels, **masks, **held)
+    return path
+
+
+@pytest.mark.parametrize("name", ["edge_weight", "weight", "w"])
+def test_weights_of_edges_are_named_as_what_nothing_reads(tmp_path, name):
+    ones, others = torch.ones(4), torch.tensor([1.0, 1.0, 2.0, 1.0])
+    forms = {
+        "SimpleNamespace": lambda values: like_pyg(**{name: values}),
+        "LikeDGL": lambda values: LikeDGL(**{name: values}),
+        "graph.npz": lambda values: as_file(tmp_path / "graph.npz", **{name: values}),
+    }
+    for source, made in forms.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            read_graph(made(ones))
+        message = rf"{source}: nothing reads the column\(s\) '{name}'; the edges of a static graph count alike"
+        with pytest.warns(UserWarning, match=message):
+            same(read_graph(made(others)), Graph(**parts()))
 
 
 def test_other_sources_are_refused(tmp_path):

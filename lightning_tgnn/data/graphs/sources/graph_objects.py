@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -25,6 +26,7 @@ FORMS = (
 
 OF_EVENTS = "events are read by TemporalDataModule, or by SnapshotDataModule without edge_counts"
 """What is said of a source that may hold events."""
+_WEIGHTS = ("edge_weight", "weight", "w", "adj_data")
 _Held = TypeVar("_Held")
 Values: TypeAlias = np.ndarray | Tensor
 """A column of an archive, or of a graph in memory."""
@@ -64,7 +66,8 @@ def read_graph(source: GraphSource) -> Graph:
     An ``.npz`` file has ``edge_index`` [2, E], or an adjacency in compressed rows (``adj_indices``,
     ``adj_indptr``); features dense (``features``) or in compressed rows (``feat_*`` or ``attr_*``);
     ``label`` or ``labels``; and ``train_mask``, ``val_mask``, ``test_mask``. A `dgl.DGLGraph` has ``feat``, ``label``
-    and the masks as vertex data, a PyG ``Data`` has ``x``, ``y`` and the masks.
+    and the masks as vertex data, a PyG ``Data`` has ``x``, ``y`` and the masks. Edges count alike: of weights that are
+    not all 1 a warning says that nothing reads them.
 
     Raises:
         DataError: The source lacks something, or holds something that must not be trained on.
@@ -74,10 +77,12 @@ def read_graph(source: GraphSource) -> Graph:
         return _from_npz(Path(source))
     if isinstance(source, DGLGraph):
         src, dst = source.edges()
+        _notice_weights(type(source).__name__, getattr(source, "edata", {}))
         return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata)
     if isinstance(source, PyGData):
         named = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
         held = {name: value for name, value in named.items() if value is not None}
+        _notice_weights(type(source).__name__, {name: getattr(source, name, None) for name in _WEIGHTS})
         return _graph(source.edge_index[0], source.edge_index[1], _of(held, "x"), _of(held, "y"), held)
     raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
 
@@ -88,9 +93,24 @@ def _from_npz(path: Path) -> Graph:
     if path.suffix.lower() != ".npz" and not is_zipfile(path):
         raise InvalidArgumentError(refusal("source", FORMS, str(path), OF_EVENTS))
     held = read_npz(path)
+    _notice_weights(path, held)
     src, dst = edges_of(held)
     features = features_of(held)
     return _graph(src, dst, features, numbers_of(held, "labels" if "labels" in held else "label"), held)
+
+
+def _notice_weights(source: object, held: Mapping[str, object]) -> None:
+    """Warn of weights of edges, which nothing reads."""
+    given = ((name, held[name]) for name in _WEIGHTS if name in held)
+    unread = [repr(name) for name, values in given if isinstance(values, Values) and not _are_ones(values)]
+    if unread:
+        cure = "the edges of a static graph count alike, see normalization"
+        warnings.warn(f"{source}: nothing reads the column(s) {', '.join(unread)}; {cure}", stacklevel=3)
+
+
+def _are_ones(values: Values) -> bool:
+    dense = values.to_dense() if isinstance(values, Tensor) else values
+    return bool((dense == 1).all())
 
 
 def _of(held: Mapping[str, _Held], name: str) -> _Held:
