@@ -168,6 +168,13 @@ def test_weights_of_edges_are_named_as_what_nothing_reads(tmp_path, name):
             same(read_graph(made(others)), Graph(**parts()))
 
 
+def test_sparse_columns_are_refused():
+    for name, called in {"x": "features", "y": "labels", "train_mask": "train_mask"}.items():
+        sparse = getattr(like_pyg(), name).to_sparse()
+        with pytest.raises(DataError, match=rf"{called} must be dense, got 'torch.sparse_coo'; call .to_dense\(\)"):
+            read_graph(like_pyg(**{name: sparse}))
+
+
 def test_other_sources_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"source must be an .npz file"):
         read_graph(tmp_path / "nowhere.npz")

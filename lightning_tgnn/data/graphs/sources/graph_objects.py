@@ -134,6 +134,8 @@ def _tensor(name: str, values: Values) -> Tensor:
     given = torch.as_tensor(values) if is_number else None
     if given is None or given.is_complex():
         raise DataError(refusal(name, "of numbers", str(values.dtype), "convert them"))
+    if given.layout != torch.strided:
+        raise DataError(refusal(name, "dense", str(given.layout), "call .to_dense()"))
     return given
 
 
