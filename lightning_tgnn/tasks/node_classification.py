@@ -31,6 +31,7 @@ from lightning_tgnn.tasks.optimization import (
     ParamGroups,
 )
 from lightning_tgnn.tasks.requirements import (
+    check_graph_model,
     check_left_out,
     check_model,
     check_precision,
@@ -147,12 +148,14 @@ class NodeClassification(OptimizedTask):
             raise CheckpointError(refusal("model or checkpoint", f"of this graph ({info})", self.info, cure))
 
     def build(self, info: GraphInfo) -> None:
-        """Build the model and its metrics for a graph."""
+        """Build the model and its metrics for a graph.
+
+        Raises:
+            InvalidArgumentError: What was given as a model builds none.
+        """
         self.info = info
         self.model = self._built_in(info) if self._own_model is None else self._own_model(info)
-        if not isinstance(self.model, nn.Module):
-            cure = "return the module from what you gave as `model`"
-            raise InvalidArgumentError(refusal("model", "built as a torch.nn.Module", type(self.model).__name__, cure))
+        check_graph_model(self.model)
         classes = max(info.num_classes, 2)  # torchmetrics takes no fewer
         figures: dict[str, Metric | MetricCollection] = {
             "accuracy": LabelAccuracy(classes, average="micro", ignore_index=-1),

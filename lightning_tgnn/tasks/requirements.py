@@ -46,6 +46,24 @@ def check_model(model: object, names: Collection[str], builds: str) -> None:
     raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", _told(model), cure))
 
 
+def check_graph_model(model: object) -> None:
+    """Refuse what is no module that is called with a part of a graph and with sums over replicas.
+
+    Raises:
+        InvalidArgumentError: It is so.
+    """
+    if not isinstance(model, nn.Module):
+        cure = "return the module from what you gave as `model`"
+        raise InvalidArgumentError(refusal("model", "built as a torch.nn.Module", type(model).__name__, cure))
+    try:
+        signature(model.forward).bind(None, None)
+    except TypeError as error:
+        received = f"{type(model).__name__}: {error}"
+        cure = "write its forward(self, part, replicas), which returns a row per vertex of the part"
+        requirement = "a module that is called with a Subgraph and a ReplicaSum"
+        raise InvalidArgumentError(refusal("model", requirement, received, cure)) from error
+
+
 def check_snapshot_model(model: object) -> None:
     """Refuse what is no module that steps from snapshot to snapshot.
 

@@ -137,6 +137,12 @@ def test_a_model_that_returns_something_else_is_refused(returned, received):
         trainer(max_epochs=1).fit(NodeClassification(lambda info: Own(2, 2)), datamodule=data())
 
 
+def test_a_model_that_cannot_be_called_is_refused_when_it_is_built():
+    message = r"model must be a module that is called with a Subgraph .*, got 'Linear: .*; write its forward"
+    with pytest.raises(InvalidArgumentError, match=message):
+        trainer(max_epochs=1).fit(NodeClassification(lambda info: torch.nn.Linear(16, 5)), datamodule=data())
+
+
 def test_a_rate_that_is_set_later_counts():
     task = NodeClassification(hidden_dim=4)
     task.lr, task.weight_decay = 0.25, 0.5
