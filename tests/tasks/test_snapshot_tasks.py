@@ -387,11 +387,10 @@ def test_the_datamodule_takes_the_number_of_layers_from_the_task():
     assert layers(looked_at) == 2  # nobody has said
     fitted(link_task(num_layers=3), looked_at)
     assert layers(looked_at) == 3
-    for given in ({"num_layers": 2}, {"vertices_per_batch": 10, "fanouts": [3, 3]}):
-        with pytest.raises(
-            InvalidArgumentError, match=r"num_layers must be 2, as of the snapshots, got 3; .*of the task"
-        ):
-            fitted(link_task(num_layers=3), data(**given))
+    with pytest.raises(InvalidArgumentError, match=r"num_layers must be 2, as of the snapshots, got 3; .*of the task"):
+        fitted(link_task(num_layers=3), data(num_layers=2))
+    with pytest.raises(InvalidArgumentError, match=r"fanouts must be of the task's 3 layers, got \[3, 3\]; give one n"):
+        fitted(link_task(num_layers=3), data(vertices_per_batch=10, fanouts=[3, 3]))
     with pytest.raises(InvalidArgumentError, match="fanouts must be of 3 layers"):
         data(vertices_per_batch=10, fanouts=[3, 3], num_layers=3)
 

@@ -223,7 +223,14 @@ class SnapshotPipeline(SplitSnapshots):
 
         Args:
             num_layers: Of the model; None where nobody knows.
+
+        Raises:
+            InvalidArgumentError: There are ``fanouts`` for another number.
         """
+        _, fanouts = self._sampling
+        if num_layers is not None and isinstance(fanouts, Sequence) and len(fanouts) != num_layers:
+            cure = "give one number, or one for each layer, or set num_layers of the task"
+            raise InvalidArgumentError(refusal("fanouts", f"of the task's {num_layers} layers", list(fanouts), cure))
         wanted = self._num_layers or num_layers or _LAYERS
         if wanted != self._form.num_layers:
             self._form = replace(self._form, num_layers=wanted)
