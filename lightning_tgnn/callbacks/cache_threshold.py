@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
+from lightning_tgnn.callbacks.only_one import check_only_one
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.strategies.runner import PlanRunner
 
@@ -42,7 +43,7 @@ class CacheThreshold(Callback):
         history: Threshold and share of rows sent, by epoch.
 
     Raises:
-        InvalidArgumentError: The threshold is not in [0, 1).
+        InvalidArgumentError: The threshold is not in [0, 1); in `setup`, a Trainer has several of these.
     """
 
     def __init__(
@@ -58,6 +59,10 @@ class CacheThreshold(Callback):
         ThresholdController(**self._settings)  # refuses now what would not work in training
         self.history: list[tuple[float, float]] = []
         self._before: dict[str, Flow] = {}
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        check_only_one(trainer, CacheThreshold, "threshold")
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -41,7 +41,7 @@ class ExchangeMonitor(WindowedMonitor):
         latest: The figures of the latest window, on every rank.
 
     Raises:
-        InvalidArgumentError: The window has no batch.
+        InvalidArgumentError: The window has no batch; in `setup`, a Trainer has several of these.
     """
 
     def __init__(self, every_n_steps: int = 50) -> None:

@@ -17,6 +17,7 @@ from lightning_tgnn.callbacks.figures.distributions import log_memory, log_score
 from lightning_tgnn.callbacks.figures.latest_embeddings import LatestEmbeddings, keeping
 from lightning_tgnn.callbacks.figures.system_figures import BatchCounts, stage_totals, system_figures
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_points, writers_of
+from lightning_tgnn.callbacks.only_one import check_only_one
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
@@ -63,7 +64,7 @@ class SystemMonitor(Callback):
         seconds: Of this fit, by stage, the mean of the ranks; ``validation`` is among them.
 
     Raises:
-        InvalidArgumentError: A count is too small.
+        InvalidArgumentError: A count is too small; in `setup`, a Trainer has several of these.
     """
 
     def __init__(self, every_n_steps: int | None = None, points: int = 1000) -> None:
@@ -79,6 +80,10 @@ class SystemMonitor(Callback):
         self._stages: Stages | None = None  # of the task that is trained
         self._counts = BatchCounts()
         self._loader_waited = self._validation_began = 0.0
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        check_only_one(trainer, SystemMonitor, "every_n_steps")
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

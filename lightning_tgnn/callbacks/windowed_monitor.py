@@ -5,7 +5,9 @@ from __future__ import annotations
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from typing_extensions import override
 
+from lightning_tgnn.callbacks.only_one import check_only_one
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner
 
@@ -20,13 +22,17 @@ class WindowedMonitor(Callback):
         latest: The figures of the latest window, on every rank.
 
     Raises:
-        InvalidArgumentError: The window has no batch.
+        InvalidArgumentError: The window has no batch; in `setup`, a Trainer has several of these.
     """
 
     def __init__(self, every_n_steps: int = 50) -> None:
         check_int("every_n_steps", every_n_steps, minimum=1, cure="give batches per window, for example 50")
         self.every_n_steps = every_n_steps
         self.latest: dict[str, float] = {}
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        check_only_one(trainer, type(self), "every_n_steps")
 
     def strategy_of(self, trainer: pl.Trainer) -> PlanRunner | None:
         """Return the strategy whose ranks share node state; None, and a word of it, where there is none."""

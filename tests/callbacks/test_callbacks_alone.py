@@ -1,10 +1,19 @@
 """Both callbacks where there is nothing for them to do, and what they keep; with ranks: `tests/multiprocess`."""
 
 import logging
+import re
 
 import pytest
 
-from lightning_tgnn import AdaptiveMicroBatch, DistTGLStrategy, ExchangeMonitor, ParallelismMonitor
+from lightning_tgnn import (
+    AdaptiveMicroBatch,
+    CacheThreshold,
+    DistTGLStrategy,
+    ExchangeMonitor,
+    ParallelismMonitor,
+    SnapshotMonitor,
+    SystemMonitor,
+)
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm.failure import PeerFailureError
 from tests.multiprocess.training import build, fit
@@ -45,6 +54,17 @@ def test_what_breaks_off_leaves_no_hook_and_a_store_that_is_replaced_leaves_its_
     monitor.latest = {}
     fit(data, task, DistTGLStrategy(), 1, callbacks=[monitor], epochs=1)
     assert "parallelism/gradient_variance" in monitor.latest
+
+
+MONITORS = [SystemMonitor, ExchangeMonitor, ParallelismMonitor, SnapshotMonitor, CacheThreshold]
+
+
+@pytest.mark.parametrize("monitor", MONITORS)
+def test_a_second_monitor_of_a_kind_is_refused(monitor):
+    setting = "threshold" if monitor is CacheThreshold else "every_n_steps"
+    received = f"got ['{monitor.__name__}', '{monitor.__name__}']; leave out all but one, and set {setting} of that"
+    with pytest.raises(InvalidArgumentError, match=re.escape(f"must be with one {monitor.__name__}, {received}")):
+        fit(*build("jodie", 40), "auto", 1, callbacks=[monitor(), monitor()], epochs=1)
 
 
 def test_counts_are_refused_when_the_callbacks_are_made():
