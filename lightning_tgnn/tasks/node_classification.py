@@ -202,9 +202,10 @@ class NodeClassification(OptimizedTask):
         return loss
 
     def on_fit_start(self) -> None:
-        """Forget the figures of an earlier fit, but for those of the step that a checkpoint lies behind."""
+        """Forget the figures of an earlier fit, but for those of the one that goes on."""
         super().on_fit_start()
-        self.train_figures, self._saved_figures = self._saved_figures, None
+        saved, self._saved_figures = self._saved_figures, None
+        self.train_figures = None if self.trainer.ckpt_path is None else saved
 
     def on_train_epoch_end(self) -> None:
         """Log loss and accuracy of the epoch's step, which all ranks have in common."""

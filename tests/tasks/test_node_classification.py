@@ -161,3 +161,20 @@ def test_what_does_not_go_together_is_refused():
         trainer().fit(NodeClassification(), datamodule=TemporalDataModule())
     with pytest.raises(InvalidArgumentError, match=r"model must be a task that adds up over replicas.*LinkPrediction"):
         trainer(strategy="cdfgnn").fit(LinkPrediction(), datamodule=TemporalDataModule())
+
+
+def test_only_a_run_that_goes_on_has_figures_before_its_first_step(tmp_path):
+    class Known(pl.Callback):
+        def on_train_start(self, trainer, module):
+            before.append(module.train_accuracy)
+
+    before, first = [], trainer(max_epochs=2, callbacks=[Known()])
+    first.fit(NodeClassification(hidden_dim=4), datamodule=data())
+    first.save_checkpoint(tmp_path / "two.ckpt")
+    accuracy = first.lightning_module.train_accuracy
+    loaded = NodeClassification.load_from_checkpoint(tmp_path / "two.ckpt")
+    trainer(max_epochs=1, callbacks=[Known()]).fit(loaded, datamodule=data())
+    again = trainer(max_epochs=3, callbacks=[Known()])
+    again.fit(NodeClassification(hidden_dim=4), datamodule=data(), ckpt_path=tmp_path / "two.ckpt")
+    assert before == [None, None, accuracy]
+    assert accuracy is not None
