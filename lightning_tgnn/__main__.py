@@ -11,9 +11,10 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +26,9 @@ from lightning_tgnn.commands.shared.parse_errors import exit_if_told
 if TYPE_CHECKING:
     from lightning.pytorch.cli import ArgsType
 
+    _Handler = Callable[[int, FrameType | None], object] | int
+
+_ON_INTERRUPT, _ON_TERMINATION = ("interrupted", INTERRUPTED), ("ended by SIGTERM", TERMINATED)
 _SUBCOMMANDS = {
     "fit": "train",
     "validate": "measure a checkpoint on the validation split",
@@ -38,8 +42,13 @@ def main(args: ArgsType = None) -> None:
     Args:
         args: The words after the command's name, those of the process by default; or what LightningCLI takes.
     """
-    with _warnings_in_one_line(), _ends_at_sigterm():
-        _run(args)
+    with _warnings_in_one_line(), _signals_heard() as heard:
+        try:
+            _run(args)
+        except Exception as error:
+            if heard and _is_of_an_import(error):  # libraries that are broken off may end in an error of their own
+                _leave(*heard[0])
+            raise
 
 
 def _run(args: ArgsType) -> None:
@@ -57,14 +66,14 @@ def _run(args: ArgsType) -> None:
             _check_words(words)
             _train(args)
     except KeyboardInterrupt:
-        _leave()
+        _leave(*_ON_INTERRUPT)
     except SystemExit as error:
         is_run = not isinstance(words, list) or words[:1] == ["fit"]
         if isinstance(error, _Terminated) or (_is_termination(error) and not is_run):
-            _leave("ended by SIGTERM", TERMINATED)  # but for a run, which ends at a step, with Lightning's code
+            _leave(*_ON_TERMINATION)  # but for a run, which ends at a step, with Lightning's code
         if error.code == INTERRUPTED or not _is_interrupt(error.__context__):  # who ends so has said it
             raise
-        _leave()
+        _leave(*_ON_INTERRUPT)
     except FileNotFoundError as error:
         _end(error)
     except (LightningTGNNError, ValueError, OSError, RuntimeError) as error:
@@ -89,25 +98,50 @@ class _Terminated(SystemExit):
 
 
 @contextmanager
-def _ends_at_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a command by an exception, so that nothing is left half made."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+def _signals_heard() -> Iterator[list[tuple[str, int]]]:
+    """Let SIGTERM end a command by an exception, as Ctrl-C does, so that nothing is left half made.
+
+    Yields:
+        For each signal that comes, what is said of it, and the exit code.
+    """
+    heard: list[tuple[str, int]] = []
     own = os.getpid()
 
-    def end(signum: int, frame: FrameType | None) -> None:
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        heard.append(_ON_INTERRUPT)
+        signal.default_int_handler(signum, frame)
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
         if os.getpid() != own:  # a process that this one has forked
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
-        elif signal.getsignal(signum) is end:  # a Trainer's handler calls this one, too, and ends the run at a step
+        elif signal.getsignal(signum) is terminate:  # a Trainer's handler calls this one, too, and ends at a step
+            heard.append(_ON_TERMINATION)
             raise _Terminated(TERMINATED)
 
-    signal.signal(signal.SIGTERM, end)
+    with (
+        _handled(signal.SIGINT, signal.default_int_handler, interrupt),
+        _handled(signal.SIGTERM, signal.SIG_DFL, terminate),
+    ):
+        yield heard
+
+
+@contextmanager
+def _handled(number: int, usual: _Handler, handler: _Handler) -> Iterator[None]:
+    """Handle a signal for a while, unless somebody else does, or this is no thread that may."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) != usual:
+        yield
+        return
+    signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(number, usual)
+
+
+def _is_of_an_import(error: Exception) -> bool:
+    """Whether an error comes out of an import."""
+    return any(frame.f_code.co_filename.startswith("<frozen importlib") for frame, _ in walk_tb(error.__traceback__))
 
 
 def _is_termination(error: SystemExit) -> bool:
@@ -116,7 +150,7 @@ def _is_termination(error: SystemExit) -> bool:
     return exceptions is not None and isinstance(error, exceptions.SIGTERMException)
 
 
-def _leave(why: str = "interrupted", code: int = INTERRUPTED) -> NoReturn:
+def _leave(why: str, code: int) -> NoReturn:
     """End after a signal. It may have come in the middle of an import: nothing is imported here."""
     if not int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0):
         print(f"lightning-tgnn: {why}", file=sys.stderr)

@@ -1,10 +1,13 @@
 """What signals end a command by: Ctrl-C and SIGTERM, in one line, with the exit code that shells know."""
 
+import builtins
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 from lightning.pytorch import Trainer
@@ -112,3 +115,40 @@ def test_a_process_that_a_command_has_forked_ends_at_sigterm_at_once(monkeypatch
 
     monkeypatch.setitem(command.COMMANDS, "plan", forks)
     command.main(["plan"])
+
+
+@pytest.mark.usefixtures("hears_interrupts")
+def test_an_import_that_a_signal_breaks_and_that_ends_in_an_error_of_its_own_is_one_line(monkeypatch, capsys, tmp_path):
+    (tmp_path / "broken_off.py").write_text("""
+import signal
+try:
+    signal.raise_signal(number)
+except BaseException:
+    pass  # as libraries do that try what there is
+raise AttributeError("half of it is there")
+""")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imports(words):
+        builtins.number = signal.Signals[words[0]]
+        importlib.import_module("broken_off")
+
+    monkeypatch.setattr(builtins, "number", None, raising=False)
+    monkeypatch.setitem(command.COMMANDS, "plan", imports)
+    for name, code, line in (("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "ended by SIGTERM")):
+        with pytest.raises(SystemExit) as ended:
+            command.main(["plan", name])
+        assert (ended.value.code, capsys.readouterr().err) == (code, f"lightning-tgnn: {line}\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("hears_interrupts")
+def test_an_error_after_ctrl_c_that_is_of_no_import_is_told(monkeypatch):
+    def fails(words):
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise AttributeError("an error")
+
+    monkeypatch.setitem(command.COMMANDS, "plan", fails)
+    with pytest.raises(AttributeError, match="an error"):
+        command.main(["plan"])
