@@ -257,6 +257,15 @@ class PipelineStore(Protocol):
 
 
 @runtime_checkable
+class ServingStore(Protocol):
+    """A store in which ranks serve each other in every turn."""
+
+    def begin_turn(self) -> None:
+        """Serve the other ranks of this turn, although this rank may have to wait for what comes of their batches."""
+        ...
+
+
+@runtime_checkable
 class CachingStore(Protocol):
     """A store that keeps rows that it has fetched.
 

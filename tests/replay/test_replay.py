@@ -369,6 +369,9 @@ INTERVAL = SHARDS | {"partition": "interval"}
 CASES += [Case("pipetgl shards, between", "apan", pipetgl(**INTERVAL), validate_every=1, ranks=(3,), **TURN)]
 CASES += [Case("pipetgl shards in order", "jodie", pipetgl(**SHARDS, targets_first=False), **FEW)]
 CASES += [Case("pipetgl shards, nothing passed on", "apan", pipetgl(**INTERVAL, pass_on=False), **FEW)]
+# Ranks serve rows while they wait for the gradients of earlier ones.
+CASES += [Case("pipetgl shards, staleness 0", "jodie", pipetgl(**SHARDS, staleness=0), **FEW)]
+CASES += [Case("pipetgl shards, staleness 1", "apan", pipetgl(**INTERVAL, staleness=1, pass_on=False), **FEW)]
 WHOLE = planned(RoundRobin(), HostShards("range", True, False, False), TargetsFirst(), RingUpdates())
 CASES += [Case("pipetgl shards, two copies", "tgn", pipetgl(**SHARDS, groups=2), **OF_TWO | {"ranks": (4,)})]
 CASES += [Case("pipetgl shards looked at", "tgn", WHOLE, training={"looks": 1}, validate_every=1, **FEW)]

@@ -79,6 +79,7 @@ class PipelinedShards:
         self._step: AskedRows | None = None
         self._ahead: AskedRows | None = None
         self._has_told = False  # the server, whether a turn follows
+        self._serves = False  # a turn that this rank has yet to play
         self._word: ExpectedParcel | None = None
         self._received: tuple[Tensor, StateRows] | None = None
 
@@ -98,6 +99,12 @@ class PipelinedShards:
         self._meet()
         return self.local.position
 
+    def begin_turn(self) -> None:
+        """Serve the batches of a turn, of which nobody has heard yet, from here on: before `read_ahead`."""
+        if self._step is None and self._ahead is None and not self._serves:
+            self.server.begin()
+            self._serves = True
+
     def fetch(self, nodes: Tensor) -> AskedRows:
         """Start to read the rows of the distinct ``nodes``."""
         return self.read_ahead(nodes, None)
@@ -116,7 +123,8 @@ class PipelinedShards:
             return self._read_more(self._step, nodes)
         step = self._ahead
         if step is None:
-            self.server.begin()
+            self.begin_turn()
+            self._serves = False
             is_first = self._turns == 0 and self.place == 0
             step = self._ask(nodes, None if is_first else around)
             self._expect(step)
@@ -207,7 +215,7 @@ class PipelinedShards:
 
     def _meet(self) -> None:
         """Have all batches of all ranks written, by a turn in which nothing is played."""
-        if not self._turns:
+        if not self._turns and not self._serves:
             return
         if self._step is not None:  # nothing was written in this turn
             self._write(self._step, StateUpdate.nothing(self.spec, LEFT), self.own_nodes[:0], has_next=True)

@@ -21,6 +21,7 @@ from lightning_tgnn.types import (
     Run,
     ScheduledLoader,
     ServedStore,
+    ServingStore,
     ShardingStore,
     SnapshotTask,
     StateStore,
@@ -154,7 +155,9 @@ class NodeState:
         return self._store.announcer if isinstance(self._store, AnnouncingStore) else None
 
     def begin_turn(self) -> None:
-        """Do nothing: batches say what they need."""
+        """Serve other ranks, where the store does; batches say what they need themselves."""
+        if isinstance(self._store, ServingStore):
+            self._store.begin_turn()
 
     def forget(self) -> None:
         """Take note that a checkpoint's node state has been loaded, which is that of the first copy."""
