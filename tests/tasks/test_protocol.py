@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.tuner import Tuner
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
@@ -496,3 +497,10 @@ def test_a_copy_of_a_task_keeps_its_node_state_on_one_rank(tmp_path, strategy, c
     assert torch.equal(kept["memory"], state["memory"])
     (alone,), (theirs,) = (one.test(of, data, verbose=False) for one, of in ((trainer(tmp_path), twin), (run, task)))
     assert alone == pytest.approx(theirs, abs=1e-6)
+
+
+def test_a_tuner_may_try_one_step_of_each_size(tmp_path):
+    task, data = LinkPrediction("tgn", **SMALL), data_module()
+    run = trainer(tmp_path, max_epochs=1, limit_val_batches=0)
+    found = Tuner(run).scale_batch_size(task, datamodule=data, max_trials=2, steps_per_trial=1, init_val=16)
+    assert found == 32
