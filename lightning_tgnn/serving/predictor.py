@@ -143,7 +143,7 @@ class Predictor(StreamFollower):
     def _link_predictor(self) -> LinkPredictor:
         predictor = dict(self._live.task.named_children()).get("predictor")
         if not isinstance(predictor, LinkPredictor):
-            cure = "ask for embeddings, or train a LinkPrediction"
+            cure = "ask for embeddings, take trainer.predict for labels, or train a LinkPrediction"
             raise InvalidArgumentError(refusal("task", "a LinkPrediction", type(self._live.task).__name__, cure))
         return predictor
 
