@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -42,7 +42,10 @@ def main(args: ArgsType = None) -> None:
     Args:
         args: The words after the command's name, those of the process by default; or what LightningCLI takes.
     """
-    with _warnings_in_one_line(), _signals_heard() as heard:
+    words = sys.argv[1:] if args is None else args
+    # A run is its Trainer's, on all its ranks.
+    is_command = isinstance(words, list) and words[:1] != [] and words[0] in COMMANDS
+    with _warnings_in_one_line(), _signals_heard(sigterm=is_command) as heard:
         try:
             _run(args)
         except Exception as error:
@@ -68,7 +71,7 @@ def _run(args: ArgsType) -> None:
     except KeyboardInterrupt:
         _leave(*_ON_INTERRUPT)
     except SystemExit as error:
-        is_run = not isinstance(words, list) or words[:1] == ["fit"]
+        is_run = not isinstance(words, list) or "fit" in words
         if isinstance(error, _Terminated) or (_is_termination(error) and not is_run):
             _leave(*_ON_TERMINATION)  # but for a run, which ends at a step, with Lightning's code
         if error.code == INTERRUPTED or not _is_interrupt(error.__context__):  # who ends so has said it
@@ -98,8 +101,11 @@ class _Terminated(SystemExit):
 
 
 @contextmanager
-def _signals_heard() -> Iterator[list[tuple[str, int]]]:
+def _signals_heard(*, sigterm: bool) -> Iterator[list[tuple[str, int]]]:
     """Let SIGTERM end a command by an exception, as Ctrl-C does, so that nothing is left half made.
+
+    Args:
+        sigterm: Whether to hear it.
 
     Yields:
         For each signal that comes, what is said of it, and the exit code.
@@ -112,16 +118,17 @@ def _signals_heard() -> Iterator[list[tuple[str, int]]]:
         signal.default_int_handler(signum, frame)
 
     def terminate(signum: int, frame: FrameType | None) -> None:
+        if signal.getsignal(signum) is not terminate:  # a Trainer's handler calls this one, too, and ends at a step
+            return
         if os.getpid() != own:  # a process that this one has forked
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
-        elif signal.getsignal(signum) is terminate:  # a Trainer's handler calls this one, too, and ends at a step
-            heard.append(_ON_TERMINATION)
-            raise _Terminated(TERMINATED)
+        heard.append(_ON_TERMINATION)
+        raise _Terminated(TERMINATED)
 
     with (
         _handled(signal.SIGINT, signal.default_int_handler, interrupt),
-        _handled(signal.SIGTERM, signal.SIG_DFL, terminate),
+        _handled(signal.SIGTERM, signal.SIG_DFL, terminate) if sigterm else nullcontext(),
     ):
         yield heard
 

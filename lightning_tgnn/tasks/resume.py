@@ -85,7 +85,7 @@ class FitProgress:
         if loaded.within_epoch:
             _set_callbacks_of_epoch(trainer)
             self._validated = _batches(trainer) if loaded.validated else -1
-            _go_on_within_epoch(trainer.fit_loop, validated=loaded.validated)
+            _go_on_within_epoch(trainer.fit_loop, validated=loaded.validated, has_figures=bool(loaded.figures))
             return
         if loaded.ends_epoch:
             _follow_figures(trainer.fit_loop)
@@ -113,12 +113,12 @@ def _leave_batch(loop: dict[str, Any], *, untouched: bool, told: bool) -> None:
     for count in (progress["total"], progress["current"]):
         count |= dict.fromkeys(count, count["processed"])
     done = progress["current"]["processed"]
-    if not untouched and done:  # with the first batch its epoch begins anew
-        if told:
-            rank_zero_warn(
-                f"the checkpoint was saved within batch {done} of an epoch: that batch is not trained on again, and its"
-                " update of the weights is missing"
-            )
+    if not untouched and told:
+        lost = "not trained on again, and its update of the weights may be missing"
+        if not done:  # its epoch begins anew
+            lost = "trained on again, and where its update of the weights was made already, it is made twice"
+        rank_zero_warn(f"the checkpoint was saved within batch {done} of an epoch: that batch is {lost}")
+    if not untouched and done:
         return
     progress["is_last_batch"] = False
     for held in loop["state_dict"].get("combined_loader", []):
@@ -152,7 +152,7 @@ def _set_callbacks_of_epoch(trainer: pl.Trainer) -> None:
         group["lr"] = rate  # which a schedule of averages changes as it is made
 
 
-def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:
+def _go_on_within_epoch(fit: _FitLoop, *, validated: bool, has_figures: bool) -> None:
     loop = fit.epoch_loop
     assert fit._data_fetcher is not None
     loader = loop.trainer.train_dataloader
@@ -165,7 +165,7 @@ def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:
     loop.val_loop._restart_stage = RestartStage.RESTARTED_MID_EVALUATION if to_validate else RestartStage.NONE
     if loop._num_ready_batches_reached() and not ends_in_validation:
         fit._data_fetcher.done = True  # the loader may have more batches than an epoch takes
-    if loop._batches_that_stepped < loop.global_step and not ends_in_validation:
+    if loop._batches_that_stepped < loop.global_step and not ends_in_validation and has_figures:
         # Schedules that follow a figure of each step: Lightning has saved too early, and counts such steps behind them.
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
     if loop.trainer.lightning_module.automatic_optimization:

@@ -82,6 +82,7 @@ class SnapshotModule(OptimizedTask):
         "convolution": FILTERS,
         "cell": (),
     }
+    _rows: int | None = None  # of the group under way
     val_metrics: SplitMetrics
     test_metrics: SplitMetrics
 
@@ -164,7 +165,7 @@ class SnapshotModule(OptimizedTask):
 
     def start(self, group: SnapshotGroup) -> Carried:
         """Return what is carried into a group's first snapshot; the steps that follow are of this group."""
-        self._rows = len(group.nodes)  # of the rank, where vertices are cut over ranks
+        self._rows = len(group.nodes)
         return cast(SnapshotModel, self.model).start(self._rows)
 
     def step(self, snapshot: Snapshot, carried: Carried, *, last: bool) -> tuple[Carried, Tensor | None]:
@@ -173,13 +174,12 @@ class SnapshotModule(OptimizedTask):
         Raises:
             InvalidArgumentError: It has other layers than a model by its name, or a model returns something else.
         """
-        if isinstance(self._built_by, str) and len(snapshot.layers) != self.config.num_layers:
-            requirement = f"{len(snapshot.layers)}, as of the snapshots"
+        if isinstance(self._built_by, str) and len(snapshot.layers) != (own := self.config.num_layers):
             cure = "set it so, or leave it out of SnapshotDataModule, which takes that of the task"
-            raise InvalidArgumentError(refusal("num_layers", requirement, self.config.num_layers, cure))
+            raise InvalidArgumentError(refusal("num_layers", f"{len(snapshot.layers)}, as of the snapshots", own, cure))
         model = cast(SnapshotModel, self.model)
         carried, embeddings = model.step(snapshot, carried, self.operators, last=last)
-        if last:
+        if last and self._rows is not None:
             cure = "let its `step` return embedding_dim numbers for each of the rows that `start` was called with"
             check_returned(embeddings, (self._rows, model.embedding_dim), cure)
         return carried, embeddings

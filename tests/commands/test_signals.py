@@ -99,7 +99,9 @@ def test_sigterm_that_a_trainer_has_heard_fails_a_command_but_for_a_run(monkeypa
     with pytest.raises(SystemExit) as ended:
         command.main([word, "--config=a.yaml"])
     assert ended.value.code == code
-    assert line in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert line in printed
+    assert ("ended by SIGTERM" in printed) == (word != "fit")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

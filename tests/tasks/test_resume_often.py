@@ -289,6 +289,15 @@ def test_a_checkpoint_of_an_error_behind_the_backward_pass_says_what_it_lacks(tm
         Scheduled.load_from_checkpoint(tmp_path / "on_exception.ckpt")
 
 
+def test_a_first_batch_of_an_epoch_that_may_be_trained_on_twice_is_told(tmp_path):
+    options = {"max_epochs": 2, "limit_val_batches": 0}
+    fails = Fails("on_before_optimizer_step", BATCHES)
+    with pytest.raises(RuntimeError, match="an error"):
+        train_alone(stream_run, {}, fails, OnExceptionCheckpoint(tmp_path), **options)
+    with pytest.warns(UserWarning, match="within batch 0 of an epoch: that batch is trained on again, and where"):
+        train_alone(stream_run, {}, resume=tmp_path / "on_exception.ckpt", **options)
+
+
 def train_alone(make, written, *callbacks, resume=None, **options):
     """Train without other checkpoints and return the weights."""
     data, task = make()

@@ -181,7 +181,7 @@ def _recommend(
     write_text(folder / "plan.json", json.dumps(figures, indent=1))
     lines = [
         f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "
-        f"{said_of_share(found.fixed_share)}",
+        + said_of_share(found.fixed_share),
         f"global batches of up to {largest:,} events lose at most {options.max_loss:.0%} of the updates of node memory",
         *([] if remote is None else remote.said()),
         *said_of_gradients(found.gradient_bytes, found.compressed, cluster.ranks),

@@ -36,9 +36,10 @@ class RecurrentCell(nn.Module):
         if not isinstance(module, nn.Module):
             raise InvalidArgumentError(refusal("cell", "what builds a torch.nn.Module", type(module).__name__, _FORM))
         self.module = module
+        rows = torch.zeros(2, in_dim)  # of one row alone there is no variance, for whoever normalizes
         try:
-            with torch.no_grad():
-                state = module(torch.zeros(1, in_dim))
+            with torch.no_grad(), torch.random.fork_rng(devices=()):
+                state = module(rows)
         except TypeError as error:
             received = f"{type(module).__name__}: {error}"
             raise InvalidArgumentError(refusal("cell", "called with rows alone", received, _FORM)) from error
@@ -48,18 +49,18 @@ class RecurrentCell(nn.Module):
             received = type(state).__name__
             raise InvalidArgumentError(refusal("cell", "one that returns tensors [n, d]", received, _FORM))
         self.widths = tuple(part.shape[1] for part in parts)
-        self._check_goes_on(torch.zeros(1, in_dim), parts)
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            self._check_goes_on(rows, parts)
 
-    @torch.no_grad()
     def _check_goes_on(self, rows: Tensor, state: tuple[Tensor, ...]) -> None:
         """Refuse a module that cannot be called with what it has returned, or then returns something else."""
         try:
             after = self(rows, state)
+            shapes = [list(part.shape) for part in after]
         except _MISCALLED as error:
             received = f"{type(self.module).__name__}: {error}"
             raise InvalidArgumentError(refusal("cell", "called with rows and its state", received, _FORM)) from error
-        if [part.shape for part in after] != [part.shape for part in state]:
-            shapes = [list(part.shape) for part in after]
+        if shapes != [list(part.shape) for part in state]:
             requirement = f"one that goes on with a state of shapes {[list(part.shape) for part in state]}"
             raise InvalidArgumentError(refusal("cell", requirement, shapes, _FORM))
 

@@ -252,7 +252,7 @@ class ReplicaState:
             return
         assert self._run is not None
         tables, rank = saved["caches"] if with_caches else {}, self._run.rank
-        if saved.get("within") and self._run.trainer.state.fn == "fit":
+        if saved.get("within") and with_caches and self._run.trainer.state.fn == "fit":
             rank_zero_warn(
                 "the checkpoint was saved within an epoch, after an error: the epoch is trained again with cached rows"
                 " that it had begun to replace, so results may differ a little from those of an unbroken run"

@@ -7,6 +7,7 @@ import torch
 
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.models import RECURRENT_MODELS, RecurrentConfig, SnapshotOperators, build_recurrent
+from lightning_tgnn.models.recurrent.cells import RecurrentCell
 from lightning_tgnn.types import Snapshot, SparseRows
 from tests.models.recurrent.slow_models import REFERENCES
 from tests.models.recurrent.snapshots import dense, info, random_sequence, rectangular, run
@@ -233,6 +234,24 @@ def test_polynomials_of_a_higher_degree_need_square_layers(first):
         run(model, cut, len(nodes), SnapshotOperators(weights_first=(first, first)))
 
 
+class Normed(torch.nn.Module):
+    """A cell that normalizes over the rows, and draws."""
+
+    def __init__(self, in_dim, hidden_dim):
+        super().__init__()
+        self.cell, self.norm = torch.nn.GRUCell(in_dim, hidden_dim), torch.nn.BatchNorm1d(hidden_dim)
+
+    def forward(self, rows, state=None):
+        return torch.nn.functional.dropout(self.norm(self.cell(rows, state)), 0.5)
+
+
+def test_a_cell_that_normalizes_and_draws_is_tried_and_nothing_is_drawn_of_it():
+    cell = Normed(4, 3)
+    before = torch.get_rng_state()
+    assert RecurrentCell(cell, 4).widths == (3,)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 class Narrowing(torch.nn.Module):
     """A cell that is called as torch's are, whose state has fewer columns the second time."""
 
@@ -256,7 +275,7 @@ class Narrowing(torch.nn.Module):
         ({"cell": lambda i, o: torch.nn.Bilinear(i, i, o)}, "wd_gcn", "cell must be called with rows alone"),
         ({"cell": torch.nn.Linear}, "wd_gcn", "cell must be called with rows and its state, got 'Linear: "),
         ({"cell": torch.nn.GRU}, "wd_gcn", "cell must be called with rows and its state, got .GRU: "),
-        ({"cell": Narrowing}, "wd_gcn", r"cell must be one that goes on with .* \[\[1, 3\]\], got \[\[1, 2\]\]"),
+        ({"cell": Narrowing}, "wd_gcn", r"cell must be one that goes on with .* \[\[2, 3\]\], got \[\[2, 2\]\]"),
         ({"convolution": torch.nn.Linear}, "evolvegcn_o", "convolution must be a name with model='evolvegcn_o'"),
         ({"convolution": lambda i, o: 3}, "wd_gcn", "convolution must be what builds a torch.nn.Module, got 'int'"),
         ({"convolution": torch.nn.Linear}, "wd_gcn", "convolution must be called with two arguments, got 'Linear"),
