@@ -210,7 +210,7 @@ class NodeClassification(OptimizedTask):
     def on_train_epoch_end(self) -> None:
         """Log loss and accuracy of the epoch's step, which all ranks have in common."""
         super().on_train_epoch_end()
-        if self.train_figures is not None:  # as of older checkpoints that lie behind the epoch's step
+        if self.train_figures is not None:  # but for older checkpoints that lie behind the epoch's step
             loss, accuracy = self.train_figures.to(self.device)
             self.log("train/loss", loss, prog_bar=True, sync_dist=True)
             self.log("train/accuracy", accuracy, prog_bar=True, sync_dist=True)
