@@ -199,6 +199,12 @@ class OneDraw(DataParallel):
         return [replace(turn, draw=7) for turn in super().turns(layout, rank, over)]
 
 
+class HalfOfABatch(DataParallel):
+    def turns(self, layout, rank, over):
+        turns = super().turns(layout, rank, over)
+        return [replace(turn, events=turn.events[: len(turn.events) // 2]) for turn in turns]
+
+
 class Order(Callback):
     def __init__(self):
         self.first, self.resets = [], []
@@ -234,6 +240,7 @@ def test_one_rank_follows_its_schedule_too():
     ("schedule", "options", "message"),
     [
         (TwoCopies(), {}, "schedule must be turns that read and write the rank.s own copy of node state"),
+        (HalfOfABatch(), {}, "schedule must be turns of whole global batches, or of a part .*; set ranks of the turn"),
         (OneDraw(), {"presample": "epoch"}, "schedule must be turns of the sets that it says.*; set presample='off'"),
     ],
 )

@@ -25,16 +25,21 @@ def in_passes(turns: Sequence[Turn], position: int) -> Iterator[range]:
         number += count
 
 
-def check_has_state(turn: Turn, schedule: Schedule, copy: int) -> None:
-    """Refuse a turn that asks for node state that its rank does not have, or has no pass to take it from.
+def check_turn(turn: Turn, schedule: Schedule, copy: int) -> None:
+    """Refuse a turn that its rank cannot play.
 
     Raises:
-        InvalidArgumentError: It does.
+        InvalidArgumentError: It asks for node state that the rank does not have, or has no pass to take that from; or
+            it is a part of a global batch that no other rank shares.
     """
     in_passes = "passes" in schedule.needs
     if turn.copy != copy or not (in_passes or (turn.reads and turn.writes)):
         cure = "give turns that do, or a store of your own behind a loader of your own"
         requirement = f"turns that read and write the rank's own copy of node state, {copy}"
+        raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
+    if 0 < len(turn.events) < len(turn.of) and turn.ranks < 2:
+        cure = "set ranks of the turn, by which the loss of its events is weighted, to the number of ranks that share it"
+        requirement = "turns of whole global batches, or of a part that several ranks share"
         raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import check_global_batch_size
 from lightning_tgnn.data.batches.announcements import made_ahead
-from lightning_tgnn.data.batches.consecutive import check_has_state, in_passes, with_upcoming
+from lightning_tgnn.data.batches.consecutive import check_turn, in_passes, with_upcoming
 from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
@@ -258,7 +258,7 @@ class EventLoader:
         Raises:
             InvalidArgumentError: The turn asks for what no store or no epoch drawn ahead can give.
         """
-        check_has_state(turn, self.schedule, self.layout.copy_of(self.rank)[0])
+        check_turn(turn, self.schedule, self.layout.copy_of(self.rank)[0])
         own, together = self._organizer.own_events(self.events, turn), _at(self.events, turn.of)
         sample = (
             self._sampler.sample(own, turn.draw, int(together[0]))
