@@ -125,11 +125,11 @@ def test_no_questions_give_an_empty_table(run, tmp_path):
 
 def test_rows_of_parquet_are_those_of_the_file(run, tmp_path):
     # An index of its own that pandas would restore.
-    times = [300.0, 301, 302, 303, 17]
+    times = [300.0, 301, 302, 303, np.inf]
     pairs = pd.DataFrame({"src": ["u1", "u99"] + ["u1"] * 3, "dst": "03", "time": times}, index=np.arange(5) * 10)
     questions = write(pairs, tmp_path / "pairs.parquet")
     for batch_size in (2, 100):
-        with pytest.raises(SystemExit, match=r"time in row 4 of .*pairs.parquet, counted from 0, must be at least"):
+        with pytest.raises(SystemExit, match=r"time in row 4 of .*pairs.parquet, counted from 0, must be finite"):
             ask(run, f"--score={questions}", f"--batch_size={batch_size}", f"--output={tmp_path / 'out.csv'}")
 
 
@@ -161,6 +161,21 @@ def test_an_unknown_node_is_a_row_that_says_so(run, tmp_path, capsys, kind, batc
     counts = [f"{count} answers ({not_ok} not ok, see column status)" for count, not_ok in ((4, 3), (4, 2), (2, 1))]
     assert told(capsys) == [f"{said}: {tmp_path / 'out'}{kind}" for said in counts]
     assert answers.iloc[:, 2:-1].isna().all(axis=1).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+@pytest.mark.parametrize("batch_size", [1, 100])
+def test_a_time_that_is_past_is_a_row_that_says_so(run, tmp_path, kind, batch_size):
+    common = [f"--batch_size={batch_size}", f"--output={tmp_path / 'out'}{kind}"]
+    expected = Predictor.from_checkpoint(run / "a.ckpt").score(["u1"], ["03"], 300)
+    said = "time {} is before the latest event, 299.0".format
+    for times in ([17.5, 300, 298, 17.5], pd.to_datetime([17.5, 300, 298, 17.5], unit="s")):
+        pairs = pd.DataFrame({"src": ["u1", "u1", "u1", "u9"], "dst": "03", "time": times})
+        ask(run, f"--score={write(pairs, tmp_path / f'pairs{kind}')}", *common)
+        answers = read(tmp_path / f"out{kind}")
+        assert answers["status"].tolist() == [said(17.5), "ok", said(298.0), f"unknown src u9; {said(17.5)}"]
+        assert answers["probability"].isna().tolist() == [True, False, True, True]
+        np.testing.assert_allclose(answers["probability"][1], expected[0], atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -342,8 +357,11 @@ def test_a_saved_predictor_is_no_checkpoint_of_a_run(run, tmp_path):
             "time in row 1 of Q, counted from 0, must",
         ),
         ("src,dst,time\nu1,03,soon", ["--score=Q", "--output=O"], "must be a number, got 'soon'; repair that row"),
-        ("src,dst,time\nu1,03,300\nu1,03,17", ["--score=Q", "--output=O"], "time in row 1 of Q, counted from 0, must"),
-        ("src,dst,time\nu1,03,17", ["--score=Q", "--output=O"], "must be at least 299.0, got 17.0"),
+        (
+            "src,dst,time,weight\nu1,03,17,1",
+            ["--events=Q", "--score=Q", "--output=O"],
+            "must be at least 299.0, got 17.0",
+        ),
         ("src,dst\nu1,03\nu1,99", ["--top_k=Q", "--candidates=Q", "--k=1", "--output=O"], "candidates in row 1 of Q"),
         (
             "src,dst,time,weight\nu1,03,300,1\nu1,03,301,",

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lightning_tgnn.checks import InvalidArgumentError, RowError, check_import, refusal
 from lightning_tgnn.commands.predict.options import DESCRIPTION, QUESTIONS, PredictOptions
-from lightning_tgnn.commands.predict.question_status import OK, plain, with_status, with_unknown
+from lightning_tgnn.commands.predict.question_status import OK, plain, with_status, with_unanswered
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
@@ -55,13 +55,13 @@ def predict(arguments: Sequence[str]) -> None:
     count = not_ok = 0
     with answer_table(options.output) as add:
         for piece in _pieces(predictor, options, options.question, columns):
-            questions, status = with_status(predictor, piece, columns, options.side)
-            known = questions[status == OK].apply(plain)
-            with _rows_of_file(options, options.question, known):
-                answers = answer(known)
-            unknown = _asked(predictor, questions[status != OK], list(columns))
-            unknown = unknown.assign(status=status[status != OK])
-            answered = with_unknown(answers, unknown)
+            with _rows_of_file(options, options.question, piece):
+                questions, status = with_status(predictor, piece, columns, options.side)
+            answerable = questions[status == OK].apply(plain)
+            with _rows_of_file(options, options.question, answerable):
+                answers = answer(answerable)
+            unanswered = _asked(predictor, questions[status != OK], list(columns))
+            answered = with_unanswered(answers, unanswered.assign(status=status[status != OK]))
             add(answered)
             count += len(piece)
             not_ok += int((answered["status"] != OK).sum())  # such a question has one row

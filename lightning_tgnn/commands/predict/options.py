@@ -14,10 +14,10 @@ DESCRIPTION = """Answer questions with a trained model, in the ids of its stream
   lightning-tgnn predict --ckpt_path CKPT --top_k users.csv --k 10 --output top.parquet src,time: the best destinations
   lightning-tgnn predict --ckpt_path CKPT --embed nodes.parquet --output vectors.csv    node,time: a vector each
 
-Without a column time a question is about the time of the latest event; no question can be about an earlier one. Dates
+Without a column time a question is about the time of the latest event; one about an earlier time has no answer. Dates
 are taken as seconds since 1970, and answers tell these. The model first takes in the whole stream that it was trained
 on, which the checkpoint names, then the events of --events. The column status of an answer says "ok", or what is wrong
-with that question alone: a node that the stream of training does not have, or no candidate left.
+with that question alone: a node that the stream of training does not have, an early time, no candidate left.
 """
 
 QUESTIONS = {"score": ("src", "dst"), "top_k": ("src",), "embed": ("node",)}

@@ -1,4 +1,4 @@
-"""Status of questions: those whose nodes the stream of training does not have stay, and say so."""
+"""Status of questions: those about unknown nodes, or of a time that is past, stay and say so."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from lightning_tgnn.data.readers.frame_columns import time_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,13 +21,18 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 def with_status(
     predictor: Predictor, piece: pd.DataFrame, columns: tuple[str, ...], side: str | None
 ) -> tuple[pd.DataFrame, pd.Series]:
-    """Return questions with ids of the stream's type, and the status of each: "ok", or which of its nodes are unknown.
+    """Return questions with ids of the stream's type, and the status of each: "ok", or why it has no answer.
+
+    Unknown nodes have none, and times before the latest event, of which node state has moved on.
 
     Args:
         predictor: Knows the nodes of its stream.
         piece: Questions, one a row.
         columns: Which of its columns are nodes.
         side: ``"source"`` or ``"destination"``, for a column ``node`` where both share ids.
+
+    Raises:
+        DataError: A time is none.
     """
     import pandas as pd
 
@@ -42,22 +49,27 @@ def with_status(
     status = pd.Series(OK, piece.index, dtype=object)
     for row, named in unknown.items():
         status.iloc[row] = f"unknown {' and '.join(named)}"
+    if "time" in piece.columns:
+        times = time_column("time", piece["time"])
+        for row in np.flatnonzero(times < predictor.latest_time).tolist():
+            early = f"time {times[row]} is before the latest event, {predictor.latest_time}"
+            status.iloc[row] = early if status.iloc[row] == OK else f"{status.iloc[row]}; {early}"
     return piece, status
 
 
-def with_unknown(answers: pd.DataFrame, unknown: pd.DataFrame) -> pd.DataFrame:
+def with_unanswered(answers: pd.DataFrame, unanswered: pd.DataFrame) -> pd.DataFrame:
     """Return the answers and the questions that have none, in the order of the questions, which the index tells.
 
     Args:
-        answers: Of the questions whose nodes are all known, with a column ``status`` where one of them has none, too.
-        unknown: The other questions, with their ``status``.
+        answers: Of the questions that have one, with a column ``status`` where one of them has none, too.
+        unanswered: The other questions, with their ``status``.
     """
     import pandas as pd
 
     answers = answers.assign(status=answers.get("status", OK)).astype({"status": "string"})
-    if len(unknown):
-        ids = set(unknown.columns) - {"status"}
-        others = unknown.reindex(columns=answers.columns)
+    if len(unanswered):
+        ids = set(unanswered.columns) - {"status"}
+        others = unanswered.reindex(columns=answers.columns)
         others = others.astype({name: kind for name, kind in answers.dtypes.items() if name not in ids})
         answers = pd.concat([answers, others]).sort_index(kind="stable")
     return answers.reset_index(drop=True)

@@ -27,7 +27,9 @@ def time_column(name: str, values: Times) -> np.ndarray:
         DataError: They are neither numbers nor dates, or one is missing or not finite.
     """
     column = np.atleast_1d(np.asarray(values))
-    if column.ndim == 1 and column.size and column.dtype.kind not in "iuf":
+    if column.shape == (0,):
+        return np.empty(0)  # of whatever type: an empty column of dates, too
+    if column.ndim == 1 and column.dtype.kind not in "iuf":
         import pandas as pd
 
         # A list: pandas takes an array of objects as it is, without a look for dates in it.
