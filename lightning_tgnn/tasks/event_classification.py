@@ -190,6 +190,7 @@ class EventClassification(MemoryTask[Metric]):
 def refuse_labels(task: EventClassification, requirement: str, info: StreamInfo) -> InvalidArgumentError:
     """Return the refusal of a stream's labels."""
     described = f"{info.num_classes} {'labels per event' if info.multi_label else 'classes'}"
-    received = described if info.num_classes else "none of that kind"
+    unfit = "no labels" if info.training_labels is None else "fractions, or numbers that name no class"
+    received = described if info.num_classes else unfit
     cure = "give the stream such labels, for a CSV by columns={'label': ...}, or take another task"
     return InvalidArgumentError(refusal(f"the labels for {type(task).__name__}", requirement, received, cure))

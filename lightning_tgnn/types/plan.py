@@ -122,8 +122,10 @@ class Plan:
             if missing := sorted(part.needs - offered):
                 others = ", ".join(type(other).__name__ for other in parts.values() if other is not part)
                 requirement = f"one that fits {others}: none of them offers {' and '.join(missing)}"
-                offering = _OFFERED_BY.get(missing[0], "another part")
-                raise InvalidArgumentError(refusal(name, requirement, type(part).__name__, f"take {offering}"))
+                cure = f"take {_OFFERED_BY.get(missing[0], 'another part')}"
+                if silent := [type(other).__name__ for other in (self.schedule, self.store) if not other.offers]:
+                    cure += f", or set `offers` of {' and '.join(silent)}, which is empty"
+                raise InvalidArgumentError(refusal(name, requirement, type(part).__name__, cure))
 
     def outline(self, name: str = "plan") -> Outline:
         """Return what turns consist of: what the simulator times and the validator proves.

@@ -141,12 +141,20 @@ def test_the_communities_of_the_synthetic_stream_are_learnt():
 @pytest.mark.parametrize(
     ("kind", "labels", "message"),
     [
-        (DynamicNodeClassification, None, "the labels for DynamicNodeClassification must be 0 or 1, .* 'none of that"),
+        (DynamicNodeClassification, None, "the labels for DynamicNodeClassification must be 0 or 1, .* 'no labels"),
         (DynamicNodeClassification, np.arange(300) % 3, "must be 0 or 1, one per event, .*, got '3 classes'; give"),
         (DynamicNodeClassification, np.zeros((300, 2), int), "must be 0 or 1, .*, got '2 labels per event'"),
-        (EdgeClassification, None, "the labels for EdgeClassification must be integers from 0, .*, got 'none of that"),
-        (EdgeClassification, np.arange(300) / 7, "must be integers from 0, .*, got 'none of that kind'"),
-        (EdgeClassification, np.full(300, -1), "must be integers from 0, .*, got 'none of that kind'"),
+        (EdgeClassification, None, "the labels for EdgeClassification must be integers from 0, .*, got 'no labels"),
+        (
+            EdgeClassification,
+            np.arange(300) / 7,
+            "must be integers from 0, .*, got 'fractions, or numbers that name no class'",
+        ),
+        (
+            EdgeClassification,
+            np.full(300, -1),
+            "must be integers from 0, .*, got 'fractions, or numbers that name no class'",
+        ),
         (EdgeClassification, np.full((300, 2), 5), "must be integers from 0, .* rows of 0 and 1"),
     ],
 )

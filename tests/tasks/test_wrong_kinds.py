@@ -64,7 +64,8 @@ FLOATS = STREAM.edge_features.numpy()
 NODES = np.ones((25, 2))
 EDGE = "the labels for EdgeClassification must be integers from 0, one per event, or rows of 0 and 1"
 NODE = "the labels for DynamicNodeClassification must be 0 or 1, one per event"
-NONE = "'none of that kind'; give the stream such labels"
+NONE = "'no labels'; give the stream such labels"
+UNFIT = "'fractions, or numbers that name no class'; give the stream such labels"
 
 DATAMODULES = [
     (ON_EVENTS, pl.LightningDataModule, "datamodule must be a TemporalDataModule, got 'LightningDataModule'; pass"),
@@ -130,13 +131,13 @@ COLUMNS = [  # no stream or graph can have them, whatever the task
 KINDS = [  # streams that are good for another task
     ("edge", {"labels": None}, EDGE, NONE),
     ("node", {"labels": None}, NODE, NONE),
-    ("edge", {"labels": LABELS + 0.5}, EDGE, NONE),
-    ("node", {"labels": LABELS + 0.5}, NODE, NONE),
-    ("edge", {"labels": -1 - LABELS}, EDGE, NONE),
-    ("node", {"labels": -1 - LABELS}, NODE, NONE),
-    ("edge", {"labels": np.full((EVENTS, 2), -1)}, EDGE, NONE),
-    ("edge", {"labels": np.full((EVENTS, 2), 5)}, EDGE, NONE),
-    ("edge", {"labels": np.full((EVENTS, 2), 0.5)}, EDGE, NONE),
+    ("edge", {"labels": LABELS + 0.5}, EDGE, UNFIT),
+    ("node", {"labels": LABELS + 0.5}, NODE, UNFIT),
+    ("edge", {"labels": -1 - LABELS}, EDGE, UNFIT),
+    ("node", {"labels": -1 - LABELS}, NODE, UNFIT),
+    ("edge", {"labels": np.full((EVENTS, 2), -1)}, EDGE, UNFIT),
+    ("edge", {"labels": np.full((EVENTS, 2), 5)}, EDGE, UNFIT),
+    ("edge", {"labels": np.full((EVENTS, 2), 0.5)}, EDGE, UNFIT),
     ("edge", {"labels": LABELS[:, None]}, EDGE, "'1 labels per event'; give the stream such labels"),
     ("node", {"labels": np.stack([LABELS] * 3, 1)}, NODE, "'3 labels per event'; give the stream such labels"),
     ("node", {"labels": np.arange(EVENTS) % 3}, NODE, "'3 classes'; give the stream such labels"),

@@ -110,6 +110,14 @@ def test_a_part_may_need_words_of_its_own():
     assert isinstance(plan(schedule=RoundTrips, updates=Ring).updates, Ring)
 
 
+def test_a_schedule_that_does_not_say_what_it_offers_is_told_to():
+    class Silent(DataParallel):
+        offers = frozenset()
+
+    with pytest.raises(InvalidArgumentError, match=r"or set `offers` of Silent, which is empty$"):
+        plan(schedule=Silent)
+
+
 PLACES = {"schedule": DataParallel, "store": Sharded, "order": InOrder, "updates": MeanGradients}
 
 

@@ -176,7 +176,9 @@ def test_sparse_columns_are_refused():
 
 
 def test_other_sources_are_refused(tmp_path):
-    with pytest.raises(InvalidArgumentError, match=r"source must be an .npz file"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"source must be a file or folder that is there, got .*nowhere.npz'"
+    ):
         read_graph(tmp_path / "nowhere.npz")
     with pytest.raises(InvalidArgumentError, match=r"source must be an .npz file.*got 'dict'"):
         read_graph({})

@@ -89,7 +89,9 @@ def read_graph(source: GraphSource) -> Graph:
 
 def _from_npz(path: Path) -> Graph:
     if not path.is_file():
-        raise InvalidArgumentError(refusal("source", FORMS, str(path), "correct the path or the name"))
+        is_path = path.suffix.lower() == ".npz" or path != Path(path.name)
+        requirement = "a file or folder that is there" if is_path else FORMS
+        raise InvalidArgumentError(refusal("source", requirement, str(path), "correct the path or the name"))
     if path.suffix.lower() != ".npz" and not is_zipfile(path):
         raise InvalidArgumentError(refusal("source", FORMS, str(path), OF_EVENTS))
     held = read_npz(path)
