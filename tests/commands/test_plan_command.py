@@ -35,7 +35,7 @@ from lightning_tgnn.commands.plan.measure import (
 )
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
-from lightning_tgnn.commands.plan.tables import figures_of, print_plans, reason, where_state_belongs
+from lightning_tgnn.commands.plan.tables import figures_of, print_plans, reason, said_of_spread, where_state_belongs
 
 SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
 SECONDS |= {"step": 0.004, "other": 0.003}
@@ -125,6 +125,25 @@ def test_of_a_share_that_noise_hid_nothing_is_claimed():
     given = replace(measured(), fixed_share=None)
     assert (given.turn_of(100), given.turn_of(400)) == (0.5, 2.0)
     assert "%" not in events.said_of_share(given.fixed_share)
+
+
+def test_the_fastest_window_counts_and_all_are_kept():
+    windows = [Measured(SECONDS, turn, SENT, (turn,)) for turn in (0.06, 0.04, 0.05)]
+    found = windows[2].with_windows_of(windows[1].with_windows_of(windows[0].with_windows_of(None)))
+    assert (found.seconds_per_turn, found.windows) == (0.04, (0.06, 0.04, 0.05))
+    assert replace(measured(), strategies={"sven": found, "depcache": windows[0]}).spread == pytest.approx(0.25)
+    assert measured().spread == 0
+
+
+@pytest.mark.parametrize(("spread", "close"), [(0.0, 0), (0.05, 0), (0.11, 2), (0.3, 3), (9.0, 3)])
+def test_plans_that_are_closer_than_windows_are_counted(spread, close):
+    cluster, plans = candidates(2, 2)
+    first = rank(plans, cluster, STREAM)[0]
+    rates = {100.0: "", 90.1: "", 80.0: "", 99.0: "does not fit"}
+    found = [replace(first, events_per_second=rate, objection=why) for rate, why in rates.items()]
+    said = said_of_spread(spread, found)
+    assert said.startswith(f"the median window of a strategy took up to {spread:.0%} longer than its fastest")
+    assert f": {close} plans" in said if close else "plans" not in said
 
 
 def test_copies_that_are_cut_are_candidates_where_no_machine_holds_one():

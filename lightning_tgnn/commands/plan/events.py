@@ -22,7 +22,7 @@ from lightning_tgnn.commands.plan.gradient_compression import chosen_compression
 from lightning_tgnn.commands.plan.measure import Measurements, measure
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import remote_rows
-from lightning_tgnn.commands.plan.tables import figures_of, print_plans
+from lightning_tgnn.commands.plan.tables import figures_of, print_plans, said_of_spread
 from lightning_tgnn.commands.shared.kinds import KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import TemporalDataModule
@@ -182,6 +182,7 @@ def _recommend(
     lines = [
         f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "
         + said_of_share(found.fixed_share),
+        said_of_spread(found.spread, plans),
         f"global batches of up to {largest:,} events lose at most {options.max_loss:.0%} of the updates of node memory",
         *([] if remote is None else remote.said()),
         *said_of_gradients(found.gradient_bytes, found.compressed, cluster.ranks),

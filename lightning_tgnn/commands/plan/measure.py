@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -44,11 +45,19 @@ class Measured:
         seconds: Of the stages of a turn of one rank, without those in which it waited for others.
         seconds_per_turn: What a turn has taken, waiting and all that lies between steps included.
         sent: Bytes by operation that all ranks have sent in a turn; gradients apart.
+        windows: Seconds of a turn in each window of steps that it was measured in; the rest is of the fastest.
     """
 
     seconds: Mapping[str, float]
     seconds_per_turn: float
     sent: Mapping[str, float]
+    windows: tuple[float, ...] = ()
+
+    def with_windows_of(self, other: Measured | None) -> Measured:
+        """Return the faster of two, with the windows of both."""
+        if other is None:
+            return self
+        return replace(min(other, self, key=_turn), windows=other.windows + self.windows)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,12 @@ class Measurements:
     targets: float
     repeated: float
     compressed: Mapping[str, CompressedGradients] = field(default_factory=dict)
+
+    @property
+    def spread(self) -> float:
+        """How much longer than its fastest window the median one of a strategy took, at most; 0.1 is a tenth."""
+        windows = [measured.windows for measured in self.strategies.values() if measured.windows]
+        return max((median(each) / min(each) - 1 for each in windows), default=0.0)
 
     def turn_of(self, events: float) -> float:
         """Return how long a turn of so many events takes, beside one of ``batch_size``."""
@@ -115,7 +130,7 @@ class StageMeter(SystemMonitor):
         if self.passed > self._steps:
             (slowest,) = reduced(strategy, [taken], "max")
             found = self._of_window(slowest / self._steps, strategy)
-            self.measured = found if self.measured is None else min(self.measured, found, key=_turn)
+            self.measured = found.with_windows_of(self.measured)
         strategy.barrier()
         strategy.exchange.traffic.take()
         self._begin = perf_counter()
@@ -128,7 +143,7 @@ class StageMeter(SystemMonitor):
         # What no worker has hidden, and what Lightning does between steps, is a rank's own time.
         between = max(turn - step, 0.0) + seconds.pop("sample", 0.0)
         seconds["other"] = seconds.get("other", 0.0) + between
-        return Measured(seconds, turn, {name: flow.sent / self._steps for name, flow in flows.items()})
+        return Measured(seconds, turn, {name: flow.sent / self._steps for name, flow in flows.items()}, (turn,))
 
 
 def _turn(measured: Measured) -> float:
@@ -188,7 +203,7 @@ def measure(
         say(f"{name}, batches of {size} events, round {number + 1} of {rounds}")
         runner = strategy()
         measured, task = _trained(data, of_task, run, runner, steps)
-        found[name] = min(found.get(name, measured), measured, key=_turn)
+        found[name] = measured.with_windows_of(found.get(name))
     if size == narrow:
         turns[narrow] = min(turns[narrow], found["depcache"].seconds_per_turn)
     assert has_stages(task)

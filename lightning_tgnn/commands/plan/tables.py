@@ -101,6 +101,22 @@ def _dearer(one: Assessment, first: Assessment) -> str:
     return "updates of more batches at once"
 
 
+def said_of_spread(spread: float, plans: Sequence[Assessment]) -> str:
+    """Say how far the windows of a strategy lie apart, and of which plans the order may be another in the next run.
+
+    Args:
+        spread: As `Measurements.spread` is.
+        plans: The recommended one first.
+    """
+    said = f"the median window of a strategy took up to {spread:.0%} longer than its fastest, which counts"
+    fitting = [plan for plan in plans if not plan.objection]
+    least = max(plan.events_per_second for plan in fitting) / (1 + spread)
+    close = sum(plan.events_per_second >= least for plan in fitting)
+    if close < 2:
+        return said
+    return f"{said}: {close} plans are not further apart; more --rounds, or lightning-tgnn bench, tell them apart"
+
+
 def figures_of(one: Assessment) -> dict[str, Any]:
     """Return all that is known of a plan as plain values."""
     held = {name: value for name, value in vars(one).items() if name != "candidate"}
