@@ -131,7 +131,11 @@ def _written(
         "model": {"class_path": f"lightning_tgnn.{task[0].__name__}", "init_args": _chosen(*task)},
         "data": {"class_path": f"lightning_tgnn.{data[0].__name__}", "init_args": dict(data[1])},
     }
-    said = [f"# {plan} on {cluster.machines} machines with {cluster.devices} processes each.", *more]
+    processes = "one process" if cluster.devices == 1 else f"{cluster.devices} processes"
+    where = (
+        f"{cluster.machines} machines with {processes} each" if cluster.machines > 1 else f"a machine with {processes}"
+    )
+    said = [f"# {plan} on {where}.", *more]
     if cluster.machines > 1:
         said.append("# Start it on each of them with torchrun, as the plan says: see docs/guide/distributed.md.")
     return "\n".join([*said, yaml.safe_dump(parts, sort_keys=False, width=120)])

@@ -65,8 +65,8 @@ class EventPipeline(SplitSource):
         seed: Of negatives, uniform neighbours and held-out nodes.
         num_workers: Background threads that make batches; None takes one where there are more than two cores, else 0.
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
-        presample: ``"epoch"`` draws what a rank plays of an epoch ahead, into memory-mapped files; ``"off"``
-            does not.
+        presample: ``"epoch"`` draws neighbours and negatives of a whole epoch ahead, for the events that a rank trains
+            on, into memory-mapped files; ``"off"`` does not.
         presample_dir: Where those files are put; the system's temporary folder if None.
         format: Format of the file: ``"auto"``, ``"snap"``, ``"jodie"`` or ``"csv"``.
         columns: For a CSV, Parquet or a DataFrame: which column is ``src``, ``dst``, ``time``, and optionally ``label``
