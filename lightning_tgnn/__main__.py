@@ -71,7 +71,7 @@ def _run(args: ArgsType) -> None:
     except KeyboardInterrupt:
         _leave(*_ON_INTERRUPT)
     except SystemExit as error:
-        is_run = not isinstance(words, list) or "fit" in words
+        is_run = not isinstance(words, list) or next((word for word in words if word in _SUBCOMMANDS), "") == "fit"
         if isinstance(error, _Terminated) or (_is_termination(error) and not is_run):
             _leave(*_ON_TERMINATION)  # but for a run, which ends at a step, with Lightning's code
         if error.code == INTERRUPTED or not _is_interrupt(error.__context__):  # who ends so has said it

@@ -19,7 +19,7 @@ def check_only_one(trainer: pl.Trainer, kind: type[Callback], setting: str) -> N
     Raises:
         InvalidArgumentError: There are several.
     """
-    found = [type(callback).__name__ for callback in trainer.callbacks if type(callback) is kind]  # type: ignore[attr-defined]
+    found = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, kind)]  # type: ignore[attr-defined]
     if len(found) > 1:
         cure = f"leave out all but one, and set {setting} of that, in a recipe among its init_args"
         raise InvalidArgumentError(refusal("Trainer(callbacks=...)", f"with one {kind.__name__}", found, cure))

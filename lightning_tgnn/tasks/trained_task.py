@@ -10,7 +10,6 @@ from weakref import WeakSet
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-from lightning.pytorch.utilities.types import LRSchedulerTypeUnion
 from torch import Tensor
 from torch.nn import Module
 
@@ -94,15 +93,6 @@ class TrainedTask(RestorableTask):
         )
 
     on_test_start = on_predict_start = on_validation_start
-
-    def lr_scheduler_step(self, scheduler: LRSchedulerTypeUnion, metric: float | Tensor | None) -> None:
-        """Take a step of a schedule; where it follows a figure, on all ranks that of the first.
-
-        A figure of training is of a rank's own share of the events, and ranks whose rates differ drift apart.
-        """
-        if metric is not None and self.trainer.world_size > 1:
-            metric = self.trainer.strategy.broadcast(float(metric))
-        super().lr_scheduler_step(scheduler, metric)
 
     def on_validation_epoch_end(self) -> None:
         """Note that this validation is over."""

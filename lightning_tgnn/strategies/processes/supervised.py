@@ -120,6 +120,17 @@ class SupervisedStrategy(DDPStrategy):
         super().setup(trainer)
         if self.world_size > 1:
             self._termination = Termination(trainer, self.root_device, self._termination)
+            trainer.fit_loop.epoch_loop._get_monitor_value = partial(self._first_rank_figure, trainer)  # type: ignore[method-assign]
+
+    def _first_rank_figure(self, trainer: pl.Trainer, name: str) -> float | None:
+        """Return what the first rank has of a figure that a schedule follows; all ranks have to call it.
+
+        A figure of training is of a rank's own share of the events, which may be none, and ranks whose rates differ
+        drift apart. Lightning calls this before it looks whether there is such a figure.
+        """
+        figure = trainer.callback_metrics.get(name)
+        known: float | None = self.broadcast(None if figure is None else float(figure))
+        return known
 
     @override
     def validation_step(self, *args: object, **kwargs: object) -> STEP_OUTPUT:
