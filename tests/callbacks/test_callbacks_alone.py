@@ -59,12 +59,14 @@ def test_what_breaks_off_leaves_no_hook_and_a_store_that_is_replaced_leaves_its_
 MONITORS = [SystemMonitor, ExchangeMonitor, ParallelismMonitor, SnapshotMonitor, CacheThreshold]
 
 
+@pytest.mark.parametrize("is_subclass", [False, True])
 @pytest.mark.parametrize("monitor", MONITORS)
-def test_a_second_monitor_of_a_kind_is_refused(monitor):
+def test_a_second_monitor_of_a_kind_is_refused(monitor, is_subclass):
+    second = type("Mine", (monitor,), {}) if is_subclass else monitor
     setting = "threshold" if monitor is CacheThreshold else "every_n_steps"
-    received = f"got ['{monitor.__name__}', '{monitor.__name__}']; leave out all but one, and set {setting} of that"
+    received = f"got ['{monitor.__name__}', '{second.__name__}']; leave out all but one, and set {setting} of that"
     with pytest.raises(InvalidArgumentError, match=re.escape(f"must be with one {monitor.__name__}, {received}")):
-        fit(*build("jodie", 40), "auto", 1, callbacks=[monitor(), monitor()], epochs=1)
+        fit(*build("jodie", 40), "auto", 1, callbacks=[monitor(), second()], epochs=1)
 
 
 def test_counts_are_refused_when_the_callbacks_are_made():

@@ -38,9 +38,7 @@ def check_turn(turn: Turn, schedule: Schedule, copy: int) -> None:
         requirement = f"turns that read and write the rank's own copy of node state, {copy}"
         raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
     if 0 < len(turn.events) < len(turn.of) and turn.ranks < 2:
-        cure = (
-            "set ranks of the turn, by which the loss of its events is weighted, to the number of ranks that share it"
-        )
+        cure = "set ranks of the turn to how many ranks share the batch, by which the loss is weighted"
         requirement = "turns of whole global batches, or of a part that several ranks share"
         raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
 
