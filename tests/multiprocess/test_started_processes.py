@@ -3,15 +3,19 @@
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import time
 
+import lightning.pytorch as pl
 import pytest
+from lightning.fabric.plugins.environments import LightningEnvironment
 
 from lightning_tgnn import LinkPrediction, SvenStrategy
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.strategies.processes import launcher
+from lightning_tgnn.strategies.processes import launcher, signals
 from tests.multiprocess import started
 from tests.multiprocess.ranks import Started, free_port
 
@@ -94,17 +98,40 @@ def test_a_fork_after_compiled_loops_is_refused(monkeypatch):
 
 
 def test_processes_that_another_has_started_start_none(monkeypatch):
-    from lightning.pytorch import Trainer
-
     monkeypatch.setenv("LOCAL_RANK", "0")  # as torchrun does
     with pytest.raises(InvalidArgumentError, match="start_method must be 'popen' where LightningEnvironment starts"):
-        Trainer(strategy=SvenStrategy(start_method="spawn"), accelerator="cpu", devices=2, logger=False)
+        pl.Trainer(strategy=SvenStrategy(start_method="spawn"), accelerator="cpu", devices=2, logger=False)
+
+
+def test_a_port_in_use_is_refused(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test"}
+        ranks = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
+        for name, value in (shared | ranks).items():
+            monkeypatch.setenv(name, value)
+        task, data = started.task_and_data("sven")
+        message = f"MASTER_PORT must be a port at which nobody listens, got {port}; unset it, or name another"
+        with pytest.raises(InvalidArgumentError, match=message):
+            pl.Trainer(strategy="sven", **started.QUIET).fit(task, datamodule=data)
+
+
+def test_a_first_rank_that_fails_before_it_joins_the_others_ends_them(monkeypatch):
+    def starts(self):
+        self.procs.append(subprocess.Popen(["sleep", "60"]))
+
+    def fails():
+        raise OSError("no such network")
+
+    monkeypatch.setattr(signals._SubprocessScriptLauncher, "_call_children_scripts", starts)
+    first = signals.FirstRankLauncher(LightningEnvironment(), 2, 1)
+    with pytest.raises(OSError, match="no such network"):
+        first.launch(fails)
+    assert first.procs[0].wait(timeout=20) == -signal.SIGTERM
 
 
 def test_weights_without_a_place_are_not_dropped():
-    from lightning.pytorch import Trainer
-
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     trainer.strategy.connect(LinkPrediction("jodie"))
     trainer.lightning_module.on_load_checkpoint = lambda checkpoint: None  # builds no layers
     held = {"state_dict": {"model.weight": None}, "callbacks": {}, "loops": trainer.fit_loop.state_dict()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
@@ -26,6 +27,7 @@ from lightning_tgnn.strategies.parts.collective_save import (
     save_sharded,
 )
 from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
+from lightning_tgnn.strategies.processes.model_copies import ModelCopies
 from lightning_tgnn.strategies.processes.signals import (
     FirstRankLauncher,
     Handler,
@@ -70,13 +72,14 @@ class SupervisedStrategy(DDPStrategy):
             raise InvalidArgumentError(
                 refusal(f"option of {type(self).__name__}", requirement, name, "correct its name")
             )
-        # No buffer of ours changes, and torch 2.13 has a new name for the broadcast that would keep them equal.
+        # `ModelCopies` does not do it in every step. The option has a new name in torch 2.13.
         options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
         if _IS_INTERACTIVE:  # there is no script to run once more
             options.setdefault("start_method", "spawn")
         super().__init__(**options)
         self.state_dict_type = check_state_dict_type(state_dict_type)
         self._attendance: Attendance | None = None
+        self._copies: ModelCopies | None = None
         self._interrupts: Handler | None = None  # what Ctrl-C did before this rank left it to the first
         self._termination: Termination | None = None
 
@@ -116,6 +119,17 @@ class SupervisedStrategy(DDPStrategy):
             self._attendance = Attendance(self.global_rank)
 
     @override
+    def setup_distributed(self) -> None:
+        try:
+            super().setup_distributed()
+        except dist.DistNetworkError as error:
+            if "EADDRINUSE" not in str(error):
+                raise
+            assert self.cluster_environment is not None
+            port, cure = self.cluster_environment.main_port, "unset it, or name another; torchrun takes --master-port"
+            raise InvalidArgumentError(refusal("MASTER_PORT", "a port at which nobody listens", port, cure)) from error
+
+    @override
     def setup(self, trainer: pl.Trainer) -> None:
         super().setup(trainer)
         if self.world_size > 1:
@@ -131,6 +145,32 @@ class SupervisedStrategy(DDPStrategy):
         figure = trainer.callback_metrics.get(name)
         known: float | None = self.broadcast(None if figure is None else float(figure))
         return known
+
+    @override
+    def configure_ddp(self) -> None:
+        super().configure_ddp()
+        assert self.lightning_module is not None
+        self._copies = ModelCopies(self.lightning_module) if self.world_size > 1 else None
+
+    @override
+    def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
+        super().on_train_batch_start(batch, batch_idx)
+        if self._copies is not None:
+            self._copies.check_trained(self.optimizers)
+
+    @override
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        self._take_first_rank_buffers()
+
+    @override
+    def on_validation_start(self) -> None:
+        super().on_validation_start()
+        self._take_first_rank_buffers()
+
+    def _take_first_rank_buffers(self) -> None:
+        if self._copies is not None:
+            self._copies.take_first_rank_buffers(Messages(range(self.world_size), self.global_rank), self.broadcast)
 
     @override
     def validation_step(self, *args: object, **kwargs: object) -> STEP_OUTPUT:
@@ -166,6 +206,7 @@ class SupervisedStrategy(DDPStrategy):
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
+        self._take_first_rank_buffers()  # which is what the checkpoint has
         if self.state_dict_type == SHARDED:
             check_writes_folders(self.checkpoint_io, filepath, storage_options)
             save_sharded(checkpoint, filepath, self._host_messages(GRADIENTS, "checkpoint"), self.broadcast)
@@ -186,6 +227,7 @@ class SupervisedStrategy(DDPStrategy):
         if self._attendance is not None:
             self._attendance.end()
             self._attendance = None
+        self._copies = None
         before, self._interrupts = self._interrupts, None
         restore_interrupts(before)
         super().teardown()

@@ -1,0 +1,137 @@
+"""What ranks do not sum up: buffers that a step changes, and parameters that come to be trained in the middle."""
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from lightning_tgnn import DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.strategies.processes.model_copies import ModelCopies
+from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.training import PlainDescent, as_torchrun, build, fit
+from tests.tasks.own_parts import MeanModel
+
+STRATEGIES = {
+    "sven": lambda: SvenStrategy(micro_batches=2),
+    "depcache": DepCacheStrategy,
+    "pipetgl": PipeTGLStrategy,
+    "disttgl": lambda: DistTGLStrategy(epoch=2),
+}
+STEP = 4
+
+
+class ScaledModel(MeanModel):
+    """Divides by a running size of what this rank has seen, changed in place, and counts steps in a new tensor."""
+
+    def __init__(self, info):
+        super().__init__(info)
+        self.register_buffer("size", torch.ones(()))
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("table", torch.zeros(1000), persistent=False)
+
+    def embed(self, updated, batch):
+        out = super().embed(updated, batch)
+        if self.training and len(out):
+            self.size.mul_(0.9).add_(out.detach().norm(dim=1).mean(), alpha=0.1)
+            self.count = self.count + batch.time[:1].sum() % 7
+        return out / self.size
+
+
+class Seen(Callback):
+    """Keeps the buffers that validations have."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def on_validation_batch_start(self, trainer, task, batch, batch_idx, dataloader_idx=0):
+        self.sizes.append(float(task.model.size))
+
+
+class Unfreezes(Callback):
+    """Trains a layer from the second epoch on."""
+
+    def on_train_epoch_start(self, trainer, task):
+        task.model.out.weight.requires_grad_(trainer.current_epoch > 0)
+
+
+class BeginsFrozen(ScaledModel):
+    """Does not train its layer."""
+
+    def __init__(self, info):
+        super().__init__(info)
+        self.out.weight.requires_grad_(False)
+
+
+def prepared(model=ScaledModel):
+    data, _ = build("tgn", 6, events=80)
+    torch.manual_seed(7)
+    return data, PlainDescent(model=model)
+
+
+def on_rank(rank, ranks, folder):
+    as_torchrun(rank, ranks)
+    answers = {}
+    for name, strategy in STRATEGIES.items():
+        keep = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=STEP, save_top_k=-1, filename="{step}")
+        seen = Seen()
+        data, task = prepared()
+        fit(data, task, strategy(), ranks, callbacks=[keep, seen], epochs=2, enable_checkpointing=True)
+        path = f"{folder}/{name}/step={STEP}.ckpt"
+        again = ModelCheckpoint(
+            f"{folder}/{name}/again-{rank}", every_n_train_steps=STEP, save_top_k=-1, filename="{step}"
+        )
+        data, resumed = prepared()
+        fit(data, resumed, strategy(), ranks, callbacks=[again], epochs=2, ckpt_path=path, enable_checkpointing=True)
+        saved = torch.load(path, weights_only=True)["state_dict"]
+        for key, value in task.state_dict().items():
+            assert torch.equal(resumed.state_dict()[key], value), (name, key)
+        answers[name] = (seen.sizes, float(task.model.size), float(task.model.count), float(saved["model.size"]))
+    for name in ("sven", "depcache"):
+        with pytest.raises(InvalidArgumentError, match=r"trained parameters must be .* got \['model.out.weight'\]"):
+            fit(*prepared(BeginsFrozen), STRATEGIES[name](), ranks, callbacks=[Unfreezes()], epochs=2)
+    return answers
+
+
+@pytest.mark.timeout(200)
+def test_all_ranks_have_the_first_ones_buffers_and_train_the_same(tmp_path):
+    first, second = run_ranks(on_rank, 2, str(tmp_path), timeout=190)
+    assert first == second
+    for name, (seen, size, count, saved) in first.items():
+        assert len({*seen, 1.0}) > 2, name  # they change
+        assert size != 1, name
+        assert saved not in (1, size), name
+        assert count > 0, name
+
+
+def test_one_rank_may_train_more_later():
+    outcome = fit(*prepared(BeginsFrozen), "auto", 1, callbacks=[Unfreezes()], epochs=2)
+    assert torch.isfinite(outcome["losses"]).all()
+
+
+class FirstOfTwo:
+    """A rank that hears of a second one, whose buffers are the given ones."""
+
+    def __init__(self, other):
+        self.other = other
+
+    def gather(self, own):
+        return [own, own | self.other]
+
+
+def test_only_what_differs_is_sent_and_shapes_have_to_fit():
+    model = torch.nn.BatchNorm1d(2)
+    model.register_buffer("sparse", torch.eye(2).to_sparse())
+    copies, sent = ModelCopies(model), []
+
+    def broadcast(values):
+        sent.append({*values})
+        return {name: torch.full_like(value, 3) for name, value in values.items()}
+
+    for differing in ([], ["running_mean", "num_batches_tracked"]):
+        copies.take_first_rank_buffers(FirstOfTwo(dict.fromkeys(differing, b"")), broadcast)
+        assert sent.pop() == {*differing}
+    assert model.running_mean.tolist() == [3, 3]
+    assert model.running_var.tolist() == [1, 1]
+    message = r"buffer running_mean of the model must be of the shape \[9\] .* got \[2\];"
+    with pytest.raises(InvalidArgumentError, match=message):
+        copies.take_first_rank_buffers(FirstOfTwo({}), lambda values: {"running_mean": torch.zeros(9)})
