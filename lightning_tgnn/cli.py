@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import lightning.pytorch as pl
-from jsonargparse import ActionConfigFile, DefaultHelpFormatter, Namespace
+from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -24,6 +24,7 @@ from lightning_tgnn.commands import DESCRIPTION
 from lightning_tgnn.commands.fit.resuming_cli import ResumingCLI
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
+from lightning_tgnn.commands.shared.recipe_file import RecipeFile
 from lightning_tgnn.files.best_checkpoint import deciding_callback
 from lightning_tgnn.tasks import NodeClassification
 from lightning_tgnn.tasks.staged_task import StagedTask
@@ -63,7 +64,7 @@ class TGNNCommand(ResumingCLI):
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Return the parser of the command, or of a subcommand."""
         parser = _Parser(**kwargs)
-        parser.add_argument("-c", "--config", action=ActionConfigFile, help="A recipe in YAML.")
+        parser.add_argument("-c", "--config", action=RecipeFile, help="A recipe in YAML.")
         return parser
 
     @staticmethod

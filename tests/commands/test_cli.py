@@ -406,6 +406,16 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
         ("trainer: {max_epoch: 1}", r"got '--trainer\.max_epoch'; did you mean '--trainer\.max_epochs'\?"),
         ("model: [", r"--config must be a recipe in YAML, got '.*line \d"),
         ("just words", r"--config must be a recipe in YAML, got 'just words'"),
+        ("# nothing\n", r"--config must be a recipe in YAML, got 'recipe.yaml: empty'; write settings into it"),
+        (
+            "trainer: {max_epochs: 1}\nmodel: LinkPrediction\ntrainer: {devices: 2}",
+            r"with each setting once, got \"'trainer' in lines 1 and 3 of recipe.yaml\"; merge the two",
+        ),
+        ("trainer:\n  callbacks:\n  - {a: 1,\n     a: 2}", r"'trainer\.callbacks\.a' in lines 3 and 4 of"),
+        (
+            "# \xe4".encode("latin-1"),
+            r"--config must be text in UTF-8, got .*recipe.yaml: .* position 2.*; save it as UTF-8",
+        ),
         ("many words " * 100, r"--config must be a recipe in YAML, got '(many words ){45}many \.\.\.; correct"),
         (
             "trainer: {strategy: {class_path: lightning_tgnn.SvenStrategy, init_args: {stalenes: 1}}}",
@@ -415,7 +425,7 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
     ],
 )
 def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, capsys):
-    (tmp_path / "recipe.yaml").write_text(recipe)
+    (tmp_path / "recipe.yaml").write_bytes(recipe if isinstance(recipe, bytes) else recipe.encode())
     with pytest.raises(SystemExit):
         main(["fit", "--config=recipe.yaml"])
     printed = capsys.readouterr().err
@@ -426,6 +436,7 @@ def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, caps
     ("arguments", "message"),
     [
         (["fit"], r"fit must be given a recipe or a setting, .*--config RECIPE"),
+        (["fit", "--config=."], r"--config must be a file, got '.*'; name a file in it"),
         (["test"], r"test must be given a recipe or a setting"),
         (["fitt"], r"the subcommand must be one of .*, got 'fitt'; did you mean 'fit'\?"),
         (["data", "inspct"], r"got 'inspct'; did you mean 'inspect'\?"),

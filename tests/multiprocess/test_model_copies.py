@@ -54,6 +54,15 @@ class Unfreezes(Callback):
         task.model.out.weight.requires_grad_(trainer.current_epoch > 0)
 
 
+class Forgets(MeanModel):
+    """Leaves a weight out of every second step."""
+
+    def embed(self, updated, batch):
+        self.calls = getattr(self, "calls", 0) + 1
+        out = super().embed(updated, batch)
+        return out if self.calls % 2 else 0 * updated.memory[batch.root_index, :1] + out.detach()
+
+
 class BeginsFrozen(ScaledModel):
     """Does not train its layer."""
 
@@ -89,6 +98,11 @@ def on_rank(rank, ranks, folder):
     for name in ("sven", "depcache"):
         with pytest.raises(InvalidArgumentError, match=r"trained parameters must be .* got \['model.out.weight'\]"):
             fit(*prepared(BeginsFrozen), STRATEGIES[name](), ranks, callbacks=[Unfreezes()], epochs=2)
+    message = (
+        "all that the task trains, got 'a step that leaves some out'; give SvenStrategy find_unused_parameters=True"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        fit(*prepared(Forgets), SvenStrategy(), ranks, epochs=2)
     return answers
 
 

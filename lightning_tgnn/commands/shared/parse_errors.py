@@ -15,7 +15,7 @@ from inspect import isclass, signature
 from itertools import pairwise
 from typing import NoReturn
 
-from lightning_tgnn.checks import did_you_mean, refusal, shown
+from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal, shown
 
 _TYPES = {
     **{"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"},
@@ -34,7 +34,8 @@ class OneLineErrors(ArgumentParser):
             super().error(message, ex)  # type: ignore[call-arg]
         parser = getattr(ex, "subcommand_parser", None) or self
         exit_if_told(ex or Exception(message), 2)
-        self.exit(2, f"lightning-tgnn: {readable(message, parser, sys.argv[1:])}\n")
+        is_ours = isinstance(ex, InvalidArgumentError)  # else there is something to read off it
+        self.exit(2, f"lightning-tgnn: {message if is_ours else readable(message, parser, sys.argv[1:])}\n")
 
 
 def exit_if_told(error: Exception, status: int = 1) -> None:
@@ -166,6 +167,10 @@ def _no_file(found: re.Match[str], told: _Told) -> str:
     return refusal(told.key, "a file that is there", found["given"], "correct the path")
 
 
+def _a_folder(found: re.Match[str], told: _Told) -> str:
+    return refusal(told.key, "a file", found["given"], "name a file in it")
+
+
 def _no_yaml(found: re.Match[str], told: _Told) -> str:
     given = " ".join(found["given"].split())  # the whole file, where it is YAML of another kind
     return refusal("--config", "a recipe in YAML", given, "correct the file")
@@ -201,6 +206,7 @@ _RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
     (r"Expected a dot import path string: (?P<given>\S+)(?=.*Given value)", _unknown_class),
     (r"^(?P<option>--\S+): Expected a dot import path string: (?P<given>\S+)", _no_name),
     (r"Import path .*?does not correspond to a subclass of (?P<kind>\w+)", _not_of_the_kind),
+    (r"Path is not a file: '(?P<given>[^']*)'", _a_folder),
     (r"File does not exist: '(?P<given>[^']*)'", _no_file),
     (r"argument (?P<given>\S+): expected one argument", _no_value),
     (r"arguments are required: (?P<given>[^\n]+)", _required),

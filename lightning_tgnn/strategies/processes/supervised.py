@@ -13,7 +13,7 @@ import torch.distributed as dist
 from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.exceptions import SIGTERMException, _augment_message
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
@@ -234,6 +234,10 @@ class SupervisedStrategy(DDPStrategy):
 
     @override
     def on_exception(self, exception: BaseException) -> None:
+        cure = f"give {type(self).__name__} find_unused_parameters=True, or use all of them"
+        requirement = "in every step all that the task trains"
+        unused = refusal("parameters in the loss", requirement, "a step that leaves some out", cure)
+        _augment_message(exception, ".*Expected to have finished reduction in the prior iteration.*", unused)
         super().on_exception(exception)
         if not isinstance(exception, SIGTERMException):  # all ranks end
             handle_failure(self.global_rank, exception)
