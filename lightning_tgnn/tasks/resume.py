@@ -87,7 +87,7 @@ class FitProgress:
             self._validated = _batches(trainer) if loaded.validated else -1
             _go_on_within_epoch(trainer.fit_loop, validated=loaded.validated, has_figures=bool(loaded.figures))
             return
-        if loaded.ends_epoch:
+        if loaded.ends_epoch and loaded.figures:
             _follow_figures(trainer.fit_loop)
         # The next epoch begins as any other; Lightning says otherwise where `max_steps` is given.
         trainer.fit_loop.epoch_loop.restarting = False

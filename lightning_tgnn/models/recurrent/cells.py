@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 
@@ -14,6 +16,21 @@ BuildCell = Callable[[int, int], nn.Module]
 
 _FORM = "a cell is called as torch's are: cell(rows, state), cell(rows) for the first time, and returns its new state"
 _MISCALLED = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)  # what modules raise that take no state
+
+
+@contextmanager
+def _trial(module: nn.Module) -> Iterator[None]:
+    """Call a module as if it had not been called: nothing is drawn, and its buffers stay what they are.
+
+    But weights that a lazy module makes in its first call are drawn for good.
+    """
+    owned = [(part, name, buffer) for part in module.modules() for name, buffer in part.named_buffers(recurse=False)]
+    before = [(part, name, buffer, buffer.clone()) for part, name, buffer in owned if not is_lazy(buffer)]
+    makes_weights = any(is_lazy(parameter) for parameter in module.parameters())
+    with torch.no_grad(), nullcontext() if makes_weights else torch.random.fork_rng(devices=()):
+        yield
+    for part, name, buffer, value in before:
+        setattr(part, name, buffer.copy_(value))
 
 
 class RecurrentCell(nn.Module):
@@ -38,7 +55,7 @@ class RecurrentCell(nn.Module):
         self.module = module
         rows = torch.zeros(2, in_dim)  # of one row alone there is no variance, for whoever normalizes
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices=()):
+            with _trial(module):
                 state = module(rows)
         except TypeError as error:
             received = f"{type(module).__name__}: {error}"
@@ -49,7 +66,7 @@ class RecurrentCell(nn.Module):
             received = type(state).__name__
             raise InvalidArgumentError(refusal("cell", "one that returns tensors [n, d]", received, _FORM))
         self.widths = tuple(part.shape[1] for part in parts)
-        with torch.no_grad(), torch.random.fork_rng(devices=()):
+        with _trial(module):
             self._check_goes_on(rows, parts)
 
     def _check_goes_on(self, rows: Tensor, state: tuple[Tensor, ...]) -> None:

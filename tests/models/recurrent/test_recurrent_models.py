@@ -240,16 +240,33 @@ class Normed(torch.nn.Module):
     def __init__(self, in_dim, hidden_dim):
         super().__init__()
         self.cell, self.norm = torch.nn.GRUCell(in_dim, hidden_dim), torch.nn.BatchNorm1d(hidden_dim)
+        self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, rows, state=None):
+        self.calls = self.calls + 1
         return torch.nn.functional.dropout(self.norm(self.cell(rows, state)), 0.5)
 
 
 def test_a_cell_that_normalizes_and_draws_is_tried_and_nothing_is_drawn_of_it():
     cell = Normed(4, 3)
-    before = torch.get_rng_state()
+    random, state = torch.get_rng_state(), {name: value.clone() for name, value in cell.state_dict().items()}
     assert RecurrentCell(cell, 4).widths == (3,)
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, state[name]) for name, value in cell.state_dict().items())
+
+
+class Lazy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read, self.norm = torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d()
+
+    def forward(self, rows, state=0.0):
+        return self.norm(self.read(rows)) + state
+
+
+def test_the_weights_of_a_lazy_cell_are_drawn_for_good():
+    first, second = RecurrentCell(Lazy(), 4), RecurrentCell(Lazy(), 4)
+    assert not torch.equal(first.module.read.weight, second.module.read.weight)
 
 
 class Narrowing(torch.nn.Module):
