@@ -51,4 +51,4 @@ class DynamicNodeClassification(EventClassification):
 
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
         """Return event ids and the probability of label 1."""
-        return {"event": batch.events, "probability": self.stage_order(self, batch)[:, 0].sigmoid()}
+        return {"event": batch.events, "probability": self.run_stages(batch)[:, 0].sigmoid()}

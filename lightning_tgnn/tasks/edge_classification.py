@@ -64,7 +64,7 @@ class EdgeClassification(EventClassification):
 
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
         """Return event ids and the probability of each class, [B, C]."""
-        logits = self.stage_order(self, batch)
+        logits = self.run_stages(batch)
         assert self.info is not None
         probability = logits.sigmoid() if self.info.multi_label else logits.softmax(-1)
         return {"event": batch.events, "probability": probability}

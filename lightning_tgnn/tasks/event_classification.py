@@ -18,6 +18,7 @@ from lightning_tgnn.tasks.optimization import (
     ParamGroups,
 )
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
+from lightning_tgnn.tasks.returned import check_logits, check_loss
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -160,12 +161,16 @@ class EventClassification(MemoryTask[Metric]):
             parts.append(batch.edge_features[batch.event_edge])
         return self.classifier(parts)
 
+    def run_stages(self, batch: EventBatch) -> Tensor:
+        """Score a batch and deliver its mails, in the order of the strategy; return logits [B, C]."""
+        return check_logits(self.stage_order(self, batch), len(batch))
+
     def training_step(self, batch: EventBatch, batch_idx: int) -> Tensor:
         """Run the stages in order; mails are delivered after the batch has been scored."""
-        logits = self.stage_order(self, batch)
+        logits = self.run_stages(batch)
         if not len(batch):  # a rank's part of a last, short global batch: nothing to learn, but the others wait
             return logits.sum()
-        loss = self.loss(logits, batch.labels)
+        loss = check_loss(self.loss(logits, batch.labels))
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
         return loss * ((batch.labels >= 0).sum() / batch.shared.labelled)
 
@@ -178,7 +183,7 @@ class EventClassification(MemoryTask[Metric]):
         self._evaluate(batch, self.test_metrics)
 
     def _evaluate(self, batch: EventBatch, metric: Metric) -> None:
-        logits = self.stage_order(self, batch)
+        logits = self.run_stages(batch)
         self.check_scores(logits)
         self.measure(metric, logits, batch.labels)
 

@@ -19,6 +19,7 @@ from lightning_tgnn.tasks.optimization import (
     ParamGroups,
 )
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
+from lightning_tgnn.tasks.returned import check_link_scores, check_loss
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -127,7 +128,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         positive, negatives = self.run_stages(batch)
         if not len(batch):  # a rank's part of a last, short global batch: nothing to learn, but the others wait
             return positive.sum() + negatives.sum()
-        loss = self.loss(positive, negatives)
+        loss = check_loss(self.loss(positive, negatives))
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
         share = batch.shared.share
         return loss if share == 1 else loss * share
@@ -155,7 +156,8 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         Returns:
             Logits of the true destinations [B] and of the negatives [B, Q].
         """
-        return self.stage_order(self, batch)
+        with_negatives = batch.num_candidates > 2 * len(batch)
+        return check_link_scores(self.stage_order(self, batch), len(batch), with_negatives=with_negatives)
 
     def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
         positive, negatives = self.run_stages(batch)

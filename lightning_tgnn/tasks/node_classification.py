@@ -35,9 +35,9 @@ from lightning_tgnn.tasks.requirements import (
     check_left_out,
     check_model,
     check_precision,
-    check_returned,
     info_of,
 )
+from lightning_tgnn.tasks.returned import check_returned
 from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
 
 GRAPH_MODELS = ("gcn", "gat")

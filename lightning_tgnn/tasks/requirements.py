@@ -7,7 +7,7 @@ from inspect import signature
 from typing import TypeVar
 
 import lightning.pytorch as pl
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean, refusal
 from lightning_tgnn.types import (
@@ -79,18 +79,6 @@ def check_snapshot_model(model: object) -> None:
         received = f"{type(model).__name__} without {', '.join(lacks)}" if lacks else type(model).__name__
         cure = "give what builds a module with start, step and embedding_dim"
         raise InvalidArgumentError(refusal("model", "a torch.nn.Module that is a SnapshotModel", received, cure))
-
-
-def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tensor:
-    """Return what a model has returned if it is a tensor of a shape.
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
-    if not isinstance(returned, Tensor) or returned.shape != shape:
-        received = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
-        raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", received, cure))
-    return returned
 
 
 def message_builder(

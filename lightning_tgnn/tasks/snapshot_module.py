@@ -26,12 +26,12 @@ from lightning_tgnn.tasks.requirements import (
     at_path,
     check_left_out,
     check_model,
-    check_returned,
     check_snapshot_model,
     check_snapshot_trainer,
     info_of,
 )
 from lightning_tgnn.tasks.resume import random_states, restore_random_states
+from lightning_tgnn.tasks.returned import check_returned
 from lightning_tgnn.tasks.split_metrics import SplitMetrics
 from lightning_tgnn.types import (
     Carried,

@@ -65,12 +65,14 @@ class Stages:
         """Return the embeddings of a batch, which whoever listens has heard of.
 
         Raises:
-            InvalidArgumentError: A batch of events has another number of candidates.
+            InvalidArgumentError: A batch of events has another number of candidates, or these are no tensor.
         """
-        if isinstance(batch, EventBatch) and len(embeddings) != batch.num_candidates:
+        has_rows = isinstance(embeddings, Tensor) and embeddings.ndim > 0
+        if isinstance(batch, EventBatch) and (not has_rows or len(embeddings) != batch.num_candidates):
             requirement = f"a row for each of the {batch.num_candidates} candidates"
             cure = "return batch.of_candidates(embeddings) where nodes are embedded once (embed_at='batch')"
-            raise InvalidArgumentError(refusal("the result of embed", requirement, list(embeddings.shape), cure))
+            received = list(embeddings.shape) if has_rows else type(embeddings).__name__
+            raise InvalidArgumentError(refusal("the result of embed", requirement, received, cure))
         if self.on_embedded is not None:
             self.on_embedded(batch, embeddings)
         return embeddings

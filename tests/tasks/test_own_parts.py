@@ -383,6 +383,67 @@ def test_misuse_of_models_and_messages_is_refused(arguments, message):
         trainer(max_epochs=1).fit(LinkPrediction(**sizes, **arguments), datamodule=data_module())
 
 
+class OneTensor(LinkPrediction):
+    def score(self, embeddings, batch):
+        return super().score(embeddings, batch)[0]
+
+
+class Column(LinkPrediction):
+    def score(self, embeddings, batch):
+        positive, negatives = super().score(embeddings, batch)
+        return positive.unsqueeze(1), negatives
+
+
+class NoNegatives(LinkPrediction):
+    def score(self, embeddings, batch):
+        positive, negatives = super().score(embeddings, batch)
+        return positive, negatives[:, :0]
+
+
+class PerEvent(LinkPrediction):
+    def loss(self, positive, negatives):
+        return torch.nn.functional.softplus(1 - positive)
+
+
+class Detached(LinkPrediction):
+    def loss(self, positive, negatives):
+        return super().loss(positive, negatives).detach()
+
+
+class Nothing(LinkPrediction):
+    def embed(self, updated, batch):
+        return None
+
+
+class OneLogit(EdgeClassification):
+    def score(self, embeddings, batch):
+        return super().score(embeddings, batch)[:, 0]
+
+
+class LossOfEach(EdgeClassification):
+    def loss(self, logits, labels):
+        return logits.square()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (OneTensor, r"the result of score must be logits .* \[20\] and .* \[20, Q\], got '\[20\]'; return"),
+        (Column, r"the result of score must be logits .*, got '\[20, 1\] and \[20, 1\]'; return"),
+        (NoNegatives, r"the result of score must be logits .*, got '\[20\] and \[20, 0\]'; return"),
+        (PerEvent, r"the result of loss must be a tensor of one number, got \[20\]; return a mean"),
+        (Detached, r"the result of loss must be one with a gradient, got 'one without'; form it"),
+        (Nothing, r"the result of embed must be a row for each of the 60 candidates, got 'NoneType'"),
+        (OneLogit, r"the result of score must be logits \[20, outputs\], got \[20\]; return a row for each"),
+        (LossOfEach, r"the result of loss must be a tensor of one number, got \[20, 2\]; return a mean"),
+    ],
+)
+def test_what_a_task_of_ones_own_returns_is_checked(kind, message):
+    labelled = EventStore.from_arrays(STORE.src, STORE.dst, STORE.time, STORE.edge_features, labels=np.arange(160) % 2)
+    with pytest.raises(InvalidArgumentError, match=message):
+        trainer(max_epochs=1).fit(kind(**SMALL), datamodule=data_module(store=labelled))
+
+
 def test_a_stage_that_is_missing_is_named():
     with pytest.raises(NotImplementedError, match=r"Bare\.update_memory"):
         trainer(max_epochs=1).fit(LinkPrediction(Bare), datamodule=data_module())

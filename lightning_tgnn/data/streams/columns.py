@@ -40,10 +40,11 @@ def float_column(name: str, values: ArrayLike, dtype: type, *, ndim: int) -> np.
     """Return a finite column of ``dtype``, [E] with ``ndim`` 1 or [rows, width] with 2."""
     if "complex" in str(getattr(values, "dtype", "")):  # NumPy would drop the imaginary part
         raise DataError(refusal(name, "real numbers", "complex ones", "give both parts as columns, or one of them"))
+    values = getattr(values, "detach", lambda: values)()  # a tensor that requires a gradient
     try:
         given = np.asarray(values)
         if given.dtype.kind in "mM":  # NumPy would give whatever unit it has
-            raise TypeError(f"{given.dtype}")
+            raise TypeError(f"{given.dtype}; give numbers, or the dates to read_events, in a DataFrame")
         with np.errstate(over="ignore"):  # which is looked at below
             column: np.ndarray = np.asarray(given, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:

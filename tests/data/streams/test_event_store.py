@@ -151,6 +151,10 @@ def test_fingerprint_tells_streams_apart():
         ({"time": [0.0, float("inf"), 1.0]}, r"time\[1\] must be finite, got 'inf'"),
         ({"time": [0.0, 1.0]}, "time must be of the length of src, 3, got 2"),
         ({"time": ["x", "y", "z"]}, "time must be numbers"),
+        (
+            {"time": np.arange(3).astype("datetime64[s]")},
+            r"got 'datetime64\[s\]; give .*the dates to read_events, in a",
+        ),
         ({"edge_features": [[1.0], [float("nan")], [2.0]]}, r"edge_features\[1\] must be finite"),
         ({"edge_features": [[1.0], [1.0, 2.0], [2.0]]}, "edge_features must be numbers, every row as long"),
         ({"edge_features": [1.0, 2.0, 3.0]}, r"edge_features must be of shape \[rows, width\]"),
@@ -316,3 +320,8 @@ def test_a_store_that_does_not_fit_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(InvalidArgumentError, match=message), files_below(20_000):
         store.save(tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_may_be_tensors_that_require_a_gradient():
+    features = torch.arange(6.0).reshape(3, 2).requires_grad_()
+    assert small(edge_features=features).edge_features.tolist() == features.tolist()

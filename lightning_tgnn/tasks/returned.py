@@ -1,0 +1,71 @@
+"""What parts of a user's own return, from the call of a model to the loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+
+
+def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tensor:
+    """Return what a model has returned if it is a tensor of a shape.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if not isinstance(returned, Tensor) or returned.shape != shape:
+        received = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
+        raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", received, cure))
+    return returned
+
+
+def check_link_scores(returned: object, events: int, *, with_negatives: bool) -> tuple[Tensor, Tensor]:
+    """Return what ``score`` has returned if it is logits of true destinations [B] and of negatives [B, Q].
+
+    Args:
+        returned: By a task.
+        events: B.
+        with_negatives: Whether the batch has any.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    parts = returned if isinstance(returned, tuple | list) else (returned,)
+    shapes = [list(part.shape) if isinstance(part, Tensor) else type(part).__name__ for part in parts]
+    if len(parts) == 2 and shapes[0] == [events] and len(shapes[1]) == 2 and shapes[1][0] == events:
+        positive, negatives = parts
+        if negatives.shape[1] or not with_negatives:
+            return positive, negatives
+    requirement = f"logits of the true destinations [{events}] and of the negatives [{events}, Q]"
+    cure = "return two tensors, without a last dimension of 1 in the first"
+    raise InvalidArgumentError(refusal("the result of score", requirement, " and ".join(map(str, shapes)), cure))
+
+
+def check_logits(returned: object, rows: int) -> Tensor:
+    """Return what ``score`` has returned if it is a row of logits for each of the events or vertices that are scored.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if isinstance(returned, Tensor) and returned.ndim == 2 and len(returned) == rows:
+        return returned
+    received = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
+    cure = "return a row for each, of as many columns as there are outputs"
+    raise InvalidArgumentError(refusal("the result of score", f"logits [{rows}, outputs]", received, cure))
+
+
+def check_loss(returned: object) -> Tensor:
+    """Return what ``loss`` has returned if it is one number, which training can follow.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if not isinstance(returned, Tensor) or returned.numel() != 1:
+        received = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
+        cure = "return a mean over what is scored"
+        raise InvalidArgumentError(refusal("the result of loss", "a tensor of one number", received, cure))
+    if torch.is_grad_enabled() and not returned.requires_grad:
+        cure = "form it from what score has returned, without detach(), item() or torch.no_grad()"
+        raise InvalidArgumentError(refusal("the result of loss", "one with a gradient", "one without", cure))
+    return returned
