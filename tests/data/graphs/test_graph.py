@@ -186,7 +186,13 @@ def test_other_sources_are_refused(tmp_path):
     with pytest.raises(DataError, match="must be a complete archive of numbers"):
         read_graph(tmp_path / "text.npz")
     np.savez(tmp_path / "part.npz", edge_index=np.zeros((2, 1), int))
-    with pytest.raises(DataError, match="source must be with attr_indptr, got 'edge_index'"):
+    with pytest.raises(DataError, match="source must be with features, got 'edge_index'; add it, or"):
+        read_graph(tmp_path / "part.npz")
+    np.savez(tmp_path / "part.npz", features=np.zeros((2, 1)))
+    with pytest.raises(DataError, match="source must be with edge_index, got 'features'"):
+        read_graph(tmp_path / "part.npz")
+    np.savez(tmp_path / "part.npz", features=np.zeros((2, 1)), edge_index=np.zeros((2, 1), int))
+    with pytest.raises(DataError, match="source must be with labels, got 'edge_index, features'"):
         read_graph(tmp_path / "part.npz")
     np.savez(tmp_path / "pickled.npz", edge_index=np.array([{}], dtype=object))
     with pytest.raises(DataError, match="must be a complete archive of numbers"):
@@ -197,6 +203,7 @@ def test_other_sources_are_refused(tmp_path):
     ("change", "message"),
     [
         ({"edge_index": np.zeros((4, 2), int)}, r"edge_index must be of shape \[2, E\], got \[4, 2\]"),
+        ({"edge_index": np.eye(2, dtype=bool)}, r"edge_index must be of integers, got 'bool'; give the numbers of the"),
         ({"edge_index": np.array([[0.0], [0.7]])}, r"dst must be of whole numbers, got 0\.7"),
         ({"labels": np.array([0, 1.9, 1])}, r"labels must be of whole numbers, got 1\.9"),
         ({"labels": np.array([0, np.nan, 1])}, "labels must be of whole numbers, got nan"),

@@ -18,9 +18,12 @@ def edges_of(held: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         DataError: An array is missing, or they do not fit together.
     """
-    if "edge_index" not in held:
+    if "edge_index" not in held and any(name in held for name in ("adj_indptr", "adj_indices")):
         return _entries(held, "adj")
     edges = numbers_of(held, "edge_index")
+    if edges.dtype.kind == "b":
+        cure = "give the numbers of the vertices, of an adjacency matrix np.stack(matrix.nonzero())"
+        raise DataError(refusal("edge_index", "of integers", str(edges.dtype), cure))
     if edges.ndim != 2 or len(edges) != 2:
         raise DataError(refusal("edge_index", "of shape [2, E]", list(edges.shape), "give sources, then destinations"))
     return edges[0], edges[1]
@@ -32,7 +35,7 @@ def features_of(held: Mapping[str, np.ndarray]) -> np.ndarray:
     Raises:
         DataError: An array is missing, or they do not fit together.
     """
-    if "features" in held:
+    if "features" in held or not any(name in held for name in ("feat_indptr", "attr_indptr")):
         return numbers_of(held, "features")
     prefix = "feat" if "feat_indptr" in held else "attr"
     rows, columns = _entries(held, prefix)
@@ -65,7 +68,7 @@ def numbers_of(held: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 def missing(held: Mapping[str, object], name: str) -> DataError:
     """Return the refusal of a source that lacks something."""
-    cure = "see lightning_tgnn.data.graphs.sources.graph_objects.read_graph for the names"
+    cure = "add it, or rename the array that holds it"
     return DataError(refusal("source", f"with {name}", ", ".join(sorted(map(str, held))), cure))
 
 
