@@ -21,7 +21,7 @@ import lightning_tgnn
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands import DESCRIPTION
-from lightning_tgnn.commands.fit.resuming_cli import ResumingCLI
+from lightning_tgnn.commands.fit.resuming_cli import ResumingCLI, RunSettings
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.commands.shared.recipe_file import RecipeFile
@@ -56,6 +56,7 @@ class TGNNCommand(ResumingCLI):
             subclass_mode_model=True,
             subclass_mode_data=True,
             seed_everything_default=0,
+            save_config_callback=RunSettings,
             save_config_kwargs={"overwrite": True},
             parser_kwargs=_parser_options(self.subcommands()),
             args=args,

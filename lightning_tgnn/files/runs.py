@@ -24,7 +24,7 @@ WORDS = ("last", "best")
 _CONFIG = "config.yaml"
 OF_FIT = "test_after_fit"
 """An option of no other subcommand; what others have saved of their settings says None."""
-_CURE = "leave it out to train anew, or give the path of a checkpoint"
+_CURE = "give the path of a checkpoint; fit without one trains anew"
 
 
 @dataclass(frozen=True)

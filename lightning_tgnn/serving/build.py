@@ -112,6 +112,11 @@ def from_checkpoint(
         received = "one without node state" if other is None else f"one of a task on {_TOLD[other]}"
         raise CheckpointError(refusal(str(path), "a checkpoint of a task on event streams", received, cure))
     if not isinstance(data, TemporalDataModule):
+        if not isinstance(data, str | Path | None):
+            cure = "give TemporalDataModule(...) with the table or store and the settings of training"
+            raise InvalidArgumentError(
+                refusal("data", "a TemporalDataModule, a path or a name", type(data).__name__, cure)
+            )
         with content_of(path, what):
             data = data_of_recipe(saved.get("data"), file=path, source=data, root=root, trust=trust)
     elif root is not None:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
 from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
+from lightning_tgnn.data.readers.frame import without_row_numbers
 from lightning_tgnn.data.readers.parse import exact_numbers
 from lightning_tgnn.data.readers.table import iterate
 from lightning_tgnn.files.whole import new_file
@@ -175,10 +176,10 @@ def _parquet_pieces(path: str | Path, rows: int) -> Iterator[pd.DataFrame]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if file.metadata.num_rows == 0:
-                yield file.schema_arrow.empty_table().to_pandas()
+                yield without_row_numbers(file.schema_arrow.empty_table()).to_pandas(ignore_metadata=True)
             start = 0
             for batch in file.iter_batches(rows):
-                piece = batch.to_pandas()
+                piece = without_row_numbers(pa.Table.from_batches([batch])).to_pandas(ignore_metadata=True)
                 piece.index = pd.RangeIndex(start, start + len(piece))
                 start += len(piece)
                 yield piece

@@ -535,13 +535,27 @@ def test_report_names_the_folders_and_commands_that_have_something_to_show(tmp_p
 def test_a_run_without_tensorboard_does_not_send_there(tmp_path, capsys, logger):
     source = wikipedia_like(tmp_path / "stream.txt")
     init = [] if logger == "false" else [f"--trainer.logger.save_dir={tmp_path}"]
-    main(["fit", f"--data.source={source}", f"--trainer.logger={logger}", *init, *QUIET, *TINY, *LIMITS])
+    Path("config.yaml").write_text("# mine\nseed_everything: 3\n")
+    main(
+        [
+            "fit",
+            "--config=config.yaml",
+            f"--data.source={source}",
+            f"--trainer.logger={logger}",
+            *init,
+            *QUIET,
+            *TINY,
+            *LIMITS,
+        ]
+    )
     printed = capsys.readouterr().out
+    assert Path("config.yaml").read_text() == "# mine\nseed_everything: 3\n"
     assert "tensorboard --logdir" not in printed
     assert ("lightning-tgnn report" in printed) == (logger == "CSVLogger")
     if logger == "CSVLogger":
         (folder,) = (tmp_path / "tgnn").iterdir()
         assert f"logs and checkpoints: {folder}" in printed
+        assert (folder / "config.yaml").is_file()
         main(["report", str(folder.parent)])
         assert "val/ap" in read_run(folder).series
 

@@ -102,9 +102,9 @@ def test_the_last_checkpoint_needs_no_better_figure():
     [
         (
             "--model.model=jodie",
-            r"--model\.model must be 'tgn', as in the checkpoint, got 'jodie'; give that, or leave",
+            r"--model\.model must be 'tgn', as in the checkpoint, got 'jodie'; give that; fit without",
         ),
-        ("--model.memory_dim=9", r"--model\.memory_dim must be 8, as in the checkpoint, got 9; give that, or leave"),
+        ("--model.memory_dim=9", r"--model\.memory_dim must be 8, as in the checkpoint, got 9; give that; fit without"),
         ("--model.num_heads=4", r"--model\.num_heads must be 2, as in the checkpoint, got 4"),
         ("--model=EdgeClassification", r"--model must be lightning_tgnn\.LinkPrediction, as in .*EdgeClassification'"),
         ("--data.num_neighbors=3", r"TemporalDataModule\(num_neighbors=\.\.\.\) must be 10, as in .* got 3"),
@@ -155,7 +155,7 @@ def test_without_a_checkpoint_the_command_ends_with_where_it_looked():
     arguments = ["--trainer.logger.name=another", "--ckpt_path=last"]
     for subcommand in ("fit", "validate", "test"):
         said = refused(subcommand, *COMMON, *arguments)
-        looked = "got 'last'; there is no checkpoint in runs/another/version_*/checkpoints; leave it out to train anew"
+        looked = "got 'last'; there is no checkpoint in runs/another/version_*/checkpoints; give the path of a"
         assert looked in said, said
 
 

@@ -12,6 +12,7 @@ import time
 import lightning.pytorch as pl
 import pytest
 from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.pytorch.strategies.launchers import subprocess_script
 
 from lightning_tgnn import LinkPrediction, SvenStrategy
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
@@ -103,12 +104,27 @@ def test_processes_that_another_has_started_start_none(monkeypatch):
         pl.Trainer(strategy=SvenStrategy(start_method="spawn"), accelerator="cpu", devices=2, logger=False)
 
 
-def test_a_port_in_use_is_refused(monkeypatch):
+@pytest.fixture
+def as_one_of_two(monkeypatch):
+    """Be the second of two processes that torchrun has started."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "test", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+    for name, value in (shared | {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (4, 1), (1, 2)])
+def test_counts_that_torchrun_has_not_started_are_refused(as_one_of_two, counts):
+    devices, nodes = counts
+    message = rf"must be as many as the 2 processes that torchrun has started, got '{devices} and {nodes}'; set both as"
+    with pytest.raises(InvalidArgumentError, match=message):
+        pl.Trainer(strategy="sven", accelerator="cpu", devices=devices, num_nodes=nodes, logger=False)
+    pl.Trainer(strategy="sven", accelerator="cpu", devices=2, logger=False)
+
+
+def test_a_port_in_use_is_refused(as_one_of_two, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test"}
-        ranks = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
-        for name, value in (shared | ranks).items():
+        for name, value in {"MASTER_PORT": str(port), "RANK": "0", "LOCAL_RANK": "0"}.items():
             monkeypatch.setenv(name, value)
         task, data = started.task_and_data("sven")
         message = f"MASTER_PORT must be a port at which nobody listens, got {port}; unset it, or name another"
@@ -124,6 +140,8 @@ def test_a_first_rank_that_fails_before_it_joins_the_others_ends_them(monkeypatc
         raise OSError("no such network")
 
     monkeypatch.setattr(signals._SubprocessScriptLauncher, "_call_children_scripts", starts)
+    # Lightning's observer of the others would end this process with them.
+    monkeypatch.setattr(subprocess_script, "_launch_process_observer", lambda processes: None)
     first = signals.FirstRankLauncher(LightningEnvironment(), 2, 1)
     with pytest.raises(OSError, match="no such network"):
         first.launch(fails)

@@ -216,6 +216,9 @@ def test_edge_features_of_new_events_are_found_by_name(numbered, tmp_path, capsy
         assert "new.csv: nothing reads the column(s) 'note'" in (told := capsys.readouterr().err)
         assert "sources.csv: nothing reads the column(s) 'why'" in told
     assert len(texts) == 1
+    write(events.assign(time=203).set_index(events.index + 5), tmp_path / "new.parquet")
+    ask(numbered, f"--top_k={sources}", f"--events={tmp_path / 'new.parquet'}", f"--output={tmp_path / 'out.csv'}")
+    assert "new.parquet: nothing reads" not in capsys.readouterr().err
     write(events.rename(columns={"size": "Size"}).assign(time=203), tmp_path / "new.csv")
     message = r"edge_features must be a table with weight, size, got .*name\(s\) size in"
     for checkpoint in ("a.ckpt", "0.pt"):
@@ -375,6 +378,18 @@ def test_a_saved_predictor_is_no_checkpoint_of_a_run(run, tmp_path):
         ("src,dst\nu1,03,7", ["--score=Q", "--output=O"], "Expected 2 fields in line 2, saw 3"),
         ("src,dst\nu1,03", ["--score=none.csv", "--output=O"], "score must be a file, got 'none.csv'"),
         ("src,dst\nu1,03", ["--score=Q", "--events=Q", "--output=O"], "events must be a table with time"),
+        (
+            "src,dst\nu1,03",
+            ["--score=Q", "--output=O", "--k=3"],
+            "k must be left out without --top_k, got 3; leave it out",
+        ),
+        (
+            "src,dst\nu1,03",
+            ["--score=Q", "--output=O", "--candidates=Q"],
+            "candidates must be left out without --top_k",
+        ),
+        ("src,dst\nu1,03", ["--score=Q", "--output=O", "--exclude_seen=true"], "exclude_seen must be left out without"),
+        ("src,dst\nu1,03", ["--score=Q", "--output=O", "--side=source"], "side must be left out without --embed"),
         ("src\nu1", ["--top_k=Q", "--k=0", "--output=O"], "k must be an integer of at least 1, got 0"),
         ("src,dst\nu1,03", ["--score=Q", "--output=O", "--ckpt_path=none.ckpt"], "ckpt_path must be a file"),
         ("src,dst\nu1,03", ["--score=Q", "--output=O", "--ckpt_path=Q"], "must be a checkpoint of a lightning_tgnn"),

@@ -422,6 +422,10 @@ def test_checkpoints_that_cannot_serve_are_refused(tmp_path):
     fitted(tmp_path / "memory.ckpt", data_module(store))
     with pytest.raises(InvalidArgumentError, match=r"data must be given for .*, got None; pass Predictor.from_checkp"):
         Predictor.from_checkpoint(tmp_path / "memory.ckpt")
+    with pytest.raises(
+        InvalidArgumentError, match=r"data must be a TemporalDataModule, a path or a name, got 'EventSt"
+    ):
+        Predictor.from_checkpoint(tmp_path / "memory.ckpt", store)
     with pytest.raises(CheckpointError, match=r"must be of this graph"):
         Predictor.from_checkpoint(tmp_path / "memory.ckpt", data_module(random_store(300, num_nodes=25, seed=1)))
     uniform = data_module(store, neighbor_sampler="uniform")

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.checks import CheckpointError, did_you_mean, refusal
@@ -116,6 +116,19 @@ class ResumingCLI(LightningCLI):
             words = self._words if isinstance(self._words, list) else None
             said = [self._watch.how_to_go_on(words, self.trainer)] if subcommand == "fit" else []
             leave(*said, ranks=self.trainer.world_size)
+
+
+class RunSettings(SaveConfigCallback):
+    """Writes the settings of a run into the folder of its logger.
+
+    Without a logger a run has no folder of its own. Lightning would write into the working directory, over a recipe
+    that is called ``config.yaml`` there.
+    """
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Write them, on the first rank."""
+        if trainer.loggers:
+            super().setup(trainer, pl_module, stage)
 
 
 class SameCheckpoint(Callback):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.serving.node_numbers import SIDES
@@ -79,6 +79,11 @@ class PredictOptions:
         if len(asked) != 1:
             cure = "give one table of questions: --score, --top_k or --embed"
             raise InvalidArgumentError(refusal("question", "one of score, top_k, embed", asked, cure))
+        for name, question in _ONLY_WITH.items():
+            given = getattr(self, name)
+            if given != _DEFAULTS[name] and question not in asked:
+                cure = f"leave it out, or ask by --{question}"
+                raise InvalidArgumentError(refusal(name, f"left out without --{question}", given, cure))
         check_int("k", self.k, minimum=1, cure="10 is usual")
         check_int("batch_size", self.batch_size, minimum=1, cure="10000 is usual")
         if self.side is not None:
@@ -89,3 +94,8 @@ class PredictOptions:
     def question(self) -> str:
         """What is asked."""
         return next(name for name in QUESTIONS if getattr(self, name) is not None)
+
+
+_ONLY_WITH = {"k": "top_k", "candidates": "top_k", "exclude_seen": "top_k", "side": "embed"}
+"""The questions of which these are."""
+_DEFAULTS = {field.name: field.default for field in fields(PredictOptions)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -66,8 +67,9 @@ def read_frame(
 def _by_position(source: Frame) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
     """Return the names of the columns, and the table with positions for names: names may occur twice."""
     if nw.dependencies.is_pyarrow_table(source):
+        source = without_row_numbers(source)
         names, positions = source.column_names, [str(p) for p in range(source.num_columns)]
-        renamed = source.rename_columns(positions)
+        renamed = _with_plain_texts(source.rename_columns(positions))
     else:
         names, positions = list(source.columns), [str(p) for p in range(len(source.columns))]
         if nw.dependencies.is_polars_dataframe(source):
@@ -75,6 +77,22 @@ def _by_position(source: Frame) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
         else:
             renamed = source.set_axis(positions, axis=1)
     return tuple(str(name).strip() for name in names), nw.from_native(renamed, eager_only=True)
+
+
+def without_row_numbers(table: pa.Table) -> pa.Table:
+    """Return an Arrow table without the index of a pandas DataFrame, unless that has a name: it numbers the rows."""
+    kept = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    unnamed = [name for name in kept if isinstance(name, str) and re.fullmatch(r"__index_level_\d+__", name)]
+    return table.drop_columns([name for name in unnamed if name in table.column_names])
+
+
+def _with_plain_texts(table: pa.Table) -> pa.Table:
+    """Return an Arrow table whose texts are not views: Arrow cannot take rows of these."""
+    types = {field.name: "large_string" for field in table.schema if str(field.type) == "string_view"}
+    for name, type_ in types.items():
+        position = table.schema.get_field_index(name)
+        table = table.set_column(position, name, table.column(name).cast(type_))
+    return table
 
 
 def _store(frame: nw.DataFrame[Any], table: Table) -> EventStore:

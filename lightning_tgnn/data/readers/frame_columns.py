@@ -16,6 +16,13 @@ from lightning_tgnn.data.readers.dates import seconds_of
 from lightning_tgnn.data.readers.parse import whole_numbers
 from lightning_tgnn.data.streams.columns import float_column
 
+_CONVERSIONS = {
+    **dict.fromkeys(("datetime", "Timestamp", "date"), "pd.to_datetime(column, utc=True)"),
+    "Decimal": "column.astype(float)",
+    "bytes": "column.str.decode('utf-8')",
+}
+"""Of columns of Python objects, by their type."""
+
 Times: TypeAlias = ArrayLike | datetime | Sequence[datetime]
 """Times in an array, list or column, or a single one: numbers, dates, or texts that tell dates."""
 
@@ -110,8 +117,8 @@ class Column:
         types = [type(value).__name__ for value in self.series.to_list()]
         other = next((row for row, name in enumerate(types) if name != types[0]), None)
         if other is None:
-            cure = "convert it; in pandas, frame.convert_dtypes(), or pd.to_datetime of dates"
-            return self._refusal("a typed column", f"{self.kind}s of type {types[0]}", cure)
+            conversion = _CONVERSIONS.get(types[0], "column.convert_dtypes(), or column.astype(str) for ids")
+            return self._refusal("a typed column", f"{self.kind}s of type {types[0]}", f"in pandas, {conversion}")
         received = f"{types[0]} in row 0 and {types[other]} in row {other}"
         return self._refusal("of one type", received, "convert it; in pandas, with astype or to_numeric")
 
@@ -120,6 +127,10 @@ class Column:
         if blank.any():
             received = f"a blank text in row {int(blank.argmax())}, counted from 0"
             raise self._refusal("a node id in every row", received, "drop or repair that row")
+        with_nul = np.fromiter(("\0" in text for text in texts), bool, len(texts))
+        if with_nul.any():  # of ids that end with NUL, NumPy would make those without
+            received = f"one with NUL in row {int(with_nul.argmax())}, counted from 0"
+            raise self._refusal("of node ids without NUL", received, "drop or repair that row")
 
     def _refusal(self, requirement: str, received: str, cure: str) -> DataError:
         return DataError(refusal(self.name, requirement, received, cure))

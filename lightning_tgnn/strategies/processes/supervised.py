@@ -10,6 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
@@ -85,6 +86,7 @@ class SupervisedStrategy(DDPStrategy):
 
     @override
     def _configure_launcher(self) -> None:
+        self._check_count()
         if self._start_method == "popen":
             if _IS_INTERACTIVE:
                 cure = "leave it out, or run a script"
@@ -102,6 +104,18 @@ class SupervisedStrategy(DDPStrategy):
             requirement = f"'popen' where {type(environment).__name__} starts the processes"
             raise InvalidArgumentError(refusal("start_method", requirement, self._start_method, cure))
         self._launcher = ReturningLauncher(self, start_method=self._start_method)
+
+    def _check_count(self) -> None:
+        """Refuse another number of processes than torchrun has started, which knows no ``devices`` of the Trainer."""
+        environment = self.cluster_environment
+        if not isinstance(environment, TorchElasticEnvironment):
+            return
+        wanted, there = self.num_nodes * self.num_processes, environment.world_size()
+        if wanted != there or environment.local_rank() >= self.num_processes:
+            requirement = f"as many as the {there} processes that torchrun has started"
+            cure = "set both as in torchrun's --nproc-per-node and --nnodes"
+            counts = f"{self.num_processes} and {self.num_nodes}"
+            raise InvalidArgumentError(refusal("Trainer(devices=..., num_nodes=...)", requirement, counts, cure))
 
     @override
     def setup_environment(self) -> None:

@@ -182,6 +182,10 @@ def test_other_sources_are_refused(tmp_path):
         read_graph(tmp_path / "nowhere.npz")
     with pytest.raises(InvalidArgumentError, match=r"source must be an .npz file.*got 'dict'"):
         read_graph({})
+    with pytest.raises(
+        DataError, match=r"source must be a PyG Data with an edge_index, got 'none'; give it one; after"
+    ):
+        read_graph(like_pyg(edge_index=None))
     (tmp_path / "text.npz").write_text("no archive")
     with pytest.raises(DataError, match="must be a complete archive of numbers"):
         read_graph(tmp_path / "text.npz")

@@ -1,6 +1,7 @@
 """Every form of a source: the same stream gives the same events, split and metrics; bad forms are refused."""
 
 import datetime
+import decimal
 import pickle
 import sys
 import warnings
@@ -19,6 +20,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.readers.frame import read_frame
 
 EVENTS = 120
+ZONES = [datetime.timezone(datetime.timedelta(hours=hours)) for hours in range(3)]
 dgl = pytest.importorskip("dgl")
 TemporalData = pytest.importorskip("torch_geometric.data").TemporalData
 
@@ -67,6 +69,8 @@ def forms(table, folder):
     table.to_csv(folder / "events.csv", index=False)
     table[["src", "dst", "time", "f0", "f1"]].to_csv(folder / "events.txt", sep=" ", header=False, index=False)
     table.to_parquet(folder / "events.parquet")
+    rest = {"columns": {"src": "src", "dst": "dst", "time": "time", "edge_features": "rest"}}
+    table.set_index(table.index + 5).to_parquet(folder / "indexed.parquet")
     jodie = table.assign(dst=table["dst"] - 10, state_label=0)[["src", "dst", "time", "state_label", "f0", "f1"]]
     jodie.columns = ["user_id", "item_id", "timestamp", "state_label", "f0", "f1"]
     jodie.to_csv(folder / "jodie.csv", index=False)
@@ -81,10 +85,13 @@ def forms(table, folder):
         "pandas, nullable": (table.convert_dtypes(), named),
         "pandas, JODIE's names": (jodie, {}),
         "pandas, by position": (table, {"columns": {"src": 0, "dst": 1, "time": 2, "edge_features": [3, 4]}}),
-        "pandas, the rest": (table, {"columns": {"src": "src", "dst": "dst", "time": "time", "edge_features": "rest"}}),
+        "pandas, the rest": (table, rest),
         "polars": (polars.DataFrame(dict(table.items())), named),
         "Arrow": (pa.Table.from_pandas(table), named),
+        "Arrow, of an index without a name, the rest": (pa.Table.from_pandas(table.set_index(table.index + 5)), rest),
+        "Arrow, of an index with a name": (pa.Table.from_pandas(table.set_index("time")), named),
         "Parquet": (str(folder / "events.parquet"), named),
+        "Parquet, of an index without a name, the rest": (str(folder / "indexed.parquet"), rest),
         "TGL": (tgl(table, folder / "tgl", nodes=0), {}),
         "TemporalData": (temporal_data(table), {}),
         "DGLGraph": (dgl_graph(table), {}),
@@ -164,6 +171,14 @@ def test_ids_dates_and_labels_keep_what_they_are(make):
     assert store.labels.tolist() == [1, 0, 1]
 
 
+def test_texts_in_views_are_texts():
+    frame = polars.DataFrame({"src": ["a", "b", "a"], "dst": ["x", "y", "x"], "time": [3.0, 1.0, 2.0]})
+    table = frame.to_arrow(compat_level=polars.CompatLevel.newest())
+    assert "string_view" in str(table.schema)
+    with pytest.warns(UserWarning, match="sorted"):
+        assert read_frame(table).node_ids.tolist() == ["a", "b", "x", "y"]
+
+
 def test_a_zone_counts_and_categories_are_texts():
     moments = pd.date_range("2024-01-01", periods=3, tz="Europe/Berlin")
     frame = pd.DataFrame(
@@ -202,6 +217,7 @@ FEATURES = {"columns": {"src": "src", "dst": "dst", "time": "time", "edge_featur
             r"src \(column 'src'\) must be integers or strings, got 'Float64'; convert it; in pa",
         ),
         ({"src": ["a", " ", "c"], "dst": list("abc")}, "must be a node id in every row, got 'a blank text in row 1"),
+        ({"src": ["a", "b", "b\0"], "dst": list("abc")}, "must be of node ids without NUL, got 'one with NUL in row 2"),
         ({"time": ["1", "2", "3"]}, r"time \(column 'time'\) must be numbers, got '\w+'; convert it, or leave the col"),
         (
             {"time": [True, False, True]},
@@ -240,8 +256,14 @@ def test_bad_columns_are_refused(tmp_path, changes, message, form):
         ({"time": [1, "2", 3]}, r"time \(column 'time'\) must be of one type, got 'int in row 0 and str in row 1'"),
         (
             {"x": np.array([1, 2, 3], object)},
-            r"edge feature \(column 'x'\) must be a typed column, got .*of type int'; co",
+            r"edge feature \(column 'x'\) must be a typed column, got .*of type int'; in pandas, column.co",
         ),
+        (
+            {"time": np.array([datetime.datetime(2024, 1, 1, tzinfo=zone) for zone in ZONES], object)},
+            r"typed column, got 'Objects? of type datetime'; in pandas, pd.to_datetime\(column, utc=True\)",
+        ),
+        ({"time": [decimal.Decimal(n) for n in range(3)]}, r"of type Decimal'; in pandas, column.astype\(float\)"),
+        ({"src": [b"a", b"b", b"c"]}, r"of type bytes'; in pandas, column.str.decode\('utf-8'\)"),
         ({"src": [1, np.nan, 3]}, r"src \(column 'src'\) must be a value in every row, got 'none in row 1"),
         ({"time": pd.to_datetime(["2024", None, "2025"])}, r"time \(column 'time'\) must be a value in every row"),
     ],

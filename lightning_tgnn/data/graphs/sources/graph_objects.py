@@ -83,6 +83,9 @@ def read_graph(source: GraphSource) -> Graph:
         named = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
         held = {name: value for name, value in named.items() if value is not None}
         _notice_weights(type(source).__name__, {name: getattr(source, name, None) for name in _WEIGHTS})
+        if source.edge_index is None:
+            cure = "give it one; after ToSparseTensor, take the Data from before"
+            raise DataError(refusal("source", "a PyG Data with an edge_index", "none", cure))
         return _graph(source.edge_index[0], source.edge_index[1], _of(held, "x"), _of(held, "y"), held)
     raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
 
