@@ -64,23 +64,20 @@ def check_table(argument: str, path: str | Path) -> str:
     return suffix
 
 
-def read_pieces(
-    argument: str, path: str | Path, ids: tuple[str, ...], *, text_ids: bool, rows: int
-) -> Iterator[pd.DataFrame]:
+def read_pieces(argument: str, path: str | Path, ids: tuple[str, ...], *, rows: int) -> Iterator[pd.DataFrame]:
     """Yield the rows of a table, ``rows`` at a time, at least one piece; the index counts the rows of the table.
 
     Args:
         argument: What the table is called in a refusal.
         path: The file.
-        ids: Columns that hold node ids; they have to be there.
-        text_ids: Whether ids are strings, as written.
+        ids: Columns that hold node ids; they have to be there. Those of a CSV are strings, as written.
         rows: Per piece.
 
     Raises:
         DataError: The file is missing or damaged, lacks a column or has it twice, or holds a gap or a time in words.
     """
     suffix = check_table(argument, path)
-    pieces = _csv_pieces(path, ids, text_ids, rows) if suffix == _CSV else _parquet_pieces(path, rows)
+    pieces = _csv_pieces(path, ids, rows) if suffix == _CSV else _parquet_pieces(path, rows)
     try:
         for piece in pieces:
             _check_piece(argument, path, piece, ids)
@@ -94,11 +91,11 @@ def read_pieces(
         ) from None
 
 
-def _csv_pieces(path: str | Path, ids: tuple[str, ...], text_ids: bool, rows: int) -> Iterator[pd.DataFrame]:
+def _csv_pieces(path: str | Path, ids: tuple[str, ...], rows: int) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     options: dict[str, Any] = {
-        "dtype": dict.fromkeys(ids, str) if text_ids else None,
+        "dtype": dict.fromkeys(ids, str),
         "keep_default_na": False,
         "na_values": [""],
         "skipinitialspace": True,

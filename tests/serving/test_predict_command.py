@@ -192,7 +192,7 @@ def numbered(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", [".csv", ".parquet"])
 def test_a_word_among_integers_is_an_unknown_node(numbered, tmp_path, kind):
-    words = ["3", "x", "12", "99999999999999999999999", "1.5", "4"]
+    words = ["3", "x", "12", "99999999999999999999999", "1.5", "4.0"]
     write(pd.DataFrame({"src": words, "dst": "5"}), tmp_path / "pairs.csv")
     ask(numbered, f"--score={tmp_path / 'pairs.csv'}", "--batch_size=3", f"--output={tmp_path / 'out'}{kind}")
     answers = read(tmp_path / f"out{kind}")
@@ -202,6 +202,31 @@ def test_a_word_among_integers_is_an_unknown_node(numbered, tmp_path, kind):
     assert answers["status"].tolist() == unknown
     scores = Predictor.from_checkpoint(numbered / "a.ckpt").score([3, 4], [5, 5])
     np.testing.assert_allclose(answers["probability"].dropna(), scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+def test_integers_may_be_written_as_floats(numbered, tmp_path, kind):
+    ids, wanted = pd.Series([3.0, 5.0, 2.0**60, 1.5, 4.0]), ["3", "5", "", "", "4"]
+    sources = write(pd.DataFrame({"node": ids}), tmp_path / f"nodes{kind}")
+    ask(numbered, f"--embed={sources}", "--batch_size=2", f"--output={tmp_path / 'out.csv'}")
+    answers = pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)
+    assert answers["node"].tolist() == wanted
+    assert [status.split()[0] for status in answers["status"]] == ["ok", "ok", "unknown", "unknown", "ok"]
+    events = pd.DataFrame({"src": [1.0, 2.0], "dst": [3.0, 4.0], "time": 201.0, "weight": 0.5, "size": 1.0})
+    saved = []
+    for number, some in enumerate((events, events.astype({"src": int, "dst": int}))):
+        new = write(some, tmp_path / f"new{kind}")
+        ask(numbered, f"--embed={sources}", f"--events={new}", f"--output={tmp_path / f'{number}.csv'}")
+        saved.append((tmp_path / f"{number}.csv").read_text())
+    assert saved[0] == saved[1]
+    new = write(events.assign(dst=[3.0, 4.5]), tmp_path / f"new{kind}")
+    message = r"dst in row 1 of .*new.*, counted from 0, must be an integer of type int64, .*, got .*4\.5"
+    with pytest.raises(SystemExit, match=message):
+        ask(numbered, f"--embed={sources}", f"--events={new}", f"--output={tmp_path / 'out.csv'}")
+    some = write(pd.DataFrame({"dst": ["3", "y"]}), tmp_path / "some.csv")
+    top = write(pd.DataFrame({"src": ["3"]}), tmp_path / "top.csv")
+    with pytest.raises(SystemExit, match=r"dst in row 1 of .*some.csv, counted from 0, must be an integer of type"):
+        ask(numbered, f"--top_k={top}", f"--candidates={some}", f"--output={tmp_path / 'out.csv'}")
 
 
 def test_edge_features_of_new_events_are_found_by_name(numbered, tmp_path, capsys):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lightning_tgnn.checks import InvalidArgumentError, RowError, check_import, refusal
 from lightning_tgnn.commands.predict.options import DESCRIPTION, QUESTIONS, PredictOptions
-from lightning_tgnn.commands.predict.question_status import OK, plain, with_status, with_unanswered
+from lightning_tgnn.commands.predict.question_status import OK, plain, with_ids, with_status, with_unanswered
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
@@ -49,7 +49,7 @@ def predict(arguments: Sequence[str]) -> None:
     if options.events is not None:
         for piece in _pieces(predictor, options, "events", ("src", "dst")):
             with _rows_of_file(options, "events", piece):
-                _observe(predictor, piece)
+                _observe(predictor, with_ids(predictor, piece, ("src", "dst")))
     columns = QUESTIONS[options.question]
     answer = _ANSWERS[options.question](predictor, options)
     count = not_ok = 0
@@ -118,7 +118,7 @@ def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple
     path = getattr(options, name)
     names = predictor.edge_feature_names
     read = None if name == "events" and names is None else {*ids, "time", *((names or ()) if name == "events" else ())}
-    pieces = read_pieces(name, path, ids, text_ids=not predictor.ids_are_integers, rows=options.batch_size)
+    pieces = read_pieces(name, path, ids, rows=options.batch_size)
     for number, piece in enumerate(pieces):
         unread = [] if read is None else [repr(column) for column in piece.columns if column not in read]
         if unread and number == 0:
@@ -162,7 +162,10 @@ def _score(predictor: Predictor, options: PredictOptions) -> Answer:
 def _top_k(predictor: Predictor, options: PredictOptions) -> Answer:
     candidates = None
     if options.candidates is not None:
-        pieces = [piece["dst"].to_numpy() for piece in _pieces(predictor, options, "candidates", ("dst",))]
+        pieces = []
+        for piece in _pieces(predictor, options, "candidates", ("dst",)):
+            with _rows_of_file(options, "candidates", piece):
+                pieces.append(with_ids(predictor, piece, ("dst",))["dst"].to_numpy())
         candidates = np.concatenate(pieces)
 
     def answer(piece: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightning_tgnn.checks import RowError
 from lightning_tgnn.data.readers.frame_columns import time_column
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from lightning_tgnn.serving import Predictor
 
 OK = "ok"
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
+_EXACT_FLOATS = 2.0**53
 
 
 def with_status(
@@ -57,6 +59,29 @@ def with_status(
     return piece, status
 
 
+def with_ids(predictor: Predictor, piece: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Return rows with ids of the stream's type.
+
+    Args:
+        predictor: Knows that type.
+        piece: Events or candidates, one a row.
+        columns: Which of its columns are nodes.
+
+    Raises:
+        RowError: An id is no integer, where the stream has such ids.
+    """
+    if not predictor.ids_are_integers:
+        return piece
+    for name in columns:
+        ids = _in_type(piece[name], predictor.id_type)
+        if ids.isna().any():
+            row = int(ids.isna().to_numpy().argmax())
+            requirement = f"an integer of type {predictor.id_type}, as the ids of the stream are"
+            raise RowError(name, row, requirement, piece[name].iloc[row], "drop or repair that row")
+        piece = piece.assign(**{name: plain(ids)})
+    return piece
+
+
 def with_unanswered(answers: pd.DataFrame, unanswered: pd.DataFrame) -> pd.DataFrame:
     """Return the answers and the questions that have none, in the order of the questions, which the index tells.
 
@@ -82,15 +107,19 @@ def plain(column: pd.Series) -> pd.Series:
 
 
 def _in_type(column: pd.Series, kind: np.dtype) -> pd.Series:
-    """Return ids in the stream's type of integers, with gaps for those that it does not hold; floats stay.
+    """Return ids in the stream's type of integers, with gaps for those that it does not hold.
 
-    Beside a word pandas makes words of integers, beside one above 2^63 it makes them unsigned.
+    Ids may be written as ``3.0``: so does pandas where a column once had gaps. Floats that no longer tell neighbours
+    apart are none.
     """
     import pandas as pd
 
-    if column.dtype == kind or pd.api.types.is_float_dtype(column):
+    if column.dtype == kind:
         return column
+    if pd.api.types.is_float_dtype(column):
+        column = column.where(column.abs() < _EXACT_FLOATS)
     limits = np.iinfo(kind)
-    numbers = [int(text) if _INTEGER.fullmatch(text) else None for text in column.astype(str).str.strip()]
+    found = [_INTEGER.fullmatch(str(value).strip()) for value in column.tolist()]
+    numbers = [int(match[1]) if match else None for match in found]
     held = [None if number is None or not limits.min <= number <= limits.max else number for number in numbers]
     return pd.Series(pd.array(held, dtype="Int64" if kind.kind == "i" else "UInt64"), column.index)
