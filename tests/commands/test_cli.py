@@ -404,6 +404,10 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
     ("recipe", "message"),
     [
         ("trainer: {max_epoch: 1}", r"got '--trainer\.max_epoch'; did you mean '--trainer\.max_epochs'\?"),
+        (
+            "trainer: {strategy: {class_path: lightning_tgnn.SvenStrategy, init_args: {timeout: 20}}}",
+            r"--trainer\.strategy\.timeout must be a duration, got '20'; write hours, minutes and seconds, such",
+        ),
         ("model: [", r"--config must be a recipe in YAML, got '.*line \d"),
         ("just words", r"--config must be a recipe in YAML, got 'just words'"),
         ("# nothing\n", r"--config must be a recipe in YAML, got 'recipe.yaml: empty'; write settings into it"),

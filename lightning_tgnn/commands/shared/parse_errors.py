@@ -140,6 +140,8 @@ def _wrong_type(found: re.Match[str], told: _Told) -> str:
     innermost = re.split(r'Parser key "', told.message)[-1]
     tried = re.split(r"(?:Given value|Got value): ", innermost)[0]
     expected = re.findall(r"Expected a (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal(\[[^\n]*\]))", tried)
+    if "datetime.timedelta" in tried:
+        return refusal(told.key, "a duration", told.given, "write hours, minutes and seconds, such as '0:01:30'")
     kinds = [f"one of {literal}" if literal else _TYPES.get(kind, f"a {kind}") for kind, literal in expected]
     if not {*kinds} - {"null"} and isclass(told.base):  # it may have been the text of a file
         cure = f"the arguments of the class follow, each as {told.key}.NAME VALUE"
