@@ -95,7 +95,7 @@ for wrong, named in (
     ("--output=a.txt", "output"),
     ("--score=none.csv", "score must be a file"),
     ("--events=none.csv", "events must be a file"),
-    ("--candidates=none.csv", "candidates must be a file"),
+    ("--candidates=none.csv", "candidates must be left out"),
     ("--ckpt_path=none.ckpt", "ckpt_path must be a file"),
 ):
     refused = run("predict", *{asked!r}, wrong)
@@ -190,3 +190,23 @@ def test_a_folder_that_holds_a_clone_can_import_the_package(tmp_path):
     command = [sys.executable, "-c", tell]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+def test_loops_are_compiled_where_nothing_can_be_kept(tmp_path):
+    code = """
+import json, os, warnings
+os.access = lambda *arguments: False
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    from lightning_tgnn.compiled import njit
+import numba
+folder = os.environ["NUMBA_CACHE_DIR"]
+print(json.dumps([folder, numba.config.CACHE_DIR, os.stat(folder).st_mode & 0o777, [str(w.message) for w in told]]))
+"""
+    folder, taken, mode, told = said(code, tmp_path)
+    assert folder == taken
+    assert mode == 0o700  # what is loaded from there is run
+    assert not Path(folder).exists()
+    assert [text for text in told if "loops are compiled anew in every run: none of" in text]
+    kept = f"import os; os.environ['NUMBA_CACHE_DIR'] = {str(tmp_path)!r}; import lightning_tgnn.compiled"
+    assert said(f"{kept}; print('[\"' + os.environ['NUMBA_CACHE_DIR'] + '\"]')", tmp_path) == [str(tmp_path)]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from lightning_tgnn.algorithms.schedules import open_groups as rule
+from lightning_tgnn.compiled import njit
 
 _goes_back = njit(nogil=True, cache=True)(rule.goes_back)
 

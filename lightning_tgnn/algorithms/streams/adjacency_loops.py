@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from lightning_tgnn.compiled import njit
 
 
 @njit(nogil=True, cache=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from lightning_tgnn.algorithms.streams.random_loops import LOW_62_BITS, mixed
+from lightning_tgnn.compiled import njit
 
 
 @njit(nogil=True, cache=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from lightning_tgnn.compiled import njit
 
 BOUND_BYTES = 8  # two float32: the least and the greatest value of the row
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from lightning_tgnn.algorithms.traffic.quantize_loops import decode_blocks, encode_blocks
+from lightning_tgnn.compiled import njit
 
 
 @njit(nogil=True, cache=True)

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
 
+from lightning_tgnn.compiled import njit, prange
 from lightning_tgnn.models.memory.encoding_loops import EXACT, SUMS, cosine_of_half, sine_of_half, without_turns
 
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)

@@ -10,7 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+
+from lightning_tgnn.compiled import njit, prange
 
 # Reassociation lets sums use vector registers. The range reduction of an angle must not be reassociated.
 SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "nogil": True, "cache": True}

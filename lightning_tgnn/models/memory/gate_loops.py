@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
 
+from lightning_tgnn.compiled import njit, prange
 from lightning_tgnn.models.memory.encoding_loops import SUMS
 
 _HALF, _ONE = np.float32(0.5), np.float32(1)
