@@ -26,7 +26,7 @@ from lightning_tgnn.models import MemoryModel
 from lightning_tgnn.models.memory.without_memory import WithoutMemory, static_table
 from lightning_tgnn.types import KnownData, SplitStreamData, StreamInfo, datamodule_of
 
-_GO_ON = "give that; fit without a checkpoint trains anew"
+_GO_ON = "give that, or run fit without a checkpoint to train anew"
 
 
 class StaticMemory(pl.Callback):

@@ -24,7 +24,7 @@ WORDS = ("last", "best")
 _CONFIG = "config.yaml"
 OF_FIT = "test_after_fit"
 """An option of no other subcommand; what others have saved of their settings says None."""
-_CURE = "give the path of a checkpoint; fit without one trains anew"
+_CURE = "give the path of a checkpoint, or run fit without one to train anew"
 
 
 @dataclass(frozen=True)

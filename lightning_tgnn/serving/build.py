@@ -15,6 +15,7 @@ from torch import Tensor
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data import EventStore, TemporalAdjacency, TemporalDataModule
 from lightning_tgnn.data.batches.recipe import data_of_recipe
+from lightning_tgnn.data.sources.open_events import EventSource
 from lightning_tgnn.serving.clock import Clock
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.live_state import Events, LiveState
@@ -85,7 +86,7 @@ class PredictorState:
 
 def from_checkpoint(
     path: str | Path,
-    data: TemporalDataModule | str | Path | None,
+    data: TemporalDataModule | EventSource | None,
     task: type[MemoryTask] | None,
     device: torch.device,
     *,
@@ -112,11 +113,6 @@ def from_checkpoint(
         received = "one without node state" if other is None else f"one of a task on {_TOLD[other]}"
         raise CheckpointError(refusal(str(path), "a checkpoint of a task on event streams", received, cure))
     if not isinstance(data, TemporalDataModule):
-        if not isinstance(data, str | Path | None):
-            cure = "give TemporalDataModule(...) with the table or store and the settings of training"
-            raise InvalidArgumentError(
-                refusal("data", "a TemporalDataModule, a path or a name", type(data).__name__, cure)
-            )
         with content_of(path, what):
             data = data_of_recipe(saved.get("data"), file=path, source=data, root=root, trust=trust)
     elif root is not None:

@@ -14,6 +14,7 @@ from typing_extensions import Self
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, refusal
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.readers.frame_columns import Times
+from lightning_tgnn.data.sources.open_events import EventSource
 from lightning_tgnn.data.streams.columns import float_column
 from lightning_tgnn.serving.build import PredictorState, catch_up, from_checkpoint, from_saved
 from lightning_tgnn.serving.live_state import Events
@@ -39,7 +40,7 @@ class StreamFollower:
     def from_checkpoint(
         cls,
         path: str | Path,
-        data: TemporalDataModule | str | Path | None = None,
+        data: TemporalDataModule | EventSource | None = None,
         *,
         catch_up_stream: bool = True,
         task: type[MemoryTask] | None = None,
@@ -56,8 +57,8 @@ class StreamFollower:
 
         Args:
             path: A checkpoint of a run.
-            data: The DataModule of that run; None makes it again from what the checkpoint says of it, and a name or
-                path does so with another source.
+            data: The DataModule of that run; None makes it again from what the checkpoint says of it, and a
+                source of events (a name, a path, an `EventStore`, a table) does so with that source.
             catch_up_stream: Take in the events of the stream that come after the state in the checkpoint, validation
                 and test split one after the other; otherwise stop where training has stopped.
             task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names, of

@@ -14,7 +14,7 @@ from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optim
 from lightning_tgnn.tasks.trained_task import TrainedTask
 from lightning_tgnn.types import BatchedData, FixedSettings, datamodule_of, ranks_per_batch
 
-CURE = "give that; fit without a checkpoint trains anew"
+CURE = "give that, or run fit without a checkpoint to train anew"
 # Arguments of DataModules that came after checkpoints were made, with what these were trained with.
 _BEFORE = {"embed_at": "event"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
@@ -38,7 +37,7 @@ def check_link_scores(returned: object, events: int, *, with_negatives: bool) ->
         if negatives.shape[1] or not with_negatives:
             return positive, negatives
     requirement = f"logits of the true destinations [{events}] and of the negatives [{events}, Q]"
-    cure = "return two tensors, without a last dimension of 1 in the first"
+    cure = "return two tensors of these shapes; of one negative an event, too, a column [B, 1]"
     raise InvalidArgumentError(refusal("the result of score", requirement, " and ".join(map(str, shapes)), cure))
 
 
@@ -56,7 +55,7 @@ def check_logits(returned: object, rows: int) -> Tensor:
 
 
 def check_loss(returned: object) -> Tensor:
-    """Return what ``loss`` has returned if it is one number, which training can follow.
+    """Return what ``loss`` has returned if it is one number.
 
     Raises:
         InvalidArgumentError: It is not.
@@ -65,7 +64,4 @@ def check_loss(returned: object) -> Tensor:
         received = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
         cure = "return a mean over what is scored"
         raise InvalidArgumentError(refusal("the result of loss", "a tensor of one number", received, cure))
-    if torch.is_grad_enabled() and not returned.requires_grad:
-        cure = "form it from what score has returned, without detach(), item() or torch.no_grad()"
-        raise InvalidArgumentError(refusal("the result of loss", "one with a gradient", "one without", cure))
     return returned

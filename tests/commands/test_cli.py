@@ -25,6 +25,7 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.commands.report.run_figures import figure_rows, stage_seconds, validation_in_training
 from lightning_tgnn.commands.report.run_log import read_run
+from lightning_tgnn.commands.shared import recipe_file
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.data import generate_graph
 from tests.data.example_streams import random_store
@@ -46,6 +47,12 @@ LIMITS = ["--trainer.max_epochs=1", *(f"--trainer.limit_{part}_batches=2" for pa
 def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+
+
+def test_what_a_recipe_merges_is_no_setting_twice(tmp_path):
+    text = "a: &a {x: 1, y: 2}\nb: &b {z: 1}\nc:\n  <<: *a\n  <<: *b\n  x: 3\n  1: one\n  '1': text\n"
+    (tmp_path / "recipe.yaml").write_text(text)
+    recipe_file._check(str(tmp_path / "recipe.yaml"))
 
 
 def test_what_may_be_a_number_or_a_word_is_read_as_a_number_first():
@@ -415,7 +422,9 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
             "trainer: {max_epochs: 1}\nmodel: LinkPrediction\ntrainer: {devices: 2}",
             r"with each setting once, got \"'trainer' in lines 1 and 3 of recipe.yaml\"; merge the two",
         ),
-        ("trainer:\n  callbacks:\n  - {a: 1,\n     a: 2}", r"'trainer\.callbacks\.a' in lines 3 and 4 of"),
+        ("trainer:\n  callbacks:\n  - {a: 1,\n     a: 2}", r"'trainer\.callbacks\.0\.a' in lines 3 and 4 of"),
+        ("trainer.max_epochs: 3\ntrainer: {max_epochs: 2}", r"'trainer\.max_epochs' in lines 1 and 2 of recipe.yaml"),
+        ("trainer: &a\n  plugins: [*a]", r"--config must be a recipe in YAML|plugins"),
         (
             "# \xe4".encode("latin-1"),
             r"--config must be text in UTF-8, got .*recipe.yaml: .* position 2.*; save it as UTF-8",
@@ -440,6 +449,7 @@ def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, caps
     ("arguments", "message"),
     [
         (["fit"], r"fit must be given a recipe or a setting, .*--config RECIPE"),
+        (["fit", "--config={trainer: {devices: 1, devices: 2}}"], r"'trainer.devices' in lines 1 and 1 of the text"),
         (["fit", "--config=."], r"--config must be a file, got '.*'; name a file in it"),
         (["test"], r"test must be given a recipe or a setting"),
         (["fitt"], r"the subcommand must be one of .*, got 'fitt'; did you mean 'fit'\?"),

@@ -102,9 +102,9 @@ def test_the_last_checkpoint_needs_no_better_figure():
     [
         (
             "--model.model=jodie",
-            r"--model\.model must be 'tgn', as in the checkpoint, got 'jodie'; give that; fit without",
+            r"--model\.model must be 'tgn', as in the checkpoint, got 'jodie'; give that, or run fit",
         ),
-        ("--model.memory_dim=9", r"--model\.memory_dim must be 8, as in the checkpoint, got 9; give that; fit without"),
+        ("--model.memory_dim=9", r"--model\.memory_dim must be 8, as in the checkpoint, got 9; give that, or run fit"),
         ("--model.num_heads=4", r"--model\.num_heads must be 2, as in the checkpoint, got 4"),
         ("--model=EdgeClassification", r"--model must be lightning_tgnn\.LinkPrediction, as in .*EdgeClassification'"),
         ("--data.num_neighbors=3", r"TemporalDataModule\(num_neighbors=\.\.\.\) must be 10, as in .* got 3"),

@@ -1,4 +1,4 @@
-"""What ranks do not sum up: buffers that a step changes, and parameters that come to be trained in the middle."""
+"""What ranks do not sum up: buffers that a step changes, and parameters that come to be trained later."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from lightning_tgnn import DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.strategies.processes.model_copies import ModelCopies
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import PlainDescent, as_torchrun, build, fit
@@ -13,6 +14,7 @@ from tests.tasks.own_parts import MeanModel
 
 STRATEGIES = {
     "sven": lambda: SvenStrategy(micro_batches=2),
+    "sven, sharded": lambda: SvenStrategy(staleness=0, state_dict_type="sharded"),
     "depcache": DepCacheStrategy,
     "pipetgl": PipeTGLStrategy,
     "disttgl": lambda: DistTGLStrategy(epoch=2),
@@ -86,12 +88,9 @@ def on_rank(rank, ranks, folder):
         data, task = prepared()
         fit(data, task, strategy(), ranks, callbacks=[keep, seen], epochs=2, enable_checkpointing=True)
         path = f"{folder}/{name}/step={STEP}.ckpt"
-        again = ModelCheckpoint(
-            f"{folder}/{name}/again-{rank}", every_n_train_steps=STEP, save_top_k=-1, filename="{step}"
-        )
         data, resumed = prepared()
-        fit(data, resumed, strategy(), ranks, callbacks=[again], epochs=2, ckpt_path=path, enable_checkpointing=True)
-        saved = torch.load(path, weights_only=True)["state_dict"]
+        fit(data, resumed, strategy(), ranks, epochs=2, ckpt_path=path)  # saves nothing, which changes nothing
+        saved = WholeCheckpointIO().load_checkpoint(path)["state_dict"]
         for key, value in task.state_dict().items():
             assert torch.equal(resumed.state_dict()[key], value), (name, key)
         answers[name] = (seen.sizes, float(task.model.size), float(task.model.count), float(saved["model.size"]))
@@ -103,6 +102,7 @@ def on_rank(rank, ranks, folder):
     )
     with pytest.raises(RuntimeError, match=message):
         fit(*prepared(Forgets), SvenStrategy(), ranks, epochs=2)
+    fit(*prepared(Forgets), SvenStrategy(find_unused_parameters=True), ranks, epochs=1)
     return answers
 
 
@@ -123,29 +123,49 @@ def test_one_rank_may_train_more_later():
 
 
 class FirstOfTwo:
-    """A rank that hears of a second one, whose buffers are the given ones."""
+    """Messages of the first rank, to a second one that has other values of some buffers."""
 
-    def __init__(self, other):
-        self.other = other
+    ranks, place = 2, 0
+
+    def __init__(self, differing):
+        self.differing = differing
 
     def gather(self, own):
-        return [own, own | self.other]
+        return [own, own | dict.fromkeys(self.differing, b"")]
 
 
 def test_only_what_differs_is_sent_and_shapes_have_to_fit():
     model = torch.nn.BatchNorm1d(2)
     model.register_buffer("sparse", torch.eye(2).to_sparse())
-    copies, sent = ModelCopies(model), []
+    sent = []
 
-    def broadcast(values):
-        sent.append({*values})
-        return {name: torch.full_like(value, 3) for name, value in values.items()}
+    def broadcast(value):
+        if isinstance(value, dict):
+            sent.append({*value})
+            return {name: torch.full_like(tensor, 3) for name, tensor in value.items()}
+        return value
 
-    for differing in ([], ["running_mean", "num_batches_tracked"]):
-        copies.take_first_rank_buffers(FirstOfTwo(dict.fromkeys(differing, b"")), broadcast)
+    model.register_buffer("wide", torch.ones(1).expand(4))
+    model.register_buffer("own", torch.ones(3), persistent=False)
+    model._ddp_params_and_buffers_to_ignore = ["left_alone"]
+    model.register_buffer("left_alone", torch.ones(3))
+    for differing in ([], ["running_mean", "num_batches_tracked", "wide"]):
+        copies = ModelCopies(model, FirstOfTwo(differing), broadcast)
+        copies.show()
         assert sent.pop() == {*differing}
     assert model.running_mean.tolist() == [3, 3]
+    assert model.wide.tolist() == [3, 3, 3, 3]
+    assert {*copies._buffers()} == {"running_mean", "running_var", "num_batches_tracked", "wide"}
+    copies.hide()
+    assert model.running_mean.tolist() == [0, 0]
     assert model.running_var.tolist() == [1, 1]
+    saved = [{}, {"running_mean": torch.ones(2)}]
+    ModelCopies(model, FirstOfTwo([]), broadcast, saved)
+    assert model.running_mean.tolist() == [0, 0]
+    ModelCopies(model, FirstOfTwo([]), broadcast, saved[::-1])
+    assert model.running_mean.tolist() == [1, 1]
+    ModelCopies(model, FirstOfTwo([]), broadcast, [{"running_mean": torch.zeros(2)}] * 3)  # of another number of ranks
+    assert model.running_mean.tolist() == [1, 1]
     message = r"buffer running_mean of the model must be of the shape \[9\] .* got \[2\];"
     with pytest.raises(InvalidArgumentError, match=message):
-        copies.take_first_rank_buffers(FirstOfTwo({}), lambda values: {"running_mean": torch.zeros(9)})
+        ModelCopies(model, FirstOfTwo([]), broadcast, [{"running_mean": torch.zeros(9)}] * 2)

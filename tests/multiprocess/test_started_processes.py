@@ -11,7 +11,6 @@ import time
 
 import lightning.pytorch as pl
 import pytest
-from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies.launchers import subprocess_script
 
 from lightning_tgnn import LinkPrediction, SvenStrategy
@@ -132,20 +131,34 @@ def test_a_port_in_use_is_refused(as_one_of_two, monkeypatch):
             pl.Trainer(strategy="sven", **started.QUIET).fit(task, datamodule=data)
 
 
-def test_a_first_rank_that_fails_before_it_joins_the_others_ends_them(monkeypatch):
+class Failing(LinkPrediction):
+    def configure_callbacks(self):
+        raise ValueError("as on all ranks")
+
+
+def test_a_first_rank_that_cannot_join_the_others_ends_them(monkeypatch):
     def starts(self):
         self.procs.append(subprocess.Popen(["sleep", "60"]))
-
-    def fails():
-        raise OSError("no such network")
 
     monkeypatch.setattr(signals._SubprocessScriptLauncher, "_call_children_scripts", starts)
     # Lightning's observer of the others would end this process with them.
     monkeypatch.setattr(subprocess_script, "_launch_process_observer", lambda processes: None)
-    first = signals.FirstRankLauncher(LightningEnvironment(), 2, 1)
-    with pytest.raises(OSError, match="no such network"):
-        first.launch(fails)
-    assert first.procs[0].wait(timeout=20) == -signal.SIGTERM
+    _, data = started.task_and_data("sven")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        for task, error, ends in (
+            (Failing("jodie"), ValueError, False),  # so do the others, and go on to the next run of the script
+            (LinkPrediction("jodie"), InvalidArgumentError, True),
+        ):
+            monkeypatch.delenv("LOCAL_RANK", raising=False)  # Lightning sets it
+            trainer = pl.Trainer(strategy="sven", logger=False, **started.QUIET)
+            with pytest.raises(error):
+                trainer.fit(task, datamodule=data)
+            (process,) = trainer.strategy.launcher.procs
+            try:
+                assert (process.wait(20) if ends else process.poll()) == (-signal.SIGTERM if ends else None)
+            finally:
+                process.kill()
 
 
 def test_weights_without_a_place_are_not_dropped():

@@ -1,6 +1,7 @@
 """Predictors: their state is that of training, however events come, and their answers are those of evaluation."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -422,10 +423,6 @@ def test_checkpoints_that_cannot_serve_are_refused(tmp_path):
     fitted(tmp_path / "memory.ckpt", data_module(store))
     with pytest.raises(InvalidArgumentError, match=r"data must be given for .*, got None; pass Predictor.from_checkp"):
         Predictor.from_checkpoint(tmp_path / "memory.ckpt")
-    with pytest.raises(
-        InvalidArgumentError, match=r"data must be a TemporalDataModule, a path or a name, got 'EventSt"
-    ):
-        Predictor.from_checkpoint(tmp_path / "memory.ckpt", store)
     with pytest.raises(CheckpointError, match=r"must be of this graph"):
         Predictor.from_checkpoint(tmp_path / "memory.ckpt", data_module(random_store(300, num_nodes=25, seed=1)))
     uniform = data_module(store, neighbor_sampler="uniform")
@@ -455,6 +452,18 @@ def test_a_data_module_that_shows_something_else_than_training_is_refused(tmp_pa
     message = rf"TemporalDataModule\({argument}=\.\.\.\) must be .*, as in the checkpoint, got {value!r}; give that"
     with pytest.raises(CheckpointError, match=message):
         Predictor.from_checkpoint(path, data_module(store, **{argument: value}))
+
+
+def test_a_stream_in_memory_takes_the_place_of_the_file_of_training(tmp_path):
+    store = random_store(300, num_nodes=25)
+    table = pd.DataFrame({"src": store.src, "dst": store.dst, "time": store.time})
+    table.to_csv(tmp_path / "events.csv", index=False)
+    columns = {"src": "src", "dst": "dst", "time": "time"}
+    fitted(tmp_path / "a.ckpt", data_module(tmp_path / "events.csv", columns=columns))
+    expected = Predictor.from_checkpoint(tmp_path / "a.ckpt").score([3, 4], [5, 6])
+    for source in (table, TemporalDataModule(tmp_path / "events.csv", columns=columns).store):
+        scores = Predictor.from_checkpoint(tmp_path / "a.ckpt", source).score([3, 4], [5, 6])
+        np.testing.assert_array_equal(scores, expected)
 
 
 def test_a_data_module_that_embeds_at_other_times_than_training_is_refused(tmp_path_factory):

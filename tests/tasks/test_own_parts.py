@@ -405,11 +405,6 @@ class PerEvent(LinkPrediction):
         return torch.nn.functional.softplus(1 - positive)
 
 
-class Detached(LinkPrediction):
-    def loss(self, positive, negatives):
-        return super().loss(positive, negatives).detach()
-
-
 class Nothing(LinkPrediction):
     def embed(self, updated, batch):
         return None
@@ -432,7 +427,6 @@ class LossOfEach(EdgeClassification):
         (Column, r"the result of score must be logits .*, got '\[20, 1\] and \[20, 1\]'; return"),
         (NoNegatives, r"the result of score must be logits .*, got '\[20\] and \[20, 0\]'; return"),
         (PerEvent, r"the result of loss must be a tensor of one number, got \[20\]; return a mean"),
-        (Detached, r"the result of loss must be one with a gradient, got 'one without'; form it"),
         (Nothing, r"the result of embed must be a row for each of the 60 candidates, got 'NoneType'"),
         (OneLogit, r"the result of score must be logits \[20, outputs\], got \[20\]; return a row for each"),
         (LossOfEach, r"the result of loss must be a tensor of one number, got \[20, 2\]; return a mean"),

@@ -119,15 +119,18 @@ class ResumingCLI(LightningCLI):
 
 
 class RunSettings(SaveConfigCallback):
-    """Writes the settings of a run into the folder of its logger.
+    """Writes the settings of a run into its folder, and over nothing that a user has written.
 
-    Without a logger a run has no folder of its own. Lightning would write into the working directory, over a recipe
-    that is called ``config.yaml`` there.
+    Without a logger, or with one that has no folder for each run, that may be the working directory.
     """
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Write them, on the first rank."""
-        if trainer.loggers:
+        place = Path(trainer.log_dir or ".", self.config_filename).resolve()  # asked for on all ranks
+        given = [Path(str(path)).resolve() for path in self.config.get("config") or []]
+        shared = [Path(folder).resolve() for folder in (".", trainer.default_root_dir)]
+        is_the_users = place.exists() and (place in given or place.parent in shared)
+        if not trainer.strategy.broadcast(is_the_users):
             super().setup(trainer, pl_module, stage)
 
 

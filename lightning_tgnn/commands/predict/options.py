@@ -97,5 +97,5 @@ class PredictOptions:
 
 
 _ONLY_WITH = {"k": "top_k", "candidates": "top_k", "exclude_seen": "top_k", "side": "embed"}
-"""The questions of which these are."""
+"""Options that belong to one question."""
 _DEFAULTS = {field.name: field.default for field in fields(PredictOptions)}

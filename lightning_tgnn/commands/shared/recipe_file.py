@@ -12,6 +12,8 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 
+_MERGED, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
+
 
 class RecipeFile(ActionConfigFile):
     """Reads a recipe; one that is empty, is no text in UTF-8, or has a setting twice is refused."""
@@ -32,32 +34,44 @@ class RecipeFile(ActionConfigFile):
         super().__call__(parser, namespace, values, option_string)
 
 
-def _check(path: str) -> None:
+def _check(given: str) -> None:
     try:
-        text = Path(path).expanduser().read_bytes().decode()
+        is_file = Path(given).expanduser().is_file()
+        text = Path(given).expanduser().read_bytes().decode() if is_file else given
         root = yaml.compose(text, yaml.SafeLoader)
+        repeated = None if root is None else _first_repeated(_settings(root, ()))
     except UnicodeDecodeError as error:
         cure = "save it as UTF-8"
-        raise InvalidArgumentError(refusal("--config", "text in UTF-8", f"{path}: {error}", cure)) from error
+        raise InvalidArgumentError(refusal("--config", "text in UTF-8", f"{given}: {error}", cure)) from error
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return  # the settings themselves, or what the parser refuses
+        return  # the parser refuses it
+    where = given if is_file else "the text"
     if root is None:
-        raise InvalidArgumentError(refusal("--config", "a recipe in YAML", f"{path}: empty", "write settings into it"))
-    for key, line, again in _repeated(root, ""):
-        given, cure = f"'{key}' in lines {line} and {again} of {path}", "merge the two, or leave one out"
-        raise InvalidArgumentError(refusal("--config", "a recipe with each setting once", given, cure))
+        raise InvalidArgumentError(refusal("--config", "a recipe in YAML", f"{where}: empty", "write settings into it"))
+    if repeated is not None:
+        name, first, second = repeated
+        received, cure = f"'{name}' in lines {first} and {second} of {where}", "merge the two, or leave one out"
+        raise InvalidArgumentError(refusal("--config", "a recipe with each setting once", received, cure))
 
 
-def _repeated(node: yaml.Node, path: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the keys that a mapping has twice, with the lines of both."""
+def _settings(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the path and the line of every setting; ``a.b: 1`` is that of ``a: {b: 1}``."""
     if isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _repeated(value, path)
+        for number, value in enumerate(node.value):
+            yield from _settings(value, (*path, str(number)))
     elif isinstance(node, yaml.MappingNode):
-        lines: dict[str, int] = {}
         for key, value in node.value:
-            name, line = f"{path}{key.value}", key.start_mark.line + 1
-            if name in lines:
-                yield name, lines[name], line
-            lines[name] = line
-            yield from _repeated(value, f"{name}.")
+            if key.tag == _MERGED or not isinstance(key, yaml.ScalarNode):
+                continue  # what is merged gives way to what is written
+            names = key.value.split(".") if key.tag == _TEXT else [f"{key.tag} {key.value}"]
+            yield (*path, *names), key.start_mark.line + 1
+            yield from _settings(value, (*path, *names))
+
+
+def _first_repeated(settings: Iterator[tuple[tuple[str, ...], int]]) -> tuple[str, int, int] | None:
+    lines: dict[tuple[str, ...], int] = {}
+    for path, line in settings:
+        if path in lines:
+            return ".".join(path), lines[path], line
+        lines[path] = line
+    return None

@@ -9,9 +9,9 @@ from typing import Any
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.data.batches.datamodule import TemporalDataModule
 from lightning_tgnn.data.sources.named_streams import stream_folder
-from lightning_tgnn.data.sources.open_events import SYNTHETIC, name_of
+from lightning_tgnn.data.sources.open_events import SYNTHETIC, EventSource, name_of
 from lightning_tgnn.data.sources.stream_names import STREAMS
-from lightning_tgnn.data.streams.event_store import is_event_store
+from lightning_tgnn.data.streams.event_store import EventStore, is_event_store
 from lightning_tgnn.trust import TRUST, refused_name
 
 _OF_FILES = ("format", "columns", "bipartite", "longest_id")  # which a store does not heed
@@ -21,7 +21,7 @@ def data_of_recipe(
     recipe: object,
     *,
     file: object,
-    source: str | Path | None = None,
+    source: EventSource | None = None,
     root: str | Path | None = None,
     trust: bool = False,
 ) -> TemporalDataModule:
@@ -33,7 +33,7 @@ def data_of_recipe(
     Args:
         recipe: What `TemporalDataModule.recipe` was.
         file: What to call the file.
-        source: A name or a path of the caller, in place of the file's.
+        source: Of the caller, in place of the file's.
         root: Folder of the named streams, in place of the file's.
         trust: Do what the file says as if the caller had said it.
 
@@ -58,7 +58,8 @@ def data_of_recipe(
         arguments["source"] = _read_only_source(arguments, root, file)
     if root is not None:
         arguments["root"] = str(root)
-    if is_event_store(Path(str(arguments["source"]))):  # that of training may have been a text file
+    given = arguments["source"]  # that of training may have been a text file
+    if isinstance(given, EventStore) or (isinstance(given, str | Path) and is_event_store(Path(given))):
         arguments = {name: value for name, value in arguments.items() if name not in _OF_FILES}
     data = TemporalDataModule(**arguments)
     data.writes = trust or source is not None

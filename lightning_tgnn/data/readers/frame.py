@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -52,7 +52,7 @@ def read_frame(
     check_longest_id(longest_id)
     if columns is not None:
         check_columns(columns)
-    names, frame = _by_position(source)
+    names, frame = _by_position(source, columns or {})
     if not len(frame):
         raise DataError(refusal(name, "a table with a row per event", "no row", "check how it was made"))
     rows = Rows(Path(name), ",", 0, names, 1, tuple(map(str, frame.row(0))))
@@ -64,10 +64,10 @@ def read_frame(
     return _store(frame, Table(rows, roles, is_jodie if bipartite is None else bipartite, longest_id))
 
 
-def _by_position(source: Frame) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
+def _by_position(source: Frame, columns: Mapping[str, Any]) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
     """Return the names of the columns, and the table with positions for names: names may occur twice."""
     if nw.dependencies.is_pyarrow_table(source):
-        source = without_row_numbers(source)
+        source = without_row_numbers(source, columns.values())
         names, positions = source.column_names, [str(p) for p in range(source.num_columns)]
         renamed = _with_plain_texts(source.rename_columns(positions))
     else:
@@ -79,11 +79,18 @@ def _by_position(source: Frame) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
     return tuple(str(name).strip() for name in names), nw.from_native(renamed, eager_only=True)
 
 
-def without_row_numbers(table: pa.Table) -> pa.Table:
-    """Return an Arrow table without the index of a pandas DataFrame, unless that has a name: it numbers the rows."""
+def without_row_numbers(table: pa.Table, wanted: Iterable[object] = ()) -> pa.Table:
+    """Return an Arrow table without the unnamed index of a pandas DataFrame, which mostly numbers the rows.
+
+    Args:
+        table: The table.
+        wanted: Names of columns; an index among them stays.
+    """
     kept = (table.schema.pandas_metadata or {}).get("index_columns", [])
     unnamed = [name for name in kept if isinstance(name, str) and re.fullmatch(r"__index_level_\d+__", name)]
-    return table.drop_columns([name for name in unnamed if name in table.column_names])
+    return table.drop_columns(
+        [name for name in unnamed if name in table.column_names and name not in {*map(str, wanted)}]
+    )
 
 
 def _with_plain_texts(table: pa.Table) -> pa.Table:

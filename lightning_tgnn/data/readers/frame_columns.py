@@ -21,7 +21,7 @@ _CONVERSIONS = {
     "Decimal": "column.astype(float)",
     "bytes": "column.str.decode('utf-8')",
 }
-"""Of columns of Python objects, by their type."""
+"""How to convert a column of Python objects, by their type."""
 
 Times: TypeAlias = ArrayLike | datetime | Sequence[datetime]
 """Times in an array, list or column, or a single one: numbers, dates, or texts that tell dates."""
@@ -123,14 +123,12 @@ class Column:
         return self._refusal("of one type", received, "convert it; in pandas, with astype or to_numeric")
 
     def _refuse_blank(self, texts: np.ndarray) -> None:
-        blank = np.fromiter((not text.strip() for text in texts), bool, len(texts))
-        if blank.any():
-            received = f"a blank text in row {int(blank.argmax())}, counted from 0"
-            raise self._refusal("a node id in every row", received, "drop or repair that row")
-        with_nul = np.fromiter(("\0" in text for text in texts), bool, len(texts))
-        if with_nul.any():  # of ids that end with NUL, NumPy would make those without
-            received = f"one with NUL in row {int(with_nul.argmax())}, counted from 0"
-            raise self._refusal("of node ids without NUL", received, "drop or repair that row")
+        # Of ids that end with NUL, NumPy would make those without.
+        wrong = np.fromiter((not text.strip() or "\0" in text for text in texts), bool, len(texts))
+        if wrong.any():
+            row = int(wrong.argmax())
+            received = f"{'one with NUL' if texts[row].strip() else 'a blank text'} in row {row}, counted from 0"
+            raise self._refusal("a node id without NUL in every row", received, "drop or repair that row")
 
     def _refusal(self, requirement: str, received: str, cure: str) -> DataError:
         return DataError(refusal(self.name, requirement, received, cure))

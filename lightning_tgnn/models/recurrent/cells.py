@@ -24,13 +24,16 @@ def _trial(module: nn.Module) -> Iterator[None]:
 
     But weights that a lazy module makes in its first call are drawn for good.
     """
-    owned = [(part, name, buffer) for part in module.modules() for name, buffer in part.named_buffers(recurse=False)]
-    before = [(part, name, buffer, buffer.clone()) for part, name, buffer in owned if not is_lazy(buffer)]
+    before = [(part._buffers, dict(part._buffers)) for part in module.modules()]
+    for held, given in before:
+        held |= {name: buffer.clone() for name, buffer in given.items() if buffer is not None and not is_lazy(buffer)}
     makes_weights = any(is_lazy(parameter) for parameter in module.parameters())
-    with torch.no_grad(), nullcontext() if makes_weights else torch.random.fork_rng(devices=()):
-        yield
-    for part, name, buffer, value in before:
-        setattr(part, name, buffer.copy_(value))
+    try:
+        with torch.no_grad(), nullcontext() if makes_weights else torch.random.fork_rng(devices=()):
+            yield
+    finally:
+        for held, given in before:
+            held |= given
 
 
 class RecurrentCell(nn.Module):

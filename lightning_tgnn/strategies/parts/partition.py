@@ -108,7 +108,7 @@ def _balanced(fitted: DemandSample, judged: DemandSample | None) -> Tensor:
     simple = interval_partition(demand.num_nodes, demand.num_ranks)
     samples = {"batches that it was fitted on": fitted, "others": judged}
     gains = [
-        f"{-_gain(sample, owner, simple):+.1%} in {len(sample.numbers)} {which}"
+        f"{round(-_gain(sample, owner, simple), 3) + 0.0:+.1%} in {len(sample.numbers)} {which}"
         for which, sample in samples.items()
         if sample is not None
     ]

@@ -81,7 +81,7 @@ class Termination:
 
 
 class FirstRankLauncher(_SubprocessScriptLauncher):
-    """Starts processes that leave Ctrl-C to the one that has started them, and end if it fails before it joins them.
+    """Starts processes that leave Ctrl-C to the one that has started them.
 
     A terminal sends it to all of them. Those that end by themselves break off what they exchange with the others, which
     ends these by an abort in the middle of a C++ destructor, without a word.
@@ -98,8 +98,6 @@ class FirstRankLauncher(_SubprocessScriptLauncher):
         except Exception as error:
             if is_interrupt(error):
                 raise KeyboardInterrupt from error  # by no other does Lightning end the processes that it has started
-            if not dist.is_initialized():  # they would wait for this one to join them
-                self.kill(signal.SIGTERM)
             raise
         return launched
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -16,6 +17,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException, _augment_message
 from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
@@ -38,6 +40,9 @@ from lightning_tgnn.strategies.processes.signals import (
 )
 from lightning_tgnn.types import FULL, SHARDED
 from lightning_tgnn.types.layout import GRADIENTS
+
+_BUFFERS = "lightning_tgnn.buffers"
+"""Where a checkpoint has the buffers that differ between ranks."""
 
 
 def _arguments(kind: type) -> list[str]:
@@ -81,6 +86,7 @@ class SupervisedStrategy(DDPStrategy):
         self.state_dict_type = check_state_dict_type(state_dict_type)
         self._attendance: Attendance | None = None
         self._copies: ModelCopies | None = None
+        self._saved_buffers: list[dict[str, Tensor]] = []
         self._interrupts: Handler | None = None  # what Ctrl-C did before this rank left it to the first
         self._termination: Termination | None = None
 
@@ -136,8 +142,10 @@ class SupervisedStrategy(DDPStrategy):
     def setup_distributed(self) -> None:
         try:
             super().setup_distributed()
-        except dist.DistNetworkError as error:
-            if "EADDRINUSE" not in str(error):
+        except Exception as error:
+            if isinstance(self.launcher, FirstRankLauncher):  # those that it has started wait for this rank
+                self.launcher.kill(signal.SIGTERM)
+            if not isinstance(error, dist.DistNetworkError) or "EADDRINUSE" not in str(error):
                 raise
             assert self.cluster_environment is not None
             port, cure = self.cluster_environment.main_port, "unset it, or name another; torchrun takes --master-port"
@@ -164,7 +172,10 @@ class SupervisedStrategy(DDPStrategy):
     def configure_ddp(self) -> None:
         super().configure_ddp()
         assert self.lightning_module is not None
-        self._copies = ModelCopies(self.lightning_module) if self.world_size > 1 else None
+        saved, self._saved_buffers = self._saved_buffers, []
+        if self.world_size > 1:
+            everyone = Messages(range(self.world_size), self.global_rank)
+            self._copies = ModelCopies(self.lightning_module, everyone, self.broadcast, saved)
 
     @override
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
@@ -175,16 +186,20 @@ class SupervisedStrategy(DDPStrategy):
     @override
     def on_train_end(self) -> None:
         super().on_train_end()
-        self._take_first_rank_buffers()
+        if self._copies is not None:
+            self._copies.settle()
 
     @override
     def on_validation_start(self) -> None:
         super().on_validation_start()
-        self._take_first_rank_buffers()
-
-    def _take_first_rank_buffers(self) -> None:
         if self._copies is not None:
-            self._copies.take_first_rank_buffers(Messages(range(self.world_size), self.global_rank), self.broadcast)
+            self._copies.show()
+
+    @override
+    def on_validation_end(self) -> None:
+        super().on_validation_end()
+        if self._copies is not None:
+            self._copies.hide()
 
     @override
     def validation_step(self, *args: object, **kwargs: object) -> STEP_OUTPUT:
@@ -211,16 +226,20 @@ class SupervisedStrategy(DDPStrategy):
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
         from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 
-        if not isinstance(self.checkpoint_io, WholeCheckpointIO):
-            return super().load_checkpoint(checkpoint_path, weights_only)
-        torch.cuda.empty_cache()  # as Lightning does
-        read = partial(self.checkpoint_io.open_checkpoint, checkpoint_path, weights_only=weights_only)
-        messages = Messages(range(self.world_size), self.global_rank)  # ahead of the groups of the plan
-        return open_on_all(checkpoint_path, lambda checked: read(checked=checked), messages, self.broadcast)
+        if isinstance(self.checkpoint_io, WholeCheckpointIO):
+            torch.cuda.empty_cache()  # as Lightning does
+            read = partial(self.checkpoint_io.open_checkpoint, checkpoint_path, weights_only=weights_only)
+            messages = Messages(range(self.world_size), self.global_rank)  # ahead of the groups of the plan
+            opened = open_on_all(checkpoint_path, lambda checked: read(checked=checked), messages, self.broadcast)
+        else:
+            opened = super().load_checkpoint(checkpoint_path, weights_only)
+        self._saved_buffers = list(opened.get(_BUFFERS, []))
+        return opened
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
-        self._take_first_rank_buffers()  # which is what the checkpoint has
+        if self._copies is not None:
+            checkpoint[_BUFFERS] = self._copies.of_all_ranks()
         if self.state_dict_type == SHARDED:
             check_writes_folders(self.checkpoint_io, filepath, storage_options)
             save_sharded(checkpoint, filepath, self._host_messages(GRADIENTS, "checkpoint"), self.broadcast)
@@ -241,7 +260,7 @@ class SupervisedStrategy(DDPStrategy):
         if self._attendance is not None:
             self._attendance.end()
             self._attendance = None
-        self._copies = None
+        self._copies, self._saved_buffers = None, []
         before, self._interrupts = self._interrupts, None
         restore_interrupts(before)
         super().teardown()

@@ -168,6 +168,11 @@ def test_weights_of_edges_are_named_as_what_nothing_reads(tmp_path, name):
             same(read_graph(made(others)), Graph(**parts()))
 
 
+def test_labels_go_before_label(tmp_path):
+    path = as_file(tmp_path / "graph.npz", label=np.zeros(len(parts()["labels"]), int))
+    assert torch.equal(read_graph(path).labels, parts()["labels"])
+
+
 def test_sparse_columns_are_refused():
     for name, called in {"x": "features", "y": "labels", "train_mask": "train_mask"}.items():
         sparse = getattr(like_pyg(), name).to_sparse()

@@ -241,9 +241,11 @@ class Normed(torch.nn.Module):
         super().__init__()
         self.cell, self.norm = torch.nn.GRUCell(in_dim, hidden_dim), torch.nn.BatchNorm1d(hidden_dim)
         self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("latest", None)
+        self.register_buffer("wide", torch.ones(1).expand(4))
 
     def forward(self, rows, state=None):
-        self.calls = self.calls + 1
+        self.calls, self.latest = self.calls + 1, rows
         return torch.nn.functional.dropout(self.norm(self.cell(rows, state)), 0.5)
 
 
@@ -253,6 +255,7 @@ def test_a_cell_that_normalizes_and_draws_is_tried_and_nothing_is_drawn_of_it():
     assert RecurrentCell(cell, 4).widths == (3,)
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(value, state[name]) for name, value in cell.state_dict().items())
+    assert cell.latest is None
 
 
 class Lazy(torch.nn.Module):
