@@ -62,7 +62,7 @@ def checkpoints(tmp_path_factory):
             {"model": "jodie"},
             r"LinkPrediction\(model=\.\.\.\) must be 'tgn', as in the checkpoint, got 'jodie'",
         ),
-        ("link", {"num_heads": 1}, r"LinkPrediction\(num_heads=\.\.\.\) must be 2, .* got 1; give that, or leave"),
+        ("link", {"num_heads": 1}, r"LinkPrediction\(num_heads=\.\.\.\) must be 2, .* got 1; give that, or run fit"),
         ("link", {"mailbox_size": 4}, r"mailbox_size=\.\.\.\) must be 10, .* got 4"),
         ("link", {"static_dim": 3}, r"static_dim=\.\.\.\) must be 0, .* got 3"),
         ("layer", {"layer_args": {"in_channels": 6, "out_channels": 6, "aggr": "max"}}, r"layer_args=.* 'aggr': 'max'"),

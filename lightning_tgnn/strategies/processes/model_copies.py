@@ -19,7 +19,7 @@ from lightning_tgnn.types import Broadcast
 class ModelCopies:
     """The copies of a model that ranks train together.
 
-    A buffer that training changes, such as a running mean, is of the events that its rank has trained.
+    A buffer that training changes, such as a running mean, holds statistics of the events that its rank has trained.
 
     Args:
         model: This rank's copy, as training begins.
