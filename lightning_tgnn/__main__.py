@@ -207,7 +207,10 @@ def _train(args: ArgsType) -> None:
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Show warnings of this package without the line of its source, which tells who runs a command nothing."""
+    """Show warnings of this package without the line of its source, which tells who runs a command nothing.
+
+    What Lightning will have to change for a later torch is for its developers; ``python -W`` shows it.
+    """
     of_others = warnings.formatwarning
 
     def formatted(
@@ -217,11 +220,14 @@ def _warnings_in_one_line() -> Iterator[None]:
             return f"warning: {message}\n"
         return of_others(message, category, filename, lineno, line)
 
-    warnings.formatwarning = formatted
-    try:
-        yield
-    finally:
-        warnings.formatwarning = of_others
+    with warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\.")
+        warnings.formatwarning = formatted
+        try:
+            yield
+        finally:
+            warnings.formatwarning = of_others
 
 
 def _is_of_the_trainer(error: Exception) -> bool:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn import EventStore
+from lightning_tgnn import __main__ as command
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.commands.data import download as data_download
 from lightning_tgnn.commands.data.inspect import _BATCH_SIZES as SIZES
@@ -173,6 +175,18 @@ def test_convert_takes_the_columns_of_a_csv(tmp_path):
     store = EventStore.open(tmp_path / "out")
     assert store.node_ids.tolist() == [4, 3, 5]
     assert store.edge_features.tolist() == [[0.5], [0.25]]
+
+
+@pytest.mark.parametrize(("options", "shown"), [([], ["own.py"]), (["default"], ["lightning/x.py", "own.py"])])
+def test_what_lightning_has_to_change_is_shown_if_asked_for(monkeypatch, capsys, options, shown):
+    monkeypatch.setattr(sys, "warnoptions", options)
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        warnings.showwarning = lambda message, category, file, *rest: print(file)
+        with command._warnings_in_one_line():
+            for file, module in (("lightning/x.py", "lightning.fabric.x"), ("own.py", "own")):
+                warnings.warn_explicit("old", FutureWarning, file, 1, module=module)
+    assert capsys.readouterr().out.split() == shown
 
 
 def test_a_warning_is_one_line_without_its_place_in_the_source(tmp_path):
