@@ -34,14 +34,14 @@ def _remove(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def have_a_place() -> None:
+def _provide_folder() -> None:
     """Let numba keep loops in a temporary folder of this process and those that it starts, where it finds no other."""
     places = _places()
     if any(_is_writable(place) for place in places):
         return
     folder = tempfile.mkdtemp(prefix="lightning_tgnn-loops-")
     atexit.register(_remove, folder, os.getpid())
-    os.environ[_VARIABLE] = folder  # which numba reads when it is imported
+    os.environ[_VARIABLE] = folder  # numba reads it when it is imported, further down
     tried = ", ".join(map(str, places))
     warnings.warn(
         f"loops are compiled anew in every run: none of {tried} can be written; set {_VARIABLE} to a folder that can, "
@@ -50,6 +50,6 @@ def have_a_place() -> None:
     )
 
 
-have_a_place()
+_provide_folder()
 
 from numba import njit, prange  # noqa: E402

@@ -14,8 +14,7 @@ def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tenso
         InvalidArgumentError: It is not.
     """
     if not isinstance(returned, Tensor) or returned.shape != shape:
-        received = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
-        raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", received, cure))
+        raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", _told(returned), cure))
     return returned
 
 
@@ -31,7 +30,7 @@ def check_link_scores(returned: object, events: int, *, with_negatives: bool) ->
         InvalidArgumentError: It is not.
     """
     parts = returned if isinstance(returned, tuple | list) else (returned,)
-    shapes = [list(part.shape) if isinstance(part, Tensor) else type(part).__name__ for part in parts]
+    shapes = [_told(part) for part in parts]
     if len(parts) == 2 and shapes[0] == [events] and len(shapes[1]) == 2 and shapes[1][0] == events:
         positive, negatives = parts
         if negatives.shape[1] or not with_negatives:
@@ -49,9 +48,8 @@ def check_logits(returned: object, rows: int) -> Tensor:
     """
     if isinstance(returned, Tensor) and returned.ndim == 2 and len(returned) == rows:
         return returned
-    received = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
     cure = "return a row for each, of as many columns as there are outputs"
-    raise InvalidArgumentError(refusal("the result of score", f"logits [{rows}, outputs]", received, cure))
+    raise InvalidArgumentError(refusal("the result of score", f"logits [{rows}, outputs]", _told(returned), cure))
 
 
 def check_loss(returned: object) -> Tensor:
@@ -61,7 +59,11 @@ def check_loss(returned: object) -> Tensor:
         InvalidArgumentError: It is not.
     """
     if not isinstance(returned, Tensor) or returned.numel() != 1:
-        received = list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
         cure = "return a mean over what is scored"
-        raise InvalidArgumentError(refusal("the result of loss", "a tensor of one number", received, cure))
+        raise InvalidArgumentError(refusal("the result of loss", "a tensor of one number", _told(returned), cure))
     return returned
+
+
+def _told(returned: object) -> list[int] | str:
+    """Return the shape of a tensor, of all else the type."""
+    return list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__

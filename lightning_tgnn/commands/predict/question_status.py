@@ -1,4 +1,4 @@
-"""Status of questions: those about unknown nodes, or of a time that is past, stay and say so."""
+"""Ids of the stream's type, and the status of questions: one about an unknown node or a past time stays and says so."""
 
 from __future__ import annotations
 

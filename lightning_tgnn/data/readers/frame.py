@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -67,7 +68,8 @@ def read_frame(
 def _by_position(source: Frame, columns: Mapping[str, Any]) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
     """Return the names of the columns, and the table with positions for names: names may occur twice."""
     if nw.dependencies.is_pyarrow_table(source):
-        source = without_row_numbers(source, columns.values())
+        named = [given if isinstance(given, list | tuple) else [given] for given in columns.values()]
+        source = without_row_numbers(source, chain.from_iterable(named))
         names, positions = source.column_names, [str(p) for p in range(source.num_columns)]
         renamed = _with_plain_texts(source.rename_columns(positions))
     else:
@@ -88,9 +90,8 @@ def without_row_numbers(table: pa.Table, wanted: Iterable[object] = ()) -> pa.Ta
     """
     kept = (table.schema.pandas_metadata or {}).get("index_columns", [])
     unnamed = [name for name in kept if isinstance(name, str) and re.fullmatch(r"__index_level_\d+__", name)]
-    return table.drop_columns(
-        [name for name in unnamed if name in table.column_names and name not in {*map(str, wanted)}]
-    )
+    left = {*table.column_names} - {name for name in wanted if isinstance(name, str)}
+    return table.drop_columns([name for name in unnamed if name in left])
 
 
 def _with_plain_texts(table: pa.Table) -> pa.Table:

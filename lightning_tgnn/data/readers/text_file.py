@@ -22,10 +22,7 @@ _LONGEST_LINE = 1 << 24
 _COMMENT = re.compile(rb"(\A|[\r\n])[ \t]*[#%][^\r\n]*")
 _UTF8_MARK = b"\xef\xbb\xbf"
 KNOWN_BINARIES = {
-    b"PK\x03\x04": (
-        "a zip archive",
-        "unpack it first; a graph in an .npz file is read by FullGraphDataModule",
-    ),
+    b"PK\x03\x04": ("a zip archive", "unpack it first; a graph in an .npz file is read by FullGraphDataModule"),
     b"BZh": ("bzip2 data", "unpack it first, or pack it with gzip"),
     b"\xfd7zXZ": ("xz data", "unpack it first, or pack it with gzip"),
     b"\x28\xb5\x2f\xfd": ("zstandard data", "unpack it first, or pack it with gzip"),

@@ -176,6 +176,9 @@ def test_an_index_without_a_name_may_be_a_column():
     table = pa.Table.from_pandas(pd.DataFrame({"src": [1, 2, 3], "dst": [4, 5, 6]}, index=times))
     columns = {"src": "src", "dst": "dst", "time": "__index_level_0__"}
     assert np.diff(read_frame(table, columns=columns).time).tolist() == [86400.0, 86400.0]
+    numbered = pa.Table.from_pandas(pd.DataFrame({"src": [1, 2], "dst": [4, 5], "time": [1, 2]}, index=[7, 8]))
+    columns = {"src": "src", "dst": "dst", "time": "time", "edge_features": ["__index_level_0__"]}
+    assert read_frame(numbered, columns=columns).edge_features.tolist() == [[7], [8]]
 
 
 def test_texts_in_views_are_texts():

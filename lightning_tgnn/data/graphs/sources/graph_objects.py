@@ -101,9 +101,8 @@ def _from_npz(path: Path) -> Graph:
     _notice_weights(path, held)
     src, dst = edges_of(held)
     features = features_of(held)
-    return _graph(
-        src, dst, features, numbers_of(held, "label" if "label" in held and "labels" not in held else "labels"), held
-    )
+    has_only_label = "label" in held and "labels" not in held
+    return _graph(src, dst, features, numbers_of(held, "label" if has_only_label else "labels"), held)
 
 
 def _notice_weights(source: object, held: Mapping[str, object]) -> None:
