@@ -11,6 +11,7 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
+from lightning_tgnn import callbacks
 from lightning_tgnn.__main__ import main
 from tests.pages import EXAMPLES, PAGES, ROOT, blocks, fill
 
@@ -152,3 +153,13 @@ def test_pages_name_recipes_that_exist():
             assert (ROOT / "recipes" / name).is_file(), (page, name)
     listed = set(re.findall(r"`(\w+\.yaml)`", PAGES["docs/command-line.md"]))
     assert listed == {path.name for path in Path(ROOT / "recipes").glob("*.yaml")}
+
+
+def test_the_page_of_figures_knows_what_callbacks_log():
+    page = (ROOT / "docs/guide/monitoring.md").read_text()
+    docstrings = [getattr(callbacks, name).__doc__ for name in callbacks.__all__]
+    logged = {key for text in docstrings for key in re.findall("``([a-z_]+/[a-z_/<>]+)``", text)}
+    assert len(logged) > 40
+    for key in logged - {"time/<stage>"}:  # whose values have names in the page
+        group, name = key.split("/", 1)
+        assert f"`{key}`" in page or (f"`{group}/" in page and f"`…/{name}`" in page), key
