@@ -91,9 +91,10 @@ class EventClassification(MemoryTask[Metric]):
             dropout=dropout,
         )
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
+        left_out: tuple[str, ...] = ()
         if not isinstance(built_by, str):
             of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
-            check_left_out(EventClassification, **of_model, message=message)
+            left_out = check_left_out(EventClassification, **of_model, message=message)
         super().__init__(
             built_by,
             config,
@@ -107,7 +108,7 @@ class EventClassification(MemoryTask[Metric]):
             param_groups=param_groups,
             detect_nan=detect_nan,
         )
-        self.save_hyperparameters(ignore=NOT_SAVED)
+        self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.hidden_dim = hidden_dim
 
     def check_labels(self, info: StreamInfo) -> None:

@@ -91,8 +91,9 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
             static_dim=static_dim,
             dropout=dropout,
         )
+        left_out: tuple[str, ...] = ()
         if not isinstance(built_by, str):
-            check_left_out(LinkPrediction, **vars(config), message=message)
+            left_out = check_left_out(LinkPrediction, **vars(config), message=message)
         super().__init__(
             built_by,
             config,
@@ -106,7 +107,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
             param_groups=param_groups,
             detect_nan=detect_nan,
         )
-        self.save_hyperparameters(ignore=NOT_SAVED)
+        self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.val_metrics = LinkMetrics()
         self.test_metrics = LinkMetrics()
 

@@ -110,12 +110,13 @@ class NodeClassification(OptimizedTask):
         check_fraction("dropout", dropout, cure="0.5 is usual")
         check_bool("layer_norm", layer_norm, usual=False)
         self._own_model = None if isinstance(model, str) else model
+        left_out: tuple[str, ...] = ()
         if not isinstance(model, str):
             layers = {"hidden_dim": hidden_dim, "num_layers": num_layers, "layer_norm": layer_norm}
-            check_left_out(NodeClassification, **layers, heads=heads, dropout=dropout)
+            left_out = check_left_out(NodeClassification, **layers, heads=heads, dropout=dropout)
             # Checkpoints hold plain values only.
             model = getattr(model, "__qualname__", type(model).__name__)
-        self.save_hyperparameters(ignore=NOT_SAVED)
+        self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.info: GraphInfo | None = None
         self.model: nn.Module | None = None
         self.train_figures: Tensor | None = None  # loss and accuracy

@@ -113,8 +113,8 @@ def _told(given: object) -> object:
     return given if isinstance(given, (str, dict)) else type(given).__name__
 
 
-def check_left_out(task: type, **given: object) -> None:
-    """Refuse settings that a model of a user's own would not get to see.
+def check_left_out(task: type, **given: object) -> tuple[str, ...]:
+    """Refuse settings that a model of a user's own would not get to see, and return their names.
 
     Args:
         task: Whose arguments they are.
@@ -127,6 +127,7 @@ def check_left_out(task: type, **given: object) -> None:
         if value != signature(task).parameters[name].default:
             cure = f"give it to your module, model=lambda info: Net(info, {name}={value!r}), in a recipe by init_args"
             raise InvalidArgumentError(refusal(name, "left out beside a model of your own", value, cure))
+    return tuple(given)
 
 
 def info_of(trainer: pl.Trainer, kind: type[_Info], wanted: str, *, is_built: bool) -> _Info | None:

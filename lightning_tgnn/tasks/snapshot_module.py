@@ -127,9 +127,8 @@ class SnapshotModule(OptimizedTask):
             cell=at_path("cell", cell),  # type: ignore[arg-type]
             skip_unread=skip_unread,
         )
-        if not isinstance(self._built_by, str):
-            check_left_out(SnapshotModule, **vars(self.config))
-        self.save_hyperparameters(ignore=NOT_SAVED)
+        left_out = () if isinstance(self._built_by, str) else check_left_out(SnapshotModule, **vars(self.config))
+        self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.stages = Stages()
         # A strategy may put others in their places.
         self.group_order: GroupOrder = one_after_another

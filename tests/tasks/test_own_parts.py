@@ -12,7 +12,15 @@ import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
-from lightning_tgnn import DynamicNodeClassification, EdgeClassification, LinkPrediction, Predictor, TemporalDataModule
+from lightning_tgnn import (
+    DynamicNodeClassification,
+    EdgeClassification,
+    LinkPrediction,
+    NodeClassification,
+    Predictor,
+    SnapshotLinkPrediction,
+    TemporalDataModule,
+)
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
@@ -489,3 +497,19 @@ def test_held_out_nodes_are_not_drawn_in_training():
     data = data_module(negatives=everyone, held_out_nodes=0.2)
     with pytest.raises(InvalidArgumentError, match=r"row \d+ must be one of the 1\d candidates, .* held-out nodes are"):
         data.train_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("task", "unused", "kept"),
+    [
+        (LinkPrediction, {"memory_dim", "embedding_dim", "time_dim", "num_heads", "mailbox_size", "dropout"}, {"lr"}),
+        (EdgeClassification, {"memory_dim", "time_dim", "message"}, {"hidden_dim", "dropout"}),
+        (NodeClassification, {"hidden_dim", "num_layers", "heads", "dropout", "layer_norm"}, {"lr"}),
+        (SnapshotLinkPrediction, {"hidden_dim", "num_layers", "convolution", "cell"}, {"lr"}),
+    ],
+)
+def test_settings_that_an_own_model_does_not_see_are_not_recorded(task, unused, kept):
+    assert unused | kept <= task().hparams.keys()
+    recorded = task(MeanModel).hparams.keys()
+    assert kept <= recorded
+    assert not unused & recorded
