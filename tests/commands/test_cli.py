@@ -546,7 +546,7 @@ def test_report_names_the_folders_and_commands_that_have_something_to_show(tmp_p
 
 
 @pytest.mark.parametrize("logger", ["false", "CSVLogger"])
-def test_a_run_without_tensorboard_does_not_send_there(tmp_path, capsys, logger):
+def test_a_run_without_tensorboard_does_not_send_there(tmp_path, capsys, caplog, logger):
     source = wikipedia_like(tmp_path / "stream.txt")
     init = [] if logger == "false" else [f"--trainer.logger.save_dir={tmp_path}"]
     Path("config.yaml").write_text("# mine\nseed_everything: 3\n")
@@ -564,6 +564,8 @@ def test_a_run_without_tensorboard_does_not_send_there(tmp_path, capsys, logger)
     )
     printed = capsys.readouterr().out
     assert Path("config.yaml").read_text() == "# mine\nseed_everything: 3\n"
+    told = f"the settings of this run are not written: {Path('config.yaml').resolve()} is there already"
+    assert (told in caplog.text) == (logger == "false")
     assert "tensorboard --logdir" not in printed
     assert ("lightning-tgnn report" in printed) == (logger == "CSVLogger")
     if logger == "CSVLogger":

@@ -130,7 +130,9 @@ class RunSettings(SaveConfigCallback):
         given = [Path(str(path)).resolve() for path in self.config.get("config") or []]
         shared = [Path(folder).resolve() for folder in (".", trainer.default_root_dir)]
         is_the_users = place.exists() and (place in given or place.parent in shared)
-        if not trainer.strategy.broadcast(is_the_users):
+        if trainer.strategy.broadcast(is_the_users):
+            rank_zero_info(f"the settings of this run are not written: {place} is there already")
+        else:
             super().setup(trainer, pl_module, stage)
 
 
