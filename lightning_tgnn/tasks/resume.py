@@ -85,9 +85,9 @@ class FitProgress:
         if loaded.within_epoch:
             _set_callbacks_of_epoch(trainer)
             self._validated = _batches(trainer) if loaded.validated else -1
-            _go_on_within_epoch(trainer.fit_loop, validated=loaded.validated, has_figures=bool(loaded.figures))
+            _go_on_within_epoch(trainer.fit_loop, validated=loaded.validated)
             return
-        if loaded.ends_epoch and loaded.figures:
+        if loaded.ends_epoch:
             _follow_figures(trainer.fit_loop)
         # The next epoch begins as any other; Lightning says otherwise where `max_steps` is given.
         trainer.fit_loop.epoch_loop.restarting = False
@@ -152,7 +152,7 @@ def _set_callbacks_of_epoch(trainer: pl.Trainer) -> None:
         group["lr"] = rate  # which a schedule of averages changes as it is made
 
 
-def _go_on_within_epoch(fit: _FitLoop, *, validated: bool, has_figures: bool) -> None:
+def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:
     loop = fit.epoch_loop
     assert fit._data_fetcher is not None
     loader = loop.trainer.train_dataloader
@@ -165,7 +165,7 @@ def _go_on_within_epoch(fit: _FitLoop, *, validated: bool, has_figures: bool) ->
     loop.val_loop._restart_stage = RestartStage.RESTARTED_MID_EVALUATION if to_validate else RestartStage.NONE
     if loop._num_ready_batches_reached() and not ends_in_validation:
         fit._data_fetcher.done = True  # the loader may have more batches than an epoch takes
-    if loop._batches_that_stepped < loop.global_step and not ends_in_validation and has_figures:
+    if loop._batches_that_stepped < loop.global_step and not ends_in_validation:
         # Schedules that follow a figure of each step: Lightning has saved too early, and counts such steps behind them.
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
     if loop.trainer.lightning_module.automatic_optimization:
