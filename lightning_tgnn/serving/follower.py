@@ -162,7 +162,7 @@ class StreamFollower:
             src: Ids [B] of the sources, or one.
             dst: Ids [B] of the destinations.
             time: Numbers or dates [B], ascending, none before `latest_time`.
-            edge_features: Numbers [B, d_edge], where the model was trained with edge features, or a DataFrame, whose
+            edge_features: Numbers [B, d_edge], where the model was trained with edge features, or a table, whose
                 columns are found by `edge_feature_names` where these are known.
 
         Raises:

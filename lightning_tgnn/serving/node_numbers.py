@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
 from lightning_tgnn.data import EventStore
+from lightning_tgnn.data.arrays import as_array
 
 SIDES = ("source", "destination")
 
@@ -90,7 +91,7 @@ class NodeNumbers:
         return [("source", self.ids[:cut], 0), ("destination", self.ids[cut:], cut)]
 
     def _column(self, argument: str, ids: ArrayLike) -> np.ndarray:
-        column = np.atleast_1d(np.asarray(ids))
+        column = np.atleast_1d(as_array(argument, ids))
         if column.dtype == object and all(isinstance(value, str) for value in column.flat):
             column = column.astype(np.str_)
         kinds, name = ("iu", "integers") if self.are_integers else ("U", "strings")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
+import narwhals as nw
 from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".csv", ".parquet")
 _CSV, _PARQUET = _SUFFIXES
-
-
-@runtime_checkable
-class _Frame(Protocol):
-    """A table whose columns have names: a DataFrame of pandas or polars."""
-
-    @property
-    def columns(self) -> Iterable[str]: ...
-
-    def __getitem__(self, names: list[str], /) -> ArrayLike: ...
 
 
 def check_suffix(argument: str, path: str | Path) -> str:
@@ -202,20 +193,26 @@ def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
     """Return the columns of a table of edge features in the order of training, where their names are known.
 
     Args:
-        values: A DataFrame; all else stays as it is.
+        values: A DataFrame or an Arrow table; all else stays as it is.
         names: Of the features in training; None where they are not known.
 
     Raises:
-        DataError: The table lacks one.
+        DataError: The table lacks one, has a name twice, or has not been read.
     """
-    if names is None or not isinstance(values, _Frame):
+    try:
+        table = nw.from_native(values, pass_through=True)
+    except nw.exceptions.DuplicateError as error:
+        raise DataError(refusal("edge_features", "a table with distinct names", str(error), "rename one")) from None
+    if isinstance(table, nw.LazyFrame):
+        raise DataError(refusal("edge_features", "a table that has been read", "a LazyFrame", "call its collect()"))
+    if names is None or not isinstance(table, nw.DataFrame):
         return values
-    missing = [name for name in names if name not in list(values.columns)]
+    missing = [name for name in names if name not in table.columns]
     if missing:
         cure = "name the columns as the stream of training does, in any order"
-        received = f"none of the name(s) {', '.join(missing)} in {list(map(str, values.columns))}"
+        received = f"none of the name(s) {', '.join(missing)} in {list(map(str, table.columns))}"
         raise DataError(refusal("edge_features", f"a table with {', '.join(names)}", received, cure))
-    return values[list(names)]
+    return table.select(names).to_native()
 
 
 @contextmanager

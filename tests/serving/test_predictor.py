@@ -2,6 +2,8 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -625,3 +627,41 @@ def test_checkpoints_that_do_not_fit_together_are_refused(tmp_path):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"must be a checkpoint .*, got .the checksum of .* is wrong"):
         Predictor.from_checkpoint(path, data)
+
+
+def test_new_events_bring_their_features_in_a_table_of_any_library(tmp_path):
+    store = random_store(200, num_nodes=20, edge_dim=2)
+    table = {"weight": [1.0, 2.0], "size": [3.0, 4.0]}
+    names = ("weight", "size")
+    named = EventStore.from_arrays(
+        *(store.src, store.dst, store.time, store.edge_features), edge_feature_names=names, num_nodes=store.num_nodes
+    )
+    data = data_module(named)
+    fitted(tmp_path / "a.ckpt", data)
+
+    def scores(features):
+        predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
+        later = predictor.latest_time + 1
+        predictor.observe([1, 2], [3, 4], later, edge_features=features)
+        predictor.close_batch()
+        return predictor.score([1, 2], [4, 3], later + 1)
+
+    wanted = scores(np.array([[1.0, 3.0], [2.0, 4.0]]))
+    assert not np.array_equal(scores(np.array([[3.0, 1.0], [4.0, 2.0]])), wanted)
+    turned = dict(reversed(table.items()))
+    for made in (pd.DataFrame, pa.table, pl.DataFrame):
+        np.testing.assert_array_equal(scores(made(turned)), wanted)
+    doubled = pd.DataFrame([[1.0, 1.0], [2.0, 2.0]], columns=["weight", "weight"])
+    for features, message in (
+        (pl.LazyFrame(table), r"edge_features must be a table that has been read, got 'a LazyFrame'; call its collect"),
+        (pa.table({"size": [1.0, 2.0], "why": [1, 2]}), r"none of the name\(s\) weight in \['size', 'why'\]"),
+        (doubled, "edge_features must be a table with distinct names"),
+        (np.ma.masked_array([[1.0, 3.0], [2.0, 4.0]], mask=[[0, 1], [0, 0]]), "edge_features must be without masked"),
+    ):
+        with pytest.raises(DataError, match=message):
+            scores(features)
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
+    with pytest.raises(DataError, match="src must be numbers or ids, every row as long"):
+        predictor.score([[1], [1, 2]], [3, 4])
+    with pytest.raises(DataError, match="src must be without masked values"):
+        predictor.score(np.ma.masked_array([1, 2], mask=[0, 1]), [3, 4])

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.data.readers.dates import seconds_of
 from lightning_tgnn.data.readers.parse import whole_numbers
 from lightning_tgnn.data.streams.columns import float_column
@@ -33,7 +34,7 @@ def time_column(name: str, values: Times) -> np.ndarray:
     Raises:
         DataError: They are neither numbers nor dates, or one is missing or not finite.
     """
-    column = np.atleast_1d(np.asarray(values))
+    column = np.atleast_1d(as_array(name, values))
     if column.shape == (0,):
         return np.empty(0)  # of whatever type: an empty column of dates, too
     if column.ndim == 1 and column.dtype.kind not in "iuf":
@@ -64,7 +65,7 @@ class Column:
         """Return ids, int64 or uint64, or str objects [E]."""
         series = self._whole()
         if isinstance(series.dtype, (nw.Categorical, nw.Enum)):
-            series = series.cast(nw.String())
+            return Column(_decoded(series), self.name).ids()
         if series.dtype == nw.String:
             texts = np.asarray(series.to_list(), dtype=object)
             self._refuse_blank(texts)
@@ -82,6 +83,8 @@ class Column:
         if series.dtype == nw.Unknown and hasattr(getattr(native, "dtype", None), "tz"):
             # Narwhals does not see the date in pandas' types of zones with an underscore, such as America/New_York.
             series = nw.from_native(native.dt.tz_convert("UTC"), series_only=True)
+        if series.dtype == nw.Unknown and str(getattr(native, "type", "")).startswith("date64"):
+            series = nw.from_native(native.cast("date32"), series_only=True)
         if series.dtype == nw.Date:
             series = series.cast(nw.Datetime("us"))
         if isinstance(series.dtype, nw.Datetime):
@@ -132,3 +135,15 @@ class Column:
 
     def _refusal(self, requirement: str, received: str, cure: str) -> DataError:
         return DataError(refusal(self.name, requirement, received, cure))
+
+
+def _decoded(series: nw.Series[Any]) -> nw.Series[Any]:
+    """Return a categorical column in the type of its categories, which Narwhals takes for texts."""
+    native = series.to_native()
+    if hasattr(native, "astype"):  # pandas
+        categories = native.cat.categories
+        values = native.astype(object if categories.inferred_type == "string" else categories.dtype)
+        return nw.from_native(values, series_only=True)
+    if hasattr(native, "type"):  # Arrow
+        return nw.from_native(native.cast(native.type.value_type), series_only=True)
+    return series.cast(nw.String())

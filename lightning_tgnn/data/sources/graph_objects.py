@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.arrays import as_array, as_numbers
+from lightning_tgnn.data.dgl_graphs import DGLEdges, edges_of_dgl
 from lightning_tgnn.data.streams.columns import highest_count
 from lightning_tgnn.data.streams.event_store import EventStore
 
@@ -25,11 +27,8 @@ class TemporalData(Protocol):
         ...
 
 
-class DGLGraph(Protocol):
+class DGLGraph(DGLEdges, Protocol):
     """A `dgl.DGLGraph`."""
-
-    canonical_etypes: list[tuple[str, str, str]]
-    ntypes: list[str]
 
     @property
     def ndata(self) -> Mapping[str, Tensor]:
@@ -39,10 +38,6 @@ class DGLGraph(Protocol):
     @property
     def edata(self) -> Mapping[str, Tensor]:
         """Data of the edges, by name."""
-        ...
-
-    def edges(self, *, order: str = ...) -> tuple[Tensor, Tensor]:
-        """Return sources and destinations, int64 [E] each."""
         ...
 
     def num_nodes(self, ntype: str | None = None) -> int:
@@ -56,18 +51,18 @@ def from_temporal_data(data: TemporalData) -> EventStore:
     Raises:
         DataError: One of the first three is missing, or it holds something that must not be trained on.
     """
-    held = {name: value for name, value in data.to_dict().items() if isinstance(value, Tensor)}
+    held = {name: value for name, value in data.to_dict().items() if value is not None}
     missing = [name for name in ("src", "dst", "t") if name not in held]
     if missing:
         cure = f"give it {', '.join(missing)} as well"
         raise DataError(refusal("source", "a TemporalData with src, dst and t", sorted(held), cure))
-    src, dst = _array(held["src"]), _array(held["dst"])
+    src, dst = (as_array(name, held[name]) for name in ("src", "dst"))
     return EventStore.from_arrays(
         src,
         dst,
-        _array(held["t"]),
-        _matrix([held["msg"]]) if "msg" in held else None,
-        labels=_array(held["y"]) if "y" in held else None,
+        as_array("t", held["t"]),
+        _matrix({"msg": held["msg"]}) if "msg" in held else None,
+        labels=as_array("y", held["y"]) if "y" in held else None,
         num_nodes=highest_count(src, dst),
     )
 
@@ -85,32 +80,33 @@ def from_dgl(graph: DGLGraph, columns: Mapping[str, Any] | None) -> EventStore:
         InvalidArgumentError: ``columns`` is no such mapping.
         DataError: The graph has several types of edges or no time, or holds something that must not be trained on.
     """
-    if len(graph.canonical_etypes) != 1:
-        cure = "give one of them, graph.edge_type_subgraph([type]), or dgl.to_homogeneous(graph)"
-        raise DataError(refusal("source", "a DGLGraph with one type of edges", graph.canonical_etypes, cure))
+    src, dst = (ends.cpu().numpy() for ends in edges_of_dgl(graph, two_sides=True))
     names = _names_in(graph.edata, columns or {})
     src_type, _, dst_type = graph.canonical_etypes[0]
-    src, dst = (_array(ends) for ends in graph.edges(order="eid"))
     num_nodes = graph.num_nodes()
     features = names["edge_features"]
     return EventStore.from_arrays(
         src,
         dst if src_type == dst_type else dst + graph.num_nodes(src_type),
-        _array(graph.edata[names["time"]].squeeze(-1)),
-        _matrix([graph.edata[name] for name in features]) if features else None,
-        _matrix([graph.ndata["feat"]]) if len(graph.ntypes) == 1 and "feat" in graph.ndata else None,
-        labels=_array(graph.edata[names["label"]]) if names["label"] else None,
+        _column("time", graph.edata[names["time"]]),
+        _matrix({f"edata[{name!r}]": graph.edata[name] for name in features}) if features else None,
+        _matrix({"ndata['feat']": graph.ndata["feat"]}) if len(graph.ntypes) == 1 and "feat" in graph.ndata else None,
+        labels=graph.edata[names["label"]] if names["label"] else None,
         node_ids=np.arange(num_nodes),
     )
 
 
 def _names_in(held: Mapping[str, Tensor], columns: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(columns) - set(_ROLES))
-    if unknown:
+    of_names = isinstance(columns, Mapping) and all(
+        isinstance(value, list | tuple if role == "edge_features" else str) or (value is None and role != "time")
+        for role, value in columns.items()
+    )
+    if not of_names or set(columns) - set(_ROLES):
         requirement = f"a mapping of {', '.join(_ROLES)} for a DGLGraph"
-        cure = "give names of edata, for example columns={'time': 't'}"
-        raise InvalidArgumentError(refusal("columns", requirement, unknown, cure))
+        cure = "give names of edata, for example columns={'time': 't', 'edge_features': ['a', 'b']}"
+        raise InvalidArgumentError(refusal("columns", requirement, columns, cure))
     names = {"label": _first(held, "label"), "edge_features": [name for name in ("feat",) if name in held], **columns}
+    names["edge_features"] = names["edge_features"] or []
     if "time" not in columns:
         usual = [name for name in _USUAL_TIMES if name in held]
         if len(usual) != 1:
@@ -130,10 +126,13 @@ def _first(held: Mapping[str, Tensor], name: str) -> str | None:
     return name if name in held else None
 
 
-def _array(values: Tensor) -> np.ndarray:
-    return values.detach().cpu().numpy()
+def _column(name: str, values: object) -> np.ndarray:
+    """Return a column [rows], also where it is one of shape [rows, 1]."""
+    column = as_array(name, values)
+    return column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
 
 
-def _matrix(columns: Sequence[Tensor]) -> np.ndarray:
+def _matrix(columns: Mapping[str, object]) -> np.ndarray:
     """Return columns side by side, [rows, width]."""
-    return _array(torch.cat([column.reshape(len(column), -1).float() for column in columns], dim=1))
+    held = [as_numbers(name, column) for name, column in columns.items()]
+    return torch.cat([column.reshape(len(column), -1).float() for column in held], dim=1).numpy()

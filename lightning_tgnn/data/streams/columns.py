@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, RowError, check_int, refusal
+from lightning_tgnn.data.arrays import as_array
 
 _MAX_ID_PER_EVENT = 1000
 _FORMS = {
@@ -23,7 +24,7 @@ _FORMS = {
 
 def node_column(name: str, values: ArrayLike) -> np.ndarray:
     """Return a column of node numbers as int64 [E]."""
-    column = np.asarray(values)
+    column = as_array(name, values)
     if column.dtype.kind not in "iu" or column.ndim != 1:
         received = f"{column.dtype} of shape {list(column.shape)}"
         cure = "leave out num_nodes, node_features and node_ids for other ids"
@@ -38,11 +39,8 @@ def node_column(name: str, values: ArrayLike) -> np.ndarray:
 
 def float_column(name: str, values: ArrayLike, dtype: type, *, ndim: int) -> np.ndarray:
     """Return a finite column of ``dtype``, [E] with ``ndim`` 1 or [rows, width] with 2."""
-    if "complex" in str(getattr(values, "dtype", "")):  # NumPy would drop the imaginary part
-        raise DataError(refusal(name, "real numbers", "complex ones", "give both parts as columns, or one of them"))
-    values = getattr(values, "detach", lambda: values)()  # a tensor that requires a gradient
+    given = as_array(name, values)
     try:
-        given = np.asarray(values)
         if given.dtype.kind in "mM":  # NumPy would give whatever unit it has
             raise TypeError(f"{given.dtype}; give numbers, or the dates to read_events, in a DataFrame")
         with np.errstate(over="ignore"):  # which is looked at below
@@ -69,15 +67,17 @@ def feature_names(names: object, features: np.ndarray | None) -> tuple[str, ...]
 
 def label_column(values: ArrayLike) -> np.ndarray:
     """Return the labels of events, finite, as int64, float32 or float64, [E] or [E, L]."""
-    column = np.asarray(values)
+    column = as_array("labels", values)
     if column.dtype.kind not in "biuf":
         raise DataError(refusal("labels", "numeric", column.dtype, "encode classes as integers"))
     if column.ndim not in (1, 2) or 0 in column.shape[1:]:
         cure = "give a number per event, or a column per class"
         raise DataError(refusal("labels", "of shape [E] or [E, L]", list(column.shape), cure))
     if column.dtype.kind == "f":
-        _check_finite("labels", column, "-1 stands for no label")
-        return column.astype(np.float32 if column.dtype.itemsize <= 4 else np.float64)
+        with np.errstate(over="ignore"):  # which is looked at
+            kept = column.astype(np.float32 if column.dtype.itemsize <= 4 else np.float64)
+        _check_finite("labels", kept, "-1 stands for no label", column)
+        return kept
     if column.dtype.kind == "u" and column.max(initial=0) > np.iinfo(np.int64).max:
         raise DataError(refusal("labels", "below 2^63", int(column.max()), "number the classes from 0"))
     return column.astype(np.int64)
@@ -100,8 +100,8 @@ def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | No
     """Return the users' ids of the nodes as integers or fixed-width strings, [N]."""
     if values is None:
         return None
-    column = np.asarray(values)
-    if column.dtype == object and all(isinstance(value, str) for value in column):
+    column = as_array("node_ids", values)
+    if column.dtype == object and all(isinstance(value, str) for value in column.flat):
         column = column.astype(str)  # a pandas column of strings
     if column.dtype.kind not in "iuU" or column.ndim != 1:
         received = f"{column.dtype} of shape {list(column.shape)}"

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.data.streams.columns import (
     check_forms,
     count_nodes,
@@ -110,7 +111,7 @@ class EventStore:
         count = len(src)
         if count == 0:
             raise DataError(refusal("src", "a column of at least one event", "0 events", "check what was read"))
-        columns = {"dst": np.asarray(dst), "time": time}
+        columns = {"dst": as_array("dst", dst), "time": time}
         if edge_features is not None:
             columns["edge_features"] = float_column("edge_features", edge_features, np.float32, ndim=2)
         if labels is not None:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from lightning_tgnn.algorithms.streams.distinct_rows import distinct_rows
 from lightning_tgnn.checks import DataError, check_int, refusal
+from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.files.memory import check_fits
 
 LONGEST_ID = 4096
@@ -44,10 +45,12 @@ def id_column(name: str, values: ArrayLike, longest: int = LONGEST_ID) -> np.nda
     Raises:
         DataError: They are neither integers nor strings, or one is blank or too long.
     """
-    column = _as_array(values)
+    column = _as_array(name, values)
     if column.ndim == 1 and column.dtype.kind in "iu":
         return column.astype(np.uint64 if column.dtype == np.uint64 else np.int64)
-    is_text = column.dtype.kind in "UT" or (column.dtype == object and all(isinstance(v, str) for v in column.flat))
+    if column.dtype.kind == "T":  # which may have missing ones
+        column = column.astype(object)
+    is_text = column.dtype.kind == "U" or (column.dtype == object and all(isinstance(v, str) for v in column.flat))
     if column.ndim != 1 or not is_text:
         received = f"{column.dtype} of shape {list(column.shape)}"
         cure = "convert the column, for example with astype(int) or astype(str)"
@@ -63,11 +66,11 @@ def id_column(name: str, values: ArrayLike, longest: int = LONGEST_ID) -> np.nda
     return texts_given
 
 
-def _as_array(values: ArrayLike) -> np.ndarray:
+def _as_array(name: str, values: ArrayLike) -> np.ndarray:
     """Return what numpy makes of ids, but integers of 64 bits for what it would make floats, and texts as they are."""
     if isinstance(values, (list, tuple)) and all(type(value) is str for value in values):
         return np.array(values, dtype=object)
-    column = np.asarray(values)
+    column = as_array(name, values)
     if isinstance(values, (list, tuple)) and column.dtype.kind in "fO" and all(type(value) is int for value in values):
         with suppress(OverflowError):
             return np.array(values, np.uint64)

@@ -137,11 +137,16 @@ def like_pyg(**held):
 class LikeDGL:
     """What a DGLGraph is to us."""
 
+    canonical_etypes, ntypes, is_block = [("_N", "_E", "_N")], ["_N"], False
+
     def __init__(self, **edata):
         *self.ends, features, labels, masks = columns()
         self.edata, self.ndata = edata, {"feat": features, "label": labels, **masks}
 
-    def edges(self):
+    def formats(self, formats):
+        return self
+
+    def edges(self, *, order):
         return tuple(self.ends)
 
 

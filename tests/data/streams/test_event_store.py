@@ -156,7 +156,7 @@ def test_fingerprint_tells_streams_apart():
             r"got 'datetime64\[s\]; give .*the dates to read_events, in a",
         ),
         ({"edge_features": [[1.0], [float("nan")], [2.0]]}, r"edge_features\[1\] must be finite"),
-        ({"edge_features": [[1.0], [1.0, 2.0], [2.0]]}, "edge_features must be numbers, every row as long"),
+        ({"edge_features": [[1.0], [1.0, 2.0], [2.0]]}, "edge_features must be numbers or ids, every row as long"),
         ({"edge_features": [1.0, 2.0, 3.0]}, r"edge_features must be of shape \[rows, width\]"),
         ({"edge_features": [[1.0]]}, "edge_features must be of the length of src, 3, got 1"),
         ({"node_features": [[1.0], [2.0]]}, "node_features must be a row for every node up to 2"),

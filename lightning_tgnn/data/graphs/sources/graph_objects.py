@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.data.arrays import as_array, as_numbers, as_whole
+from lightning_tgnn.data.dgl_graphs import DGLEdges, edges_of_dgl
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.data.graphs.sources.archive import edges_of, features_of, missing, numbers_of
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
@@ -33,16 +35,12 @@ Values: TypeAlias = np.ndarray | Tensor
 
 
 @runtime_checkable
-class DGLGraph(Protocol):
+class DGLGraph(DGLEdges, Protocol):
     """A `dgl.DGLGraph`."""
 
     @property
     def ndata(self) -> Mapping[str, Tensor]:
         """Data of the vertices, by name."""
-        ...
-
-    def edges(self) -> tuple[Tensor, Tensor]:
-        """Return sources and destinations, int64 [E] each."""
         ...
 
 
@@ -76,7 +74,7 @@ def read_graph(source: GraphSource) -> Graph:
     if isinstance(source, (str, Path)):
         return _from_npz(Path(source))
     if isinstance(source, DGLGraph):
-        src, dst = source.edges()
+        src, dst = edges_of_dgl(source)
         _notice_weights(type(source).__name__, getattr(source, "edata", {}))
         return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata)
     if isinstance(source, PyGData):
@@ -86,7 +84,9 @@ def read_graph(source: GraphSource) -> Graph:
         if source.edge_index is None:
             cure = "give it one; after ToSparseTensor, take the Data from before"
             raise DataError(refusal("source", "a PyG Data with an edge_index", "none", cure))
-        return _graph(source.edge_index[0], source.edge_index[1], _of(held, "x"), _of(held, "y"), held)
+        return _graph(
+            *edges_of({"edge_index": as_array("edge_index", source.edge_index)}), _of(held, "x"), _of(held, "y"), held
+        )
     raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
 
 
@@ -127,38 +127,16 @@ def _of(held: Mapping[str, _Held], name: str) -> _Held:
 
 def _graph(src: Values, dst: Values, features: Values, labels: Values, held: Mapping[str, Values]) -> Graph:
     return Graph(
-        src=_whole("src", src),
-        dst=_whole("dst", dst),
-        features=_tensor("features", features).float(),
-        labels=_whole("labels", labels).flatten(),
+        src=as_whole("src", src),
+        dst=as_whole("dst", dst),
+        features=as_numbers("features", features).float(),
+        labels=as_whole("labels", labels, "give integers, and -1 for no label").flatten(),
         **{name: _mask(f"{name}_mask", _of(held, f"{name}_mask")) for name in SPLITS},
     )
 
 
-def _tensor(name: str, values: Values) -> Tensor:
-    is_number = not isinstance(values, np.ndarray) or values.dtype.kind in "biuf"
-    given = torch.as_tensor(values) if is_number else None
-    if given is None or given.is_complex():
-        raise DataError(refusal(name, "of numbers", str(values.dtype), "convert them"))
-    if given.layout != torch.strided:
-        raise DataError(refusal(name, "dense", str(given.layout), "call .to_dense()"))
-    return given
-
-
-def _whole(name: str, values: Values) -> Tensor:
-    given = _tensor(name, values)
-    whole = given.long()
-    kept = whole.to(given.dtype) == given
-    if given.dtype == torch.uint64:
-        kept &= whole >= 0  # the largest are no int64
-    if not kept.all():
-        wrong = given[~kept][0].item()
-        raise DataError(refusal(name, "of whole numbers", wrong, "give integers, and -1 for no label"))
-    return whole
-
-
 def _mask(name: str, values: Values) -> Tensor:
-    given = _tensor(name, values)
+    given = as_numbers(name, values)
     mask = given.bool()
     if not torch.equal(mask.to(given.dtype), given):
         wrong = given[mask.to(given.dtype) != given][0].item()

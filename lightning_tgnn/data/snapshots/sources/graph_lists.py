@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.arrays import as_numbers, as_whole
+from lightning_tgnn.data.dgl_graphs import edges_of_dgl
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 
 _Column = TypeVar("_Column")
@@ -36,11 +38,12 @@ class GraphColumns:
         src: Tensor,
         dst: Tensor,
         num_nodes: int,
-        edges: Mapping[str, Tensor],
-        vertices: Mapping[str, Tensor],
+        edges: Mapping[str, object],
+        vertices: Mapping[str, object],
         time: float | None,
     ) -> None:
-        self.src, self.dst, self.num_nodes, self.time = src.long().cpu(), dst.long().cpu(), num_nodes, time
+        self.src, self.dst = as_whole("sources", src), as_whole("destinations", dst)
+        self.num_nodes, self.time = num_nodes, time
         self.weights = _numbers(_first(edges, _WEIGHTS))
         self.relations = _whole(_first(edges, _RELATIONS))
         self.edge_labels = _labels(_first(edges, ("label", "edge_label")))
@@ -97,22 +100,24 @@ def joined(held: Sequence[GraphColumns]) -> SnapshotSequence:
 
 def _columns(graph: object, number: int) -> GraphColumns:
     if _is_dgl(graph):
-        if len(graph.canonical_etypes) != 1 or len(graph.ntypes) != 1:  # type: ignore[attr-defined]
-            cure = "give dgl.to_homogeneous(graph) with edata['etype'] for the kinds of edges"
-            received = f"{graph.canonical_etypes} in snapshot {number}"  # type: ignore[attr-defined]
-            raise DataError(refusal("source", "graphs with one type of vertices and edges", received, cure))
-        src, dst = graph.edges(order="eid")  # type: ignore[attr-defined]
+        src, dst = edges_of_dgl(graph, where=f" in snapshot {number}")  # type: ignore[arg-type]
         return GraphColumns(src, dst, graph.num_nodes(), graph.edata, graph.ndata, None)  # type: ignore[attr-defined]
     columns = {name: value for name, value in graph.to_dict().items() if value is not None}  # type: ignore[attr-defined]
     if "edge_index" not in columns:
         received = f"{sorted(columns)} in snapshot {number}"
         cure = "give every snapshot an edge_index, of shape [2, 0] where it is empty"
         raise DataError(refusal("source", "graphs with an edge_index", received, cure))
+    ends = as_whole(f"edge_index of snapshot {number}", columns["edge_index"])
+    if ends.dim() != 2 or len(ends) != 2:
+        cure = "give sources, then destinations"
+        raise DataError(refusal(f"edge_index of snapshot {number}", "of shape [2, E]", list(ends.shape), cure))
     time = _first(columns, _TIMES)
-    tensors = {name: value for name, value in columns.items() if isinstance(value, Tensor)}
-    when = None if time is None else float(torch.as_tensor(time).reshape(-1)[0])
-    src, dst = columns["edge_index"]
-    return GraphColumns(src, dst, int(graph.num_nodes or 0), tensors, tensors, when)  # type: ignore[attr-defined]
+    when = None if time is None else as_numbers(f"time of snapshot {number}", time)
+    if when is not None and when.numel() != 1:
+        cure = "give the time of the snapshot, or a stream of events with times of their own to edge_counts"
+        raise DataError(refusal(f"time of snapshot {number}", "one number", list(when.shape), cure))
+    at = None if when is None else float(when)
+    return GraphColumns(ends[0], ends[1], int(graph.num_nodes or 0), columns, columns, at)  # type: ignore[attr-defined]
 
 
 def _is_dgl(graph: object) -> bool:
@@ -152,27 +157,27 @@ def _first(columns: Mapping[str, _Column], names: Sequence[str]) -> _Column | No
     return next((columns[name] for name in names if name in columns), None)
 
 
-def _numbers(column: Tensor | None) -> Tensor | None:
-    if column is None:
+def _numbers(given: object) -> Tensor | None:
+    if given is None:
         return None
-    column = column.detach().cpu().float()
+    column = as_numbers("weights of edges", given).float()
     return column.squeeze(1) if column.dim() == 2 and column.shape[1] == 1 else column
 
 
-def _whole(column: Tensor | None) -> Tensor | None:
-    return None if column is None else column.detach().cpu().long()
+def _whole(given: object) -> Tensor | None:
+    return None if given is None else as_whole("types of edges", given)
 
 
-def _matrix(column: Tensor | None) -> Tensor | None:
-    if column is None:
+def _matrix(given: object) -> Tensor | None:
+    if given is None:
         return None
-    column = column.detach().cpu().float()
+    column = as_numbers("features of vertices", given).float()
     return column.unsqueeze(1) if column.dim() == 1 else column
 
 
-def _labels(column: Tensor | None) -> Tensor | None:
-    if column is None:
+def _labels(given: object) -> Tensor | None:
+    if given is None:
         return None
-    column = column.detach().cpu()
+    column = as_numbers("labels", given)
     column = column.squeeze(1) if column.dim() == 2 and column.shape[1] == 1 else column
     return column.float() if column.is_floating_point() else column.long()

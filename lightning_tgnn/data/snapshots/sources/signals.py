@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.arrays import as_whole
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 from lightning_tgnn.data.snapshots.sources.graph_lists import GraphColumns, joined
 
@@ -67,12 +68,12 @@ def from_signal(signal: Signal) -> SnapshotSequence:
 
 
 def _graph(edges: object, weights: object, features: object, targets: object, num_nodes: int) -> GraphColumns:
-    ends = torch.as_tensor(np.asarray(_NO_EDGES if edges is None else edges)).long()
+    ends = as_whole("edges of a snapshot", _NO_EDGES if edges is None else edges)
     if ends.dim() != 2 or len(ends) != 2:
         raise DataError(refusal("edges of a snapshot", "[2, e]", list(ends.shape), "give sources and destinations"))
     named = {"weight": weights}
     vertices = {"x": features, "y": targets}
-    return GraphColumns(ends[0], ends[1], num_nodes, _tensors(named), _tensors(vertices), None)
+    return GraphColumns(ends[0], ends[1], num_nodes, _given(named), _given(vertices), None)
 
 
 def _with_static(read: SnapshotSequence, signal: Signal) -> SnapshotSequence:
@@ -106,5 +107,5 @@ def _is_list(values: object) -> bool:
     return isinstance(values, (list, tuple)) or (isinstance(values, (np.ndarray, Tensor)) and values.ndim == 3)
 
 
-def _tensors(values: dict[str, object]) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(np.asarray(value)) for name, value in values.items() if value is not None}
+def _given(values: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,68 @@
+"""Columns and matrices that users give, of whatever library, as arrays; what NumPy would change silently is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_tgnn.checks import DataError, refusal
+
+
+def as_array(name: str, values: object) -> np.ndarray:
+    """Return what NumPy makes of values; of a tensor those on the CPU, without its gradient.
+
+    Args:
+        name: What a refusal calls them.
+        values: A list, an array, a tensor, or a column of a table.
+
+    Raises:
+        DataError: They are complex, masked or sparse, or rows of several lengths.
+    """
+    if isinstance(values, Tensor):
+        if values.layout != torch.strided:
+            raise DataError(refusal(name, "dense", str(values.layout), "call .to_dense()"))
+        if values.is_meta:
+            raise DataError(refusal(name, "a tensor with values", "one on the device meta", "load its values first"))
+        values = values.detach().cpu().resolve_neg()
+        values = values.float() if values.dtype == torch.bfloat16 else values  # which NumPy does not have
+    if np.ma.is_masked(values):
+        raise DataError(refusal(name, "without masked values", "some", "drop or repair those rows, see .compressed()"))
+    try:
+        array = np.asarray(values.numpy() if isinstance(values, Tensor) else values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(refusal(name, "numbers or ids, every row as long", str(error), "check the rows")) from None
+    if array.dtype.kind == "c":
+        raise DataError(refusal(name, "real numbers", "complex ones", "give both parts as columns, or one of them"))
+    return array
+
+
+def as_numbers(name: str, values: object) -> Tensor:
+    """Return numbers as a tensor on the CPU, of the type in which they are given.
+
+    Raises:
+        DataError: They are something else, see `as_array`.
+    """
+    array = as_array(name, values)
+    if array.dtype.kind not in "biuf":
+        raise DataError(refusal(name, "of numbers", str(array.dtype), "convert them"))
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    with np.errstate(over="ignore"):  # what is too large then is infinite, and refused later
+        native = native.astype(np.float64) if native.dtype == np.longdouble else native
+    return torch.as_tensor(native)
+
+
+def as_whole(name: str, values: object, cure: str = "give integers") -> Tensor:
+    """Return whole numbers as int64.
+
+    Raises:
+        DataError: They are something else, or have a fraction.
+    """
+    given = as_numbers(name, values)
+    whole = given.long()
+    kept = whole.to(given.dtype) == given
+    if given.dtype == torch.uint64:
+        kept &= whole >= 0  # the largest are no int64
+    if not kept.all():
+        raise DataError(refusal(name, "of whole numbers", given[~kept][0].item(), cure))
+    return whole
