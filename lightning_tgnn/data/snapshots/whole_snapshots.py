@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -61,6 +61,13 @@ class WholeSnapshots(Sequence[Snapshot]):
         self._made: dict[int, Snapshot] = {}
         self._links: dict[int, Tensor] = {}
         self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs: it makes its snapshots itself when it is asked for them."""
+        return {**vars(self), "_made": {}, "_links": {}, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
 
     def __len__(self) -> int:
         return len(self.sequence)

@@ -1,7 +1,8 @@
 """What Lightning, checkpoints and commands ask of the DataModule."""
 
 import json
-from copy import copy
+import pickle
+from copy import copy, deepcopy
 
 import lightning.pytorch as pl
 import pytest
@@ -33,6 +34,21 @@ def test_a_recipe_makes_the_same_snapshots_again(tmp_path):
     assert again.fixed_settings(training=True) == data.fixed_settings(training=True)
     one, other = (next(iter(made.train_dataloader())).groups[0] for made in (data, again))
     assert torch.equal(one.nodes, other.nodes)
+
+
+@pytest.mark.parametrize("options", [{}, {"vertices_per_batch": 8, "fanouts": [3, 2]}])
+def test_what_has_been_read_can_be_copied_and_sent(options):
+    data = data_of(**options)
+    wanted = [batch.groups for batch in data.train_dataloader()]
+    sent = pickle.dumps(data)
+    for again in (deepcopy(data), pickle.loads(sent)):
+        for batch, groups in zip(again.train_dataloader(), wanted, strict=True):
+            assert all(torch.equal(one.nodes, other.nodes) for one, other in zip(batch.groups, groups, strict=True))
+            for one, other in zip(batch.groups[0].snapshots, groups[0].snapshots, strict=True):
+                assert torch.equal(one.layers[0][0].columns, other.layers[0][0].columns)
+    unread = data_of(**options)
+    unread.setup()
+    assert len(sent) == pytest.approx(len(pickle.dumps(unread)), rel=0.01)  # without the snapshots that it has made
 
 
 def test_settings_that_decide_what_is_trained_are_fixed():
