@@ -20,6 +20,7 @@ from lightning_tgnn import (
     DistTGLStrategy,
     EdgeBankBaseline,
     ExchangeMonitor,
+    LinkPrediction,
     ParallelismMonitor,
     PipeTGLStrategy,
     StaticMemory,
@@ -427,3 +428,38 @@ def test_static_node_memory_is_the_same_on_all_ranks(ranks):
         assert torch.equal(first[what], second[what])
     for rows in (first, second):
         assert "path must be the same file on all ranks" in rows["refused"]
+
+
+CHOSEN = {
+    "sven": lambda: SvenStrategy(partition="interval"),
+    "sven, sharded": lambda: SvenStrategy(partition="interval", state_dict_type="sharded"),
+    "pipetgl": lambda: PipeTGLStrategy(),
+    "disttgl": lambda: DistTGLStrategy(minibatch=2, store="sharded"),
+}
+
+
+def choose(rank, ranks, folder):
+    """Return by strategy what each rank takes for the best checkpoint; each has a training loss of its own."""
+    as_torchrun(rank, ranks)
+    chosen = {}
+    for name, strategy in CHOSEN.items():
+        best = [
+            ModelCheckpoint(f"{folder}/{name}/named", monitor="val/ap", mode="max", filename="{step} {train/loss:.9f}"),
+            ModelCheckpoint(f"{folder}/{name}/chosen", monitor="train/loss", every_n_train_steps=2, save_top_k=2),
+        ]
+        data, task = build("tgn", 12, task_class=LinkPrediction)
+        trainer = fit(data, task, strategy(), ranks, callbacks=best, epochs=3, enable_checkpointing=True)["trainer"]
+        chosen[name] = [(one.best_model_path, float(one.best_model_score), *sorted(one.best_k_models)) for one in best]
+        assert not any("_monitor_candidates" in vars(one) for one in best)
+        trainer.test(task, datamodule=data, ckpt_path=best[0].best_model_path, verbose=False)
+    return chosen
+
+
+def test_all_ranks_take_the_first_ones_figures_for_the_names_and_choice_of_checkpoints(tmp_path):
+    first, second = run_ranks(choose, 2, str(tmp_path))
+    assert first == second
+    for named, chosen in first.values():
+        for path, _, *kept in (named, chosen):
+            assert path in kept
+            assert all(Path(one).exists() for one in kept)
+        assert "train/loss=0" in named[0] or "train/loss=1" in named[0]

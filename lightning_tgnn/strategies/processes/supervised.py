@@ -31,6 +31,7 @@ from lightning_tgnn.strategies.parts.collective_save import (
 )
 from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
 from lightning_tgnn.strategies.processes.model_copies import ModelCopies
+from lightning_tgnn.strategies.processes.shared_figures import SharedFigures
 from lightning_tgnn.strategies.processes.signals import (
     FirstRankLauncher,
     Handler,
@@ -89,6 +90,7 @@ class SupervisedStrategy(DDPStrategy):
         self._saved_buffers: list[dict[str, Tensor]] = []
         self._interrupts: Handler | None = None  # what Ctrl-C did before this rank left it to the first
         self._termination: Termination | None = None
+        self._figures: SharedFigures | None = None
 
     @override
     def _configure_launcher(self) -> None:
@@ -156,17 +158,7 @@ class SupervisedStrategy(DDPStrategy):
         super().setup(trainer)
         if self.world_size > 1:
             self._termination = Termination(trainer, self.root_device, self._termination)
-            trainer.fit_loop.epoch_loop._get_monitor_value = partial(self._first_rank_figure, trainer)  # type: ignore[method-assign]
-
-    def _first_rank_figure(self, trainer: pl.Trainer, name: str) -> float | None:
-        """Return what the first rank has of a figure that a schedule follows; all ranks have to call it.
-
-        A figure of training is of a rank's own share of the events, which may be none, and ranks whose rates differ
-        drift apart. Lightning calls this before it looks whether there is such a figure.
-        """
-        figure = trainer.callback_metrics.get(name)
-        known: float | None = self.broadcast(None if figure is None else float(figure))
-        return known
+            self._figures = SharedFigures(trainer, self.broadcast)
 
     @override
     def configure_ddp(self) -> None:
@@ -257,6 +249,9 @@ class SupervisedStrategy(DDPStrategy):
 
     @override
     def teardown(self) -> None:
+        if self._figures is not None:
+            self._figures.end()
+            self._figures = None
         if self._attendance is not None:
             self._attendance.end()
             self._attendance = None

@@ -48,7 +48,7 @@ def test_what_has_been_read_can_be_copied_and_sent(options):
                 assert torch.equal(one.layers[0][0].columns, other.layers[0][0].columns)
     unread = data_of(**options)
     unread.setup()
-    assert len(sent) == pytest.approx(len(pickle.dumps(unread)), rel=0.01)  # without the snapshots that it has made
+    assert len(sent) < 1.1 * len(pickle.dumps(unread))  # without the snapshots that it has made
 
 
 def test_settings_that_decide_what_is_trained_are_fixed():
