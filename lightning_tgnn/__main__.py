@@ -44,8 +44,7 @@ def main(args: ArgsType = None) -> None:
     """
     words = sys.argv[1:] if args is None else args
     # A run is its Trainer's, on all its ranks.
-    is_command = isinstance(words, list) and words[:1] != [] and words[0] in COMMANDS
-    with _warnings_in_one_line(), _signals_heard(sigterm=is_command) as heard:
+    with _warnings_in_one_line(), _signals_heard(sigterm=_is_command(words)) as heard:
         try:
             _run(args)
         except Exception as error:
@@ -80,7 +79,7 @@ def _run(args: ArgsType) -> None:
     except FileNotFoundError as error:
         _end(error)
     except (LightningTGNNError, ValueError, OSError, RuntimeError) as error:
-        refused = _refusal(error)
+        refused = _refusal(error, logs=not _is_command(words))
         if refused is None:
             raise
         _end(refused)
@@ -88,6 +87,11 @@ def _run(args: ArgsType) -> None:
         if not _is_of_the_trainer(error):
             raise
         _end(error)
+
+
+def _is_command(words: ArgsType) -> bool:
+    """Whether none of LightningCLI's subcommands is meant."""
+    return isinstance(words, list) and words[:1] != [] and words[0] in COMMANDS
 
 
 def _is_interrupt(reason: BaseException | None) -> bool:
@@ -236,7 +240,7 @@ def _is_of_the_trainer(error: Exception) -> bool:
     return exceptions is not None and isinstance(error, exceptions.MisconfigurationException)
 
 
-def _refusal(error: BaseException | None) -> LightningTGNNError | None:
+def _refusal(error: BaseException | None, *, logs: bool) -> LightningTGNNError | None:
     """Return the refusal behind an error: jsonargparse wraps what a constructor raises in an error of its own."""
     if isinstance(error, IsADirectoryError):
         cure = "give the file in it"
@@ -244,7 +248,11 @@ def _refusal(error: BaseException | None) -> LightningTGNNError | None:
     if isinstance(error, OSError):  # of a logger, say
         from lightning_tgnn.files.whole import refusal_to_write
 
-        return refusal_to_write(Path(error.filename or "the folder of the run"), error)
+        refused = refusal_to_write(Path(error.filename or "the folder of the run"), error)
+        if refused is not None and error.filename is None and not logs:  # files have names
+            cure = "free space there, or send it elsewhere"
+            return InvalidArgumentError(refusal("standard output", "where it fits", str(error), cure))
+        return refused
     while error is not None and not isinstance(error, LightningTGNNError):
         gathered = _gathered(error)
         if gathered is not None:

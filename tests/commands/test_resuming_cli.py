@@ -5,14 +5,18 @@ import shutil
 import sys
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 import torch
 import yaml
+from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.cli import TGNNCommand
+from lightning_tgnn.commands.fit import resuming_cli
+from lightning_tgnn.commands.fit.resuming_cli import RunSettings
 from lightning_tgnn.commands.fit.saved_task import saved_task
 
 ROOT = Path(__file__).parents[2]
@@ -212,3 +216,12 @@ def test_what_a_fit_has_saved_of_its_settings_is_a_recipe_of_a_pretraining(tmp_p
     path = f"{RUN}/checkpoints/last.ckpt"
     with pytest.raises(SystemExit, match=r"ckpt_path must be left out in pretraining, got .*; leave it out, or write"):
         main(["pretrain-static", config, "--model.static_dim=3", "--output=b.pt", f"--ckpt_path={path}"])
+
+
+def test_settings_are_left_out_where_the_working_directory_cannot_be_written(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(resuming_cli.os, "access", lambda path, mode: Path(path) != tmp_path)
+    settings = RunSettings(parser=None, config=Namespace(config=[]))
+    settings.setup(pl.Trainer(accelerator="cpu", logger=False), None, "fit")
+    assert f"the settings of this run are not written: {tmp_path / 'config.yaml'} cannot be written" in caplog.text
+    assert not (tmp_path / "config.yaml").exists()

@@ -1,6 +1,7 @@
 """What signals end a command by: Ctrl-C and SIGTERM, in one line, with the exit code that shells know."""
 
 import builtins
+import errno
 import importlib
 import os
 import signal
@@ -60,6 +61,25 @@ def test_ctrl_c_that_a_trainer_makes_an_exit_of_ends_a_command_likewise(monkeypa
     with pytest.raises(SystemExit):
         command.main(["plan"])
     assert capsys.readouterr().err == "interrupted, in its own words\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan"], "standard output must be where it fits, got '[Errno 28] No space left on device'; free space there"),
+        (["fit", "--config", "a.yaml"], "the folder of the run must be where it fits"),
+        (["test", "--config", "fit"], "the folder of the run must be where it fits"),
+    ],
+)
+def test_a_full_disk_behind_a_stream_without_a_name_is_told(monkeypatch, capsys, words, message):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setitem(command.COMMANDS, "plan", full)
+    monkeypatch.setattr(command, "_train", full)
+    with pytest.raises(SystemExit) as ended:
+        command.main(words)
+    assert message in str(ended.value)
 
 
 def test_sigterm_ends_a_command_that_writes_and_nothing_is_left(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -129,11 +130,15 @@ class RunSettings(SaveConfigCallback):
         place = Path(trainer.log_dir or ".", self.config_filename).resolve()  # asked for on all ranks
         given = [Path(str(path)).resolve() for path in self.config.get("config") or []]
         shared = [Path(folder).resolve() for folder in (".", trainer.default_root_dir)]
-        is_the_users = place.exists() and (place in given or place.parent in shared)
-        if trainer.strategy.broadcast(is_the_users):
-            rank_zero_info(f"the settings of this run are not written: {place} is there already")
-        else:
+        why = None
+        if place.exists() and (place in given or place.parent in shared):
+            why = "is there already"
+        elif place.parent in shared and not os.access(place.parent, os.W_OK):
+            why = "cannot be written"
+        if trainer.strategy.broadcast(why) is None:
             super().setup(trainer, pl_module, stage)
+        else:
+            rank_zero_info(f"the settings of this run are not written: {place} {why}")
 
 
 class SameCheckpoint(Callback):
