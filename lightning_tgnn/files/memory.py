@@ -8,6 +8,8 @@ from pathlib import Path
 
 from lightning_tgnn.checks import DataError, refusal
 
+_UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
+
 
 def check_fits(argument: str, what: str, needed: int, *, cure: str) -> None:
     """Refuse what takes more memory than there is, before anything is allocated.
@@ -23,7 +25,7 @@ def check_fits(argument: str, what: str, needed: int, *, cure: str) -> None:
     """
     available = available_memory()
     if available is not None and needed > available:
-        received = f"{what}: {gigabytes(needed)}, {gigabytes(available)} free"
+        received = f"{what}: {readable_size(needed)}, {readable_size(available)} free"
         raise DataError(refusal(argument, "small enough for memory", received, cure))
 
 
@@ -60,6 +62,10 @@ def _limit(file: Path) -> Iterator[int]:
         yield int(file.read_text())
 
 
-def gigabytes(count: int) -> str:
-    """Return bytes as they are named in a message."""
-    return f"{count / 1e9:,.1f} GB"
+def readable_size(count: int) -> str:
+    """Return bytes in the largest unit of which there is one.
+
+    >>> readable_size(340), readable_size(340_000_000), readable_size(1_240_000_000)
+    ('340 bytes', '340.0 MB', '1.2 GB')
+    """
+    return next((f"{count / size:,.1f} {unit}" for size, unit in _UNITS if count >= size), f"{count:,} bytes")

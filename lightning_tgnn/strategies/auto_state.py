@@ -16,7 +16,7 @@ from lightning_tgnn.algorithms.partitions.simple import interval_partition
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.algorithms.traffic.state_traffic import state_traffic
-from lightning_tgnn.files.memory import available_memory, gigabytes
+from lightning_tgnn.files.memory import available_memory, readable_size
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.parts import InOrder, Pipelined, Replicated, Sharded, StaleGradients
 from lightning_tgnn.strategies.runner import PlanRunner
@@ -102,9 +102,9 @@ class AutoStateStrategy(PlanRunner):
         if ranks == 1 or not has_stages(task):
             return StateChoice(True, "one rank exchanges nothing")
         needed, left = state_bytes(task.state_spec), self._memory_of_a_rank()
-        size = f"{gigabytes(needed)} on every rank"
+        size = f"{readable_size(needed)} on every rank"
         if needed > left:
-            return StateChoice(False, f"{size} would not fit into half of the {gigabytes(int(2 * left))} that are free")
+            return StateChoice(False, f"{size} would not fit into half of the {readable_size(int(2 * left))} that are free")
         if hosts == 1:
             return StateChoice(True, f"{size} fits, and all ranks are on one host, where reading its own is faster")
         data = datamodule_of(trainer)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.files.memory import available_memory, gigabytes, total_memory
+from lightning_tgnn.files.memory import available_memory, readable_size, total_memory
 from lightning_tgnn.types import KeptSizes, Run, Snapshot, SnapshotGroup, SnapshotTask, SparseRows, Targets
 
 _STRIDE = 7919  # a prime, so that edges go to vertices all over
@@ -202,7 +202,7 @@ class KeptGroups:
         fitting = next((size for size in range(self.group_size - 1, 0, -1) if need(size) <= left), 0)
         fewer = "lower vertices_per_batch" if self.in_batches else "train batches of vertices: give vertices_per_batch"
         cure = f"set group_size={fitting}" if fitting else fewer
-        needed, free = gigabytes(int(need(self.group_size))), gigabytes(int(left))
+        needed, free = readable_size(int(need(self.group_size))), readable_size(int(left))
         received = f"{self.group_size}, of which a rank keeps {needed} with {free} free"
         requirement = "so small that what the backward pass reads fits the memory of a rank"
         cut = "" if self.in_batches else "cut_groups=True, "

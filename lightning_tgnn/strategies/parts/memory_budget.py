@@ -7,7 +7,7 @@ import torch
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import shared_memory_left
-from lightning_tgnn.files.memory import available_memory, gigabytes
+from lightning_tgnn.files.memory import available_memory, readable_size
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.types import Run, StateSpec
 
@@ -32,7 +32,7 @@ def check_copies_fit(run: Run, spec: StateSpec) -> None:
     copies, each = max(machines.count(machine) for machine in machines), state_bytes(spec)
     left = memory_left(run.trainer)
     if copies * each > left:
-        received = f"{copies} of {gigabytes(each)} each, {gigabytes(int(left))} free"
+        received = f"{copies} of {readable_size(each)} each, {readable_size(int(left))} free"
         requirement = "small enough for the memory that the processes of a machine share"
         cure = "take fewer copies, store='sharded', strategy='sven', a smaller memory_dim, or more memory"
         raise InvalidArgumentError(refusal("copies of node state on a machine", requirement, received, cure))

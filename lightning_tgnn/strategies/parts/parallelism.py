@@ -14,7 +14,7 @@ from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, paralle
 from lightning_tgnn.algorithms.streams.information_loss import event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
-from lightning_tgnn.files.memory import gigabytes
+from lightning_tgnn.files.memory import readable_size
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.parts.memory_budget import memory_left
 from lightning_tgnn.strategies.parts.node_state import check_has_events
@@ -93,11 +93,11 @@ class ChosenParallelism:
         found = parallelisms(
             machines, ranks // machines, sharing=sharing, copies=copies, across=self._across, **self._given
         )
-        free = "nobody knows how much is" if isinf(left) else f"{gigabytes(int(left))} are"
+        free = "nobody knows how much is" if isinf(left) else f"{readable_size(int(left))} are"
         rank_zero_info(
             f"minibatch='auto': {found[0]} (minibatch x epoch x memory). Batches have {data.batch_size:,} events; "
             f"global batches of up to {largest:,} lose at most {self._max_loss:.0%} of the updates of node memory. "
-            f"A copy takes {gigabytes(each)}, and {free} free on each machine"
+            f"A copy takes {readable_size(each)}, and {free} free on each machine"
         )
         return found[0]
 
