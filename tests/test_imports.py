@@ -24,11 +24,11 @@ def may_import():
 
 ALLOWED = {"__init__": None, **may_import()}
 POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}
-LATE = {"dgl", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
+LATE = {"dgl", "pymetis", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
 LONGEST = 300  # lines of a file
 BARE_ANY = 53  # what Lightning, autograd or torch takes, jsonargparse reads as any value, or a file holds
 FORMAT = "torch.distributed.checkpoint"  # files read it; nothing is exchanged
-PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # dgl, late, for METIS
+PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # late, for METIS: dgl, pymetis
 
 
 def tree_of(path: Path) -> ast.Module:
@@ -92,6 +92,13 @@ def test_libraries_that_are_heavy_or_not_everywhere_are_imported_late(path):
 def test_algorithms_are_pure(path):
     for module in imported_by(path):
         assert not any(module == name or module.startswith(f"{name}.") for name in PURE), module
+
+
+def test_test_files_can_be_collected_together():
+    """Those in folders that are no package go by their names alone."""
+    alone = [path for path in Path(__file__).parent.rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    names = [path.name for path in alone]
+    assert len(names) == len(set(names)) > 50
 
 
 def test_only_comm_exchanges_data():

@@ -104,7 +104,9 @@ class AutoStateStrategy(PlanRunner):
         needed, left = state_bytes(task.state_spec), self._memory_of_a_rank()
         size = f"{readable_size(needed)} on every rank"
         if needed > left:
-            return StateChoice(False, f"{size} would not fit into half of the {readable_size(int(2 * left))} that are free")
+            return StateChoice(
+                False, f"{size} would not fit into half of the {readable_size(int(2 * left))} that are free"
+            )
         if hosts == 1:
             return StateChoice(True, f"{size} fits, and all ranks are on one host, where reading its own is faster")
         data = datamodule_of(trainer)

@@ -528,7 +528,12 @@ def test_the_longest_id(write, letter):
 def test_ids_that_memory_does_not_hold_at_one_width(write, monkeypatch):
     monkeypatch.setattr("lightning_tgnn.files.memory.available_memory", lambda: 100_000)
     path = write("".join(f"a{i} b{i} 1\n" for i in range(50)) + f"a {'x' * 400} 1\n")
-    refused(path, "ids must be small enough for memory", "102 ids, the longest of 400 letters: 489.6 kB, 100.0 kB free", "shorten")
+    refused(
+        path,
+        "ids must be small enough for memory",
+        "102 ids, the longest of 400 letters: 489.6 kB, 100.0 kB free",
+        "shorten",
+    )
 
 
 def test_an_empty_last_column_is_no_short_row(write):

@@ -155,7 +155,8 @@ def test_node_state_that_does_not_fit_is_refused_before_it_is_there(strategy, mo
     task = LinkPrediction("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
     trainer = pl.Trainer(strategy=strategy(), accelerator="cpu", devices=1, max_epochs=1, logger=False)
     with pytest.raises(
-        InvalidArgumentError, match=r"copies of node state on a machine must be small .* got '1 of 2.4 kB each, 1.0 kB free"
+        InvalidArgumentError,
+        match=r"copies of node state on a machine must be small .* '1 of 2.4 kB each, 1.0 kB free",
     ):
         trainer.fit(task, data)
     assert not task.has_state_store

@@ -76,7 +76,7 @@ DATAMODULES = [
     (("graph",), lambda: None, "datamodule must be a FullGraphDataModule, got 'NoneType'; pass"),
 ]
 COLUMNS = [  # no stream or graph can have them, whatever the task
-    (events, {"labels": LABELS + 1j}, "labels must be numeric, got dtype('complex128'); encode"),
+    (events, {"labels": LABELS + 1j}, "labels must be real numbers, got 'complex ones'; give both"),
     (events, {"labels": LABELS.astype(str)}, "labels must be numeric, got dtype('<U21'); encode"),
     (events, {"labels": LABELS.astype(object)}, "labels must be numeric, got dtype('O'); encode"),
     (events, {"labels": at(LABELS * 1.0, 5, np.nan)}, "labels[5] must be finite, got 'nan'; -1 stands for"),

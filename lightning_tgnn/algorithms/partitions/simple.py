@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import redirect_stdout
 
 import torch
@@ -54,7 +55,9 @@ def interval_partition(num_nodes: int, ranks: int) -> Tensor:
 
 
 def metis_partition(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
-    """Cut few edges between parts of about equal size: METIS, from dgl, on the undirected graph without repeats.
+    """Cut few edges between parts of about equal size: METIS on the undirected graph without repeats.
+
+    It is that of dgl, or of pymetis where Python is too new for dgl; their parts differ.
 
     Unlike the others it may give other parts at each call, so that one rank should compute them and tell the rest.
     Bisection is recursive: measured on communities, dgl's k-way mode cut 5 to 790 edges of the same graph by turns.
@@ -69,7 +72,7 @@ def metis_partition(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Ten
         int64 [N], the owner of every node. `interval_partition` where no edge joins two nodes.
 
     Raises:
-        InvalidArgumentError: dgl is not installed, or an argument is out of range.
+        InvalidArgumentError: Neither dgl nor pymetis is installed, or an argument is out of range.
     """
     _check(num_nodes, ranks)
     check_ids("src", src, num_nodes)
@@ -78,18 +81,44 @@ def metis_partition(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Ten
         raise InvalidArgumentError(
             refusal("dst", f"as long as src, {len(src)}", len(dst), "give both ends of every edge")
         )
-    try:
-        import dgl
-    except ImportError as error:
-        cure = "install dgl 1.1.3, which needs Python < 3.12, or take 'reflexbicut', 'range' or 'interval'"
-        raise InvalidArgumentError(refusal("partition", "other than 'metis' without dgl", "metis", cure)) from error
+    metis = _metis()
     ends = torch.cat([torch.stack([src, dst]), torch.stack([dst, src])], dim=1).to(torch.int64)
     edges = torch.unique((ends[0] * num_nodes + ends[1])[ends[0] != ends[1]])
     if ranks == 1 or len(edges) == 0:
         return interval_partition(num_nodes, ranks)
-    graph = dgl.graph((edges // num_nodes, edges % num_nodes), num_nodes=num_nodes)
-    with redirect_stdout(None):  # dgl prints its times
-        return dgl.metis_partition_assignment(graph, ranks, mode="recursive").to(torch.int64)
+    return metis(edges // num_nodes, edges % num_nodes, num_nodes, ranks).to(torch.int64)
+
+
+def _metis() -> Callable[[Tensor, Tensor, int, int], Tensor]:
+    """Return what runs METIS on sorted edges in both directions.
+
+    Raises:
+        InvalidArgumentError: There is nothing that does.
+    """
+    try:
+        import dgl
+    except ImportError:
+        try:
+            import pymetis
+        except ImportError as error:
+            cure = "pip install pymetis, or take another method"
+            raise InvalidArgumentError(
+                refusal("partition", "other than 'metis' without dgl or pymetis", "metis", cure)
+            ) from error
+
+        def of_pymetis(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
+            starts = torch.searchsorted(src, torch.arange(num_nodes + 1))
+            graph = pymetis.CSRAdjacency(starts.numpy(), dst.numpy())
+            _, parts = pymetis.part_graph(ranks, graph, recursive=True)
+            return torch.tensor(parts)
+
+        return of_pymetis
+
+    def of_dgl(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
+        with redirect_stdout(None):  # dgl prints its times
+            return dgl.metis_partition_assignment(dgl.graph((src, dst), num_nodes=num_nodes), ranks, mode="recursive")
+
+    return of_dgl
 
 
 def _check(num_nodes: int, ranks: int) -> None:

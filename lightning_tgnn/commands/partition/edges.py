@@ -47,7 +47,7 @@ class CutOptions:
     Args:
         ranks: Ranks that will train, over all hosts.
         hosts: Hosts they are on, as many on each.
-        methods: Names, separated by commas: hierarchical, ebv, hdrf, random, metis. metis needs dgl. The weights of the
+        methods: Names, separated by commas: hierarchical, ebv, hdrf, random, metis. The weights of the
             first two follow their names after colons: hierarchical:gamma=0.3,ebv:alpha=2:beta=0.5.
         output: Folder of the results; files of an earlier comparison are overwritten.
     """

@@ -86,7 +86,7 @@ class PartitionOptions:
 
     Args:
         ranks: Ranks that will train, over all hosts.
-        methods: Names, separated by commas: range, interval, metis, reflexbicut. metis needs dgl.
+        methods: Names, separated by commas: range, interval, metis, reflexbicut.
         batches: Global batches to judge on, spread evenly over the training split; a quarter of it where that is less.
             All others are fitted, spread evenly again where they have more than a million events.
         row_limit: Most rows of a rank over the mean, for reflexbicut.

@@ -149,7 +149,9 @@ def check_batch_fits(sampler: EventSampler, batch_size: int, embed_at: EmbedAt) 
     needed, available = batch_bytes(sampler, batch_size, embed_at), available_memory()
     if available is not None and needed > available:
         roots = f"{batch_size:,} events with {sampler.roots_per_event} roots each"
-        received = f"{sampler.num_neighbors:,} for {roots}: at least {readable_size(needed)}, {readable_size(available)} free"
+        received = (
+            f"{sampler.num_neighbors:,} for {roots}: at least {readable_size(needed)}, {readable_size(available)} free"
+        )
         cure = "lower num_neighbors, batch_size or num_eval_negatives"
         requirement = "few enough that a batch fits into memory"
         raise InvalidArgumentError(refusal("num_neighbors", requirement, received, cure))

@@ -16,6 +16,13 @@ from lightning_tgnn.checks import InvalidArgumentError
 needs_dgl = pytest.mark.skipif(sys.version_info >= (3, 12), reason="dgl needs Python < 3.12")
 
 
+@pytest.fixture(params=[pytest.param("dgl", marks=needs_dgl), "pymetis"])
+def library(request, monkeypatch):
+    """Whose METIS there is."""
+    if request.param == "pymetis":
+        monkeypatch.setitem(sys.modules, "dgl", None)
+
+
 @settings(deadline=None)
 @given(st.integers(1, 200), st.integers(1, 20))
 def test_range_and_interval_are_even(num_nodes, ranks):
@@ -41,7 +48,7 @@ def edge_cut(owner, src, dst):
     return int((owner[src] != owner[dst]).sum())
 
 
-@needs_dgl
+@pytest.mark.usefixtures("library")
 def test_metis_cuts_less_than_range_and_interval(capfd):
     src, dst = communities(40, 12)
     owner = metis_partition(src, dst, 480, 4)
@@ -52,7 +59,7 @@ def test_metis_cuts_less_than_range_and_interval(capfd):
     assert capfd.readouterr().out == ""
 
 
-@needs_dgl
+@pytest.mark.usefixtures("library")
 def test_metis_takes_repeats_loops_and_nodes_without_edges():
     src, dst = communities(3, 8)
     loops = torch.arange(24)
@@ -63,7 +70,7 @@ def test_metis_takes_repeats_loops_and_nodes_without_edges():
     assert set(owner.tolist()) == {0, 1, 2}
 
 
-@needs_dgl
+@pytest.mark.usefixtures("library")
 def test_metis_without_anything_to_cut():
     none = torch.empty(0, dtype=torch.int64)
     assert metis_partition(none, none, 5, 2).tolist() == [0, 1, 0, 1, 0]
@@ -71,13 +78,14 @@ def test_metis_without_anything_to_cut():
     assert metis_partition(torch.tensor([0]), torch.tensor([1]), 3, 1).tolist() == [0, 0, 0]
 
 
-def test_metis_without_dgl_says_what_to_do(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dgl", None)
+def test_without_metis_it_is_said_what_to_do(monkeypatch):
+    for name in ("dgl", "pymetis"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InvalidArgumentError) as refused:
         metis_partition(torch.tensor([0]), torch.tensor([1]), 2, 2)
     assert str(refused.value) == (
-        "partition must be other than 'metis' without dgl, got 'metis'; install dgl 1.1.3, which needs Python < 3.12, "
-        "or take 'reflexbicut', 'range' or 'interval'"
+        "partition must be other than 'metis' without dgl or pymetis, got 'metis'; pip install pymetis, "
+        "or take another method"
     )
 
 

@@ -324,7 +324,9 @@ def test_an_archive_that_unpacks_past_memory_is_refused_by_its_size(tmp_path):
         read_graph(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lightning_tgnn.files.memory.available_memory", lambda: 10_000_000)
-        with pytest.raises(DataError, match=r"graph.npz must be small enough for memory, got .*: 67.1 MB, 10.0 MB free"):
+        with pytest.raises(
+            DataError, match=r"graph.npz must be small enough for memory, got .*: 67.1 MB, 10.0 MB free"
+        ):
             read_graph(path)
         with pytest.raises(DataError, match=r"feat_shape must be small enough for memory, got .a matrix of 2 rows"):
             features_of({"feat_indptr": np.arange(3), "feat_indices": np.arange(2), "feat_data": np.ones(2),
