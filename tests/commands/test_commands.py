@@ -127,14 +127,15 @@ def test_partition_prints_a_row_per_method_and_what_it_was_judged_on(tmp_path, c
         main([*common, "--batch_size=105"])
 
 
-def test_metis_is_left_out_without_dgl(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "dgl", None)
+def test_metis_is_left_out_without_a_library_that_has_it(tmp_path, capsys, monkeypatch):
+    for name in ("dgl", "pymetis"):
+        monkeypatch.setitem(sys.modules, name, None)
     source, output = stream(tmp_path / "stream"), f"--output={tmp_path / 'out'}"
     common = ["partition", f"--source={source}", "--ranks=2", "--batch_size=20", output]
     main([*common, "--methods=range,metis"])
-    assert re.search(r"metis is left out: .*install dgl", capsys.readouterr().out)
+    assert re.search(r"metis is left out: .*install pymetis", capsys.readouterr().out)
     assert set(json.loads((tmp_path / "out/partition.json").read_text())["methods"]) == {"range"}
-    with pytest.raises(SystemExit, match="install dgl"):
+    with pytest.raises(SystemExit, match="install pymetis"):
         main([*common, "--methods=metis"])
 
 

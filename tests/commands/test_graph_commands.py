@@ -156,13 +156,14 @@ def test_the_distinct_edges_of_a_stream_are_cut(as_it_is, tmp_path, capsys):
     assert found["methods"]["random"]["inner"] == cut_report(part, replicas).inner
 
 
-def test_metis_is_left_out_without_dgl(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "dgl", None)
+def test_metis_is_left_out_without_a_library_that_has_it(tmp_path, capsys, monkeypatch):
+    for name in ("dgl", "pymetis"):
+        monkeypatch.setitem(sys.modules, name, None)
     common = ["partition", "--ranks=2", f"--output={tmp_path}", *SYNTHETIC]
     main([*common, "--methods=random,metis"])
-    assert re.search(r"metis is left out: .*install dgl", capsys.readouterr().out)
+    assert re.search(r"metis is left out: .*install pymetis", capsys.readouterr().out)
     assert set(json.loads((tmp_path / "partition.json").read_text())["methods"]) == {"random"}
-    with pytest.raises(SystemExit, match="install dgl"):
+    with pytest.raises(SystemExit, match="install pymetis"):
         main([*common, "--methods=metis"])
 
 

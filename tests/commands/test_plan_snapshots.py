@@ -175,8 +175,9 @@ def test_plans_that_do_not_fit_are_left_out_with_the_reason(monkeypatch):
     assert "seconds" not in found[-1].figures()
 
     monkeypatch.setattr(snapshot_candidates, "metis_partition", metis_partition)
-    monkeypatch.setitem(sys.modules, "dgl", None)
-    assert "install dgl" in objections(2, 1)["vertex_partition"]
+    for name in ("dgl", "pymetis"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert "install pymetis" in objections(2, 1)["vertex_partition"]
 
 
 def test_a_message_takes_time_beside_its_link():
