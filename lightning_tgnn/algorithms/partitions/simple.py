@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import redirect_stdout
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,7 +111,7 @@ def _metis() -> Callable[[Tensor, Tensor, int, int], Tensor]:
             starts = torch.searchsorted(src, torch.arange(num_nodes + 1))
             graph = pymetis.CSRAdjacency(starts.numpy(), dst.numpy())
             _, parts = pymetis.part_graph(ranks, graph, recursive=True)
-            return torch.tensor(parts)
+            return torch.from_numpy(np.array(parts))
 
         return of_pymetis
 
