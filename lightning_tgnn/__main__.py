@@ -44,7 +44,8 @@ def main(args: ArgsType = None) -> None:
     """
     words = sys.argv[1:] if args is None else args
     # A run is its Trainer's, on all its ranks.
-    with _warnings_in_one_line(), _signals_heard(sigterm=_is_command(words)) as heard:
+    is_command = isinstance(words, list) and words[:1] != [] and words[0] in COMMANDS
+    with _warnings_in_one_line(), _signals_heard(sigterm=is_command) as heard:
         try:
             _run(args)
         except Exception as error:
@@ -79,7 +80,8 @@ def _run(args: ArgsType) -> None:
     except FileNotFoundError as error:
         _end(error)
     except (LightningTGNNError, ValueError, OSError, RuntimeError) as error:
-        refused = _refusal(error, logs=not _is_command(words))
+        logs = not isinstance(words, list) or any(word in _SUBCOMMANDS for word in words)
+        refused = _refusal(error, logs=logs)
         if refused is None:
             raise
         _end(refused)
@@ -87,11 +89,6 @@ def _run(args: ArgsType) -> None:
         if not _is_of_the_trainer(error):
             raise
         _end(error)
-
-
-def _is_command(words: ArgsType) -> bool:
-    """Whether none of LightningCLI's subcommands is meant."""
-    return isinstance(words, list) and words[:1] != [] and words[0] in COMMANDS
 
 
 def _is_interrupt(reason: BaseException | None) -> bool:
@@ -249,7 +246,7 @@ def _refusal(error: BaseException | None, *, logs: bool) -> LightningTGNNError |
         from lightning_tgnn.files.whole import refusal_to_write
 
         refused = refusal_to_write(Path(error.filename or "the folder of the run"), error)
-        if refused is not None and error.filename is None and not logs:  # files have names
+        if refused is not None and error.filename is None and not logs:  # files are written under their names
             cure = "free space there, or send it elsewhere"
             return InvalidArgumentError(refusal("standard output", "where it fits", str(error), cure))
         return refused

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
+
+_OF_NUMPY = torch.float16, torch.float32, torch.float64
 
 
 def as_array(name: str, values: object) -> np.ndarray:
@@ -19,22 +24,33 @@ def as_array(name: str, values: object) -> np.ndarray:
     Raises:
         DataError: They are complex, masked or sparse, or rows of several lengths.
     """
+    if isinstance(values, Tensor) and values.is_complex():
+        raise _complex(name)
     if isinstance(values, Tensor):
         if values.layout != torch.strided:
             raise DataError(refusal(name, "dense", str(values.layout), "call .to_dense()"))
         if values.is_meta:
             raise DataError(refusal(name, "a tensor with values", "one on the device meta", "load its values first"))
         values = values.detach().cpu().resolve_neg()
-        values = values.float() if values.dtype == torch.bfloat16 else values  # which NumPy does not have
-    if np.ma.is_masked(values):
+        if values.is_floating_point() and values.dtype not in _OF_NUMPY:
+            values = values.float()
+    if any(isinstance(one, np.ma.MaskedArray) and np.ma.is_masked(one) for one in _with_entries(values)):
         raise DataError(refusal(name, "without masked values", "some", "drop or repair those rows, see .compressed()"))
     try:
         array = np.asarray(values.numpy() if isinstance(values, Tensor) else values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(refusal(name, "numbers or ids, every row as long", str(error), "check the rows")) from None
     if array.dtype.kind == "c":
-        raise DataError(refusal(name, "real numbers", "complex ones", "give both parts as columns, or one of them"))
+        raise _complex(name)
     return array
+
+
+def _with_entries(values: object) -> Iterable[object]:
+    return (values, *values) if isinstance(values, (list, tuple)) else (values,)
+
+
+def _complex(name: str) -> DataError:
+    return DataError(refusal(name, "real numbers", "complex ones", "give both parts as columns, or one of them"))
 
 
 def as_numbers(name: str, values: object) -> Tensor:
@@ -49,7 +65,11 @@ def as_numbers(name: str, values: object) -> Tensor:
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     with np.errstate(over="ignore"):  # what is too large then is infinite, and refused later
         native = native.astype(np.float64) if native.dtype == np.longdouble else native
-    return torch.as_tensor(native)
+    if any(stride < 0 or stride % native.itemsize for stride in native.strides):  # a view that torch does not take
+        native = native.copy()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes to it
+        return torch.as_tensor(native)
 
 
 def as_whole(name: str, values: object, cure: str = "give integers") -> Tensor:
@@ -66,3 +86,18 @@ def as_whole(name: str, values: object, cure: str = "give integers") -> Tensor:
     if not kept.all():
         raise DataError(refusal(name, "of whole numbers", given[~kept][0].item(), cure))
     return whole
+
+
+def as_ends(name: str, values: object) -> Tensor:
+    """Return sources and destinations of edges as int64 [2, E].
+
+    Raises:
+        DataError: They are of another shape or no integers.
+    """
+    ends = as_numbers(name, values)
+    if ends.dtype == torch.bool:
+        cure = "give the numbers of the vertices, of an adjacency matrix np.stack(matrix.nonzero())"
+        raise DataError(refusal(name, "of integers", "truth values", cure))
+    if ends.dim() != 2 or len(ends) != 2:
+        raise DataError(refusal(name, "of shape [2, E]", list(ends.shape), "give sources, then destinations"))
+    return as_whole(name, ends)

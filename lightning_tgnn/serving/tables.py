@@ -202,6 +202,8 @@ def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
     try:
         table = nw.from_native(values, pass_through=True)
     except nw.exceptions.DuplicateError as error:
+        if names is None:
+            return values
         raise DataError(refusal("edge_features", "a table with distinct names", str(error), "rename one")) from None
     if isinstance(table, nw.LazyFrame):
         raise DataError(refusal("edge_features", "a table that has been read", "a LazyFrame", "call its collect()"))

@@ -67,6 +67,7 @@ def test_ctrl_c_that_a_trainer_makes_an_exit_of_ends_a_command_likewise(monkeypa
     ("words", "message"),
     [
         (["plan"], "standard output must be where it fits, got '[Errno 28] No space left on device'; free space there"),
+        (["--version"], "standard output must be where it fits"),
         (["fit", "--config", "a.yaml"], "the folder of the run must be where it fits"),
         (["test", "--config", "fit"], "the folder of the run must be where it fits"),
     ],
@@ -76,6 +77,7 @@ def test_a_full_disk_behind_a_stream_without_a_name_is_told(monkeypatch, capsys,
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setitem(command.COMMANDS, "plan", full)
+    monkeypatch.setattr(command, "print", full, raising=False)
     monkeypatch.setattr(command, "_train", full)
     with pytest.raises(SystemExit) as ended:
         command.main(words)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lightning_tgnn import EventStore, LinkPrediction, Predictor, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, DataError, InvalidArgumentError
 from lightning_tgnn.data import generate_stream
+from lightning_tgnn.serving.tables import by_name
 from lightning_tgnn.tasks import LayerLinkPrediction
 from tests.data.example_streams import random_store
 from tests.serving.runs import SMALL, data_module, fitted, trainer
@@ -660,6 +661,7 @@ def test_new_events_bring_their_features_in_a_table_of_any_library(tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             scores(features)
+    assert by_name(doubled, None) is doubled  # by position
     predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
     with pytest.raises(DataError, match="src must be numbers or ids, every row as long"):
         predictor.score([[1], [1, 2]], [3, 4])

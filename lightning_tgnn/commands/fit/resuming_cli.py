@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning_tgnn.checks import CheckpointError, did_you_mean, refusal
 from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
 from lightning_tgnn.commands.fit.saved_task import saved_task
+from lightning_tgnn.compiled import is_writable
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
 from lightning_tgnn.files.runs import OF_FIT, WORDS, RunFolders, class_at
@@ -133,7 +133,7 @@ class RunSettings(SaveConfigCallback):
         why = None
         if place.exists() and (place in given or place.parent in shared):
             why = "is there already"
-        elif place.parent in shared and not os.access(place.parent, os.W_OK):
+        elif place.parent in shared and not is_writable(place.parent):
             why = "cannot be written"
         if trainer.strategy.broadcast(why) is None:
             super().setup(trainer, pl_module, stage)

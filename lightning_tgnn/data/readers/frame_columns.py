@@ -84,7 +84,7 @@ class Column:
             # Narwhals does not see the date in pandas' types of zones with an underscore, such as America/New_York.
             series = nw.from_native(native.dt.tz_convert("UTC"), series_only=True)
         if series.dtype == nw.Unknown and str(getattr(native, "type", "")).startswith("date64"):
-            series = nw.from_native(native.cast("date32"), series_only=True)
+            series = nw.from_native(native.cast("timestamp[ms]"), series_only=True)
         if series.dtype == nw.Date:
             series = series.cast(nw.Datetime("us"))
         if isinstance(series.dtype, nw.Datetime):
@@ -141,6 +141,11 @@ def _decoded(series: nw.Series[Any]) -> nw.Series[Any]:
     """Return a categorical column in the type of its categories, which Narwhals takes for texts."""
     native = series.to_native()
     if hasattr(native, "astype"):  # pandas
+        import pandas as pd
+
+        if isinstance(native.dtype, pd.ArrowDtype):
+            of_values = pd.ArrowDtype(native.dtype.pyarrow_dtype.value_type)
+            return nw.from_native(native.astype(of_values), series_only=True)
         categories = native.cat.categories
         values = native.astype(object if categories.inferred_type == "string" else categories.dtype)
         return nw.from_native(values, series_only=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.arrays import as_array, as_numbers
 from lightning_tgnn.data.dgl_graphs import DGLEdges, edges_of_dgl
-from lightning_tgnn.data.streams.columns import highest_count
+from lightning_tgnn.data.streams.columns import highest_count, node_column
 from lightning_tgnn.data.streams.event_store import EventStore
 
 _ROLES = ("time", "label", "edge_features")
@@ -56,7 +56,7 @@ def from_temporal_data(data: TemporalData) -> EventStore:
     if missing:
         cure = f"give it {', '.join(missing)} as well"
         raise DataError(refusal("source", "a TemporalData with src, dst and t", sorted(held), cure))
-    src, dst = (as_array(name, held[name]) for name in ("src", "dst"))
+    src, dst = (node_column(name, as_array(name, held[name])) for name in ("src", "dst"))
     return EventStore.from_arrays(
         src,
         dst,
@@ -135,4 +135,7 @@ def _column(name: str, values: object) -> np.ndarray:
 def _matrix(columns: Mapping[str, object]) -> np.ndarray:
     """Return columns side by side, [rows, width]."""
     held = [as_numbers(name, column) for name, column in columns.items()]
+    for name, column in zip(columns, held, strict=True):
+        if not column.dim():
+            raise DataError(refusal(name, "of a row for each event", "a single number", "give a column"))
     return torch.cat([column.reshape(len(column), -1).float() for column in held], dim=1).numpy()

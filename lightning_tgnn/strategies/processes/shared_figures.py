@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerStatus
 from torch import Tensor
@@ -26,7 +27,8 @@ class SharedFigures:
     def __init__(self, trainer: pl.Trainer, broadcast: Callable[[Any], Any]) -> None:
         self._broadcast = broadcast
         # Lightning calls this before it looks whether there is such a figure.
-        trainer.fit_loop.epoch_loop._get_monitor_value = partial(self._figure, trainer)  # type: ignore[method-assign]
+        self._loop = trainer.fit_loop.epoch_loop
+        self._loop._get_monitor_value = partial(self._figure, trainer)  # type: ignore[method-assign]
         held = trainer.checkpoint_callbacks
         self._callbacks = [callback for callback in held if isinstance(callback, ModelCheckpoint)]
         for callback in self._callbacks:
@@ -41,10 +43,12 @@ class SharedFigures:
         figures = type(callback)._monitor_candidates(callback, trainer)
         if trainer.state.status == TrainerStatus.INTERRUPTED:  # by an error of this rank, perhaps of no other
             return figures
-        known: dict[str, Tensor] = self._broadcast({name: figure.cpu() for name, figure in figures.items()})
+        figures = {name: torch.as_tensor(figure).cpu() for name, figure in figures.items()}
+        known: dict[str, Tensor] = self._broadcast(figures)
         return known
 
     def end(self) -> None:
-        """Leave the callbacks as they were: another Trainer may have them next."""
+        """Leave the Trainer and its callbacks as they were: another Trainer may have these next."""
+        vars(self._loop).pop("_get_monitor_value", None)
         for callback in self._callbacks:
             vars(callback).pop("_monitor_candidates", None)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
-from lightning_tgnn.data.arrays import as_array, as_numbers, as_whole
+from lightning_tgnn.data.arrays import as_ends, as_numbers, as_whole
 from lightning_tgnn.data.dgl_graphs import DGLEdges, edges_of_dgl
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.data.graphs.sources.archive import edges_of, features_of, missing, numbers_of
@@ -84,9 +84,8 @@ def read_graph(source: GraphSource) -> Graph:
         if source.edge_index is None:
             cure = "give it one; after ToSparseTensor, take the Data from before"
             raise DataError(refusal("source", "a PyG Data with an edge_index", "none", cure))
-        return _graph(
-            *edges_of({"edge_index": as_array("edge_index", source.edge_index)}), _of(held, "x"), _of(held, "y"), held
-        )
+        src, dst = as_ends("edge_index", source.edge_index)
+        return _graph(src, dst, _of(held, "x"), _of(held, "y"), held)
     raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
 
 

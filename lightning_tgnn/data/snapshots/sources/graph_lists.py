@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.arrays import as_numbers, as_whole
+from lightning_tgnn.data.arrays import as_ends, as_numbers, as_whole
 from lightning_tgnn.data.dgl_graphs import edges_of_dgl
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 
@@ -42,8 +43,7 @@ class GraphColumns:
         vertices: Mapping[str, object],
         time: float | None,
     ) -> None:
-        self.src, self.dst = as_whole("sources", src), as_whole("destinations", dst)
-        self.num_nodes, self.time = num_nodes, time
+        self.src, self.dst, self.num_nodes, self.time = src.long().cpu(), dst.long().cpu(), num_nodes, time
         self.weights = _numbers(_first(edges, _WEIGHTS))
         self.relations = _whole(_first(edges, _RELATIONS))
         self.edge_labels = _labels(_first(edges, ("label", "edge_label")))
@@ -107,17 +107,15 @@ def _columns(graph: object, number: int) -> GraphColumns:
         received = f"{sorted(columns)} in snapshot {number}"
         cure = "give every snapshot an edge_index, of shape [2, 0] where it is empty"
         raise DataError(refusal("source", "graphs with an edge_index", received, cure))
-    ends = as_whole(f"edge_index of snapshot {number}", columns["edge_index"])
-    if ends.dim() != 2 or len(ends) != 2:
-        cure = "give sources, then destinations"
-        raise DataError(refusal(f"edge_index of snapshot {number}", "of shape [2, E]", list(ends.shape), cure))
+    src, dst = as_ends(f"edge_index of snapshot {number}", columns["edge_index"])
     time = _first(columns, _TIMES)
     when = None if time is None else as_numbers(f"time of snapshot {number}", time)
     if when is not None and when.numel() != 1:
         cure = "give the time of the snapshot, or a stream of events with times of their own to edge_counts"
         raise DataError(refusal(f"time of snapshot {number}", "one number", list(when.shape), cure))
     at = None if when is None else float(when)
-    return GraphColumns(ends[0], ends[1], int(graph.num_nodes or 0), columns, columns, at)  # type: ignore[attr-defined]
+    given = {name: values for name, values in columns.items() if isinstance(values, (Tensor, np.ndarray, list, tuple))}
+    return GraphColumns(src, dst, int(graph.num_nodes or 0), given, given, at)  # type: ignore[attr-defined]
 
 
 def _is_dgl(graph: object) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.arrays import as_whole
+from lightning_tgnn.data.arrays import as_ends
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 from lightning_tgnn.data.snapshots.sources.graph_lists import GraphColumns, joined
 
@@ -68,12 +68,10 @@ def from_signal(signal: Signal) -> SnapshotSequence:
 
 
 def _graph(edges: object, weights: object, features: object, targets: object, num_nodes: int) -> GraphColumns:
-    ends = as_whole("edges of a snapshot", _NO_EDGES if edges is None else edges)
-    if ends.dim() != 2 or len(ends) != 2:
-        raise DataError(refusal("edges of a snapshot", "[2, e]", list(ends.shape), "give sources and destinations"))
+    src, dst = as_ends("edges of a snapshot", _NO_EDGES if edges is None else edges)
     named = {"weight": weights}
     vertices = {"x": features, "y": targets}
-    return GraphColumns(ends[0], ends[1], num_nodes, _given(named), _given(vertices), None)
+    return GraphColumns(src, dst, num_nodes, _given(named), _given(vertices), None)
 
 
 def _with_static(read: SnapshotSequence, signal: Signal) -> SnapshotSequence:
