@@ -120,6 +120,27 @@ def handle_failure(rank: int, error: BaseException) -> None:
         store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
 
 
+def all_end_alike(error: BaseException, step: int) -> bool:
+    """Return whether all ranks end by the same kind of error after the same step, so that they can still act together.
+
+    A rank that fails alone waits some seconds for the others, which stand waiting for it. All ranks that ask get the
+    same answer, once in a run.
+    """
+    store, run = _store(), f"{_KEY}/alike/{_runs}"
+    if store is None:
+        return False
+    with suppress(Exception):  # rank 0 has gone, which keeps the store
+        own = f"{type(error).__name__} after {step}"
+        words = [f"{run}/{rank}" for rank in range(dist.get_world_size())]
+        store.set(words[dist.get_rank()], own)
+        answer = "no"
+        with suppress(dist.DistStoreError):  # not all have come
+            store.wait(words, timedelta(seconds=_ROLL_CALL_SECONDS))
+            answer = "yes" if all(store.get(word).decode() == own for word in words) else "no"
+        return bool(store.compare_set(f"{run}/answer", "", answer).decode() == "yes")  # that of the first to give one
+    return False
+
+
 def is_told(error: BaseException) -> bool:
     """Return whether another rank of the run tells the user of an error: all are refused the same, and one says so.
 

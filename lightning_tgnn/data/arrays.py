@@ -24,9 +24,9 @@ def as_array(name: str, values: object) -> np.ndarray:
     Raises:
         DataError: They are complex, masked or sparse, or rows of several lengths.
     """
-    if isinstance(values, Tensor) and values.is_complex():
-        raise _complex(name)
     if isinstance(values, Tensor):
+        if values.is_complex():
+            raise _complex(name)
         if values.layout != torch.strided:
             raise DataError(refusal(name, "dense", str(values.layout), "call .to_dense()"))
         if values.is_meta:

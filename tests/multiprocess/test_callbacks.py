@@ -2,14 +2,18 @@
 
 import copy
 import csv
+import json
+import os
 import pickle
+import warnings
 from pathlib import Path
 from unittest import mock
 
+import lightning.pytorch as pl
 import pytest
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -31,7 +35,7 @@ from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.callbacks import exchange_monitor
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.static_memory import load_static_memory
-from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.ranks import forking, free_port, run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 
 RANKS, EPOCHS, WINDOW, STEPS_PER_EPOCH = 2, 5, 4, 6
@@ -463,3 +467,60 @@ def test_all_ranks_take_the_first_ones_figures_for_the_names_and_choice_of_check
             assert path in kept
             assert all(Path(one).exists() for one in kept)
         assert "train/loss=0" in named[0] or "train/loss=1" in named[0]
+
+
+class Fails(Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if batch_idx == 2:
+            raise RuntimeError("of a callback")
+
+
+def fail(rank, ranks, port, failing, state_dict_type, folder):
+    """Write down by what a rank ends, and whether it has warned that nothing is saved."""
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    as_torchrun(rank, ranks)
+    places = folder / "kept", folder / "other"
+    saving = [ModelCheckpoint(places[0], filename="a", save_on_exception=True), OnExceptionCheckpoint(places[1])]
+    callbacks = [*saving, *([Fails()] if rank in failing else [])]
+    strategy = SvenStrategy(partition="interval", state_dict_type=state_dict_type)
+    ended = None
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            fit(*build("tgn", 12), strategy, ranks, callbacks=callbacks, epochs=1, enable_checkpointing=True)
+        except Exception as error:
+            ended = type(error).__name__
+    said = [str(warning.message) for warning in warned if "no checkpoint is saved" in str(warning.message)]
+    (folder / f"{rank}.json").write_text(json.dumps([ended, said]))
+
+
+def ends_of(failing, folder, state_dict_type="full"):
+    port = free_port()
+    processes = [
+        forking().Process(target=fail, args=(rank, 2, port, failing, state_dict_type, folder)) for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        process.kill()
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("state_dict_type", ["full", "sharded"])
+def test_an_error_of_all_ranks_leaves_a_checkpoint(tmp_path, state_dict_type):
+    assert ends_of((0, 1), tmp_path, state_dict_type) == [["RuntimeError", []]] * 2
+    data, task = build("tgn", 12)
+    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    trainer.validate(task, datamodule=data, ckpt_path=tmp_path / "kept/a.ckpt", verbose=False)
+    assert task.state_store.position == 2 * 24
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_of_one_rank_leaves_none_and_nobody_waits_for_ever(tmp_path, failing):
+    ends = ends_of((failing,), tmp_path)
+    said = f"rank {failing}: no checkpoint is saved on RuntimeError, by which not all ranks end"
+    assert ends[failing] == ["RuntimeError", [said, said]]
+    assert ends[1 - failing][0] is not None
+    assert not list(tmp_path.rglob("*.ckpt"))

@@ -31,7 +31,7 @@ from lightning_tgnn.strategies.parts.collective_save import (
 )
 from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
 from lightning_tgnn.strategies.processes.model_copies import ModelCopies
-from lightning_tgnn.strategies.processes.shared_figures import SharedFigures
+from lightning_tgnn.strategies.processes.shared_decisions import SharedDecisions
 from lightning_tgnn.strategies.processes.signals import (
     FirstRankLauncher,
     Handler,
@@ -90,7 +90,7 @@ class SupervisedStrategy(DDPStrategy):
         self._saved_buffers: list[dict[str, Tensor]] = []
         self._interrupts: Handler | None = None  # what Ctrl-C did before this rank left it to the first
         self._termination: Termination | None = None
-        self._figures: SharedFigures | None = None
+        self._decisions: SharedDecisions | None = None
 
     @override
     def _configure_launcher(self) -> None:
@@ -158,7 +158,7 @@ class SupervisedStrategy(DDPStrategy):
         super().setup(trainer)
         if self.world_size > 1:
             self._termination = Termination(trainer, self.root_device, self._termination)
-            self._figures = SharedFigures(trainer, self.broadcast)
+            self._decisions = SharedDecisions(trainer, self.broadcast)
 
     @override
     def configure_ddp(self) -> None:
@@ -249,9 +249,9 @@ class SupervisedStrategy(DDPStrategy):
 
     @override
     def teardown(self) -> None:
-        if self._figures is not None:
-            self._figures.end()
-            self._figures = None
+        if self._decisions is not None:
+            self._decisions.end()
+            self._decisions = None
         if self._attendance is not None:
             self._attendance.end()
             self._attendance = None

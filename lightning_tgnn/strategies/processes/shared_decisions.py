@@ -1,23 +1,27 @@
-"""Figures by which all ranks decide: schedules that follow one, and checkpoints that are chosen or named by one."""
+"""What all ranks have to decide alike: by which figures, and whether an error leaves a checkpoint."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.trainer.states import TrainerStatus
 from torch import Tensor
 
+from lightning_tgnn.comm import all_end_alike
 
-class SharedFigures:
-    """Has all ranks of a Trainer decide by the first one's figures until `end`.
+
+class SharedDecisions:
+    """Has all ranks of a Trainer decide by the first one's figures, and save on an error together or not, until `end`.
 
     A figure of training is of a rank's own share of the events, which may be none. Ranks whose rates differ drift
-    apart, and ranks that name checkpoints differently disagree about where the best one is.
+    apart, and ranks that name checkpoints differently disagree about where the best one is. A rank that fails alone
+    would wait for the others, which wait for it, if it began a checkpoint.
 
     Args:
         trainer: About to run.
@@ -29,10 +33,12 @@ class SharedFigures:
         # Lightning calls this before it looks whether there is such a figure.
         self._loop = trainer.fit_loop.epoch_loop
         self._loop._get_monitor_value = partial(self._figure, trainer)  # type: ignore[method-assign]
-        held = trainer.checkpoint_callbacks
-        self._callbacks = [callback for callback in held if isinstance(callback, ModelCheckpoint)]
+        self._callbacks = trainer.checkpoint_callbacks
         for callback in self._callbacks:
-            callback._monitor_candidates = partial(self._figures, callback)  # type: ignore[method-assign]
+            if isinstance(callback, ModelCheckpoint):
+                callback._monitor_candidates = partial(self._figures, callback)  # type: ignore[method-assign]
+            if isinstance(callback, OnExceptionCheckpoint | ModelCheckpoint):
+                callback.on_exception = partial(_save_together, callback, callback.on_exception)  # type: ignore[method-assign]
 
     def _figure(self, trainer: pl.Trainer, name: str) -> float | None:
         figure = trainer.callback_metrics.get(name)
@@ -51,4 +57,21 @@ class SharedFigures:
         """Leave the Trainer and its callbacks as they were: another Trainer may have these next."""
         vars(self._loop).pop("_get_monitor_value", None)
         for callback in self._callbacks:
-            vars(callback).pop("_monitor_candidates", None)
+            for name in ("_monitor_candidates", "on_exception"):
+                vars(callback).pop(name, None)
+
+
+def _save_together(
+    callback: ModelCheckpoint | OnExceptionCheckpoint,
+    save: Callable[[pl.Trainer, pl.LightningModule, BaseException], None],
+    trainer: pl.Trainer,
+    module: pl.LightningModule,
+    error: BaseException,
+) -> None:
+    if isinstance(callback, ModelCheckpoint) and not callback.save_on_exception:
+        return
+    if all_end_alike(error, trainer.global_step):
+        save(trainer, module, error)
+    else:
+        said = f"no checkpoint is saved on {type(error).__name__}, by which not all ranks end"
+        warnings.warn(f"rank {trainer.global_rank}: {said}", stacklevel=2)
