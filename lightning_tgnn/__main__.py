@@ -80,8 +80,8 @@ def _run(args: ArgsType) -> None:
     except FileNotFoundError as error:
         _end(error)
     except (LightningTGNNError, ValueError, OSError, RuntimeError) as error:
-        logs = not isinstance(words, list) or any(word in _SUBCOMMANDS for word in words)
-        refused = _refusal(error, logs=logs)
+        has_run_folder = not isinstance(words, list) or any(word in _SUBCOMMANDS for word in words)
+        refused = _refusal(error, has_run_folder=has_run_folder)
         if refused is None:
             raise
         _end(refused)
@@ -237,7 +237,7 @@ def _is_of_the_trainer(error: Exception) -> bool:
     return exceptions is not None and isinstance(error, exceptions.MisconfigurationException)
 
 
-def _refusal(error: BaseException | None, *, logs: bool) -> LightningTGNNError | None:
+def _refusal(error: BaseException | None, *, has_run_folder: bool) -> LightningTGNNError | None:
     """Return the refusal behind an error: jsonargparse wraps what a constructor raises in an error of its own."""
     if isinstance(error, IsADirectoryError):
         cure = "give the file in it"
@@ -246,7 +246,7 @@ def _refusal(error: BaseException | None, *, logs: bool) -> LightningTGNNError |
         from lightning_tgnn.files.whole import refusal_to_write
 
         refused = refusal_to_write(Path(error.filename or "the folder of the run"), error)
-        if refused is not None and error.filename is None and not logs:  # files are written under their names
+        if refused is not None and error.filename is None and not has_run_folder:  # files are written under their names
             cure = "free space there, or send it elsewhere"
             return InvalidArgumentError(refusal("standard output", "where it fits", str(error), cure))
         return refused

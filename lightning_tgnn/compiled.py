@@ -24,8 +24,7 @@ def _places() -> list[Path]:
     return [*own, Path(__file__).parent / "algorithms" / "streams" / "__pycache__", Path(user, "numba")]
 
 
-def is_writable(place: Path) -> bool:
-    """Whether a folder, which need not be there yet, can be written."""
+def _is_writable(place: Path) -> bool:
     there = next((path for path in (place, *place.parents) if path.exists()), None)
     return there is not None and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
@@ -38,7 +37,7 @@ def _remove(folder: str, owner: int) -> None:
 def _provide_folder() -> None:
     """Let numba keep loops in a temporary folder of this process and those that it starts, where it finds no other."""
     places = _places()
-    if any(is_writable(place) for place in places):
+    if any(_is_writable(place) for place in places):
         return
     folder = tempfile.mkdtemp(prefix="lightning_tgnn-loops-")
     atexit.register(_remove, folder, os.getpid())

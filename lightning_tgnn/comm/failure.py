@@ -19,6 +19,7 @@ from lightning_tgnn.checks import LightningTGNNError
 _KEY = "lightning_tgnn/failure"
 _ROLL_CALL_SECONDS = 3.0
 _ANSWER_SECONDS = 0.5
+_ALIKE_SECONDS = 10.0  # ranks that end by the same error may have had other work before it
 _FAILED = "has failed with"
 _TOLD = "_is_told"
 _SIGNS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
@@ -124,10 +125,10 @@ def all_end_alike(error: BaseException, step: int) -> bool:
     """Return whether all ranks end by the same kind of error after the same step, so that they can still act together.
 
     A rank that fails alone waits some seconds for the others, which stand waiting for it. All ranks that ask get the
-    same answer, once in a run.
+    same answer, once in a run. Ctrl-C and the failure of another rank are never of all.
     """
     store, run = _store(), f"{_KEY}/alike/{_runs}"
-    if store is None:
+    if store is None or isinstance(error, PeerFailureError) or is_interrupt(error):
         return False
     with suppress(Exception):  # rank 0 has gone, which keeps the store
         own = f"{type(error).__name__} after {step}"
@@ -135,7 +136,7 @@ def all_end_alike(error: BaseException, step: int) -> bool:
         store.set(words[dist.get_rank()], own)
         answer = "no"
         with suppress(dist.DistStoreError):  # not all have come
-            store.wait(words, timedelta(seconds=_ROLL_CALL_SECONDS))
+            store.wait(words, timedelta(seconds=_ALIKE_SECONDS))
             answer = "yes" if all(store.get(word).decode() == own for word in words) else "no"
         return bool(store.compare_set(f"{run}/answer", "", answer).decode() == "yes")  # that of the first to give one
     return False

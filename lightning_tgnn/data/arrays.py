@@ -97,7 +97,7 @@ def as_ends(name: str, values: object) -> Tensor:
     ends = as_numbers(name, values)
     if ends.dtype == torch.bool:
         cure = "give the numbers of the vertices, of an adjacency matrix np.stack(matrix.nonzero())"
-        raise DataError(refusal(name, "of integers", "truth values", cure))
+        raise DataError(refusal(name, "of integers", "bool", cure))
     if ends.dim() != 2 or len(ends) != 2:
         raise DataError(refusal(name, "of shape [2, E]", list(ends.shape), "give sources, then destinations"))
     return as_whole(name, ends)

@@ -13,10 +13,10 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 
-from lightning_tgnn import compiled
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.cli import TGNNCommand
+from lightning_tgnn.commands.fit import resuming_cli
 from lightning_tgnn.commands.fit.resuming_cli import RunSettings
 from lightning_tgnn.commands.fit.saved_task import saved_task
 
@@ -225,7 +225,7 @@ def test_settings_are_left_out_where_the_working_directory_cannot_be_written(tmp
     settings = RunSettings(parser=kept, config=Namespace(config=[]))
     settings.setup(pl.Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path / "new"), None, "fit")
     kept.save.assert_called_once()
-    monkeypatch.setattr(compiled.os, "access", lambda path, mode: Path(path) != tmp_path)
+    monkeypatch.setattr(resuming_cli.os, "access", lambda path, mode: Path(path) != tmp_path)
     settings.setup(pl.Trainer(accelerator="cpu", logger=False), None, "fit")
     assert f"the settings of this run are not written: {tmp_path / 'config.yaml'} cannot be written" in caplog.text
     assert not (tmp_path / "config.yaml").exists()

@@ -179,7 +179,7 @@ def test_the_edge_index_of_a_graph_has_two_rows():
             from_graphs([Data(edge_index=ends, num_nodes=6)])
     with pytest.raises(DataError, match="edge_index must be of numbers, got '<U1'; convert them"):
         read_graph(Data(edge_index=np.array([["a"], ["b"]]), **VERTICES))
-    with pytest.raises(DataError, match="edge_index must be of integers, got 'truth values'"):
+    with pytest.raises(DataError, match="edge_index must be of integers, got 'bool'"):
         read_graph(Data(edge_index=torch.ones(2, 2).bool(), **VERTICES))
     with pytest.raises(DataError, match="edge_index must be a tensor with values"):
         read_graph(Data(edge_index=ENDS.to("meta"), **VERTICES))

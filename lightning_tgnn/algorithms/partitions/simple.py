@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import redirect_stdout
 
 import numpy as np
@@ -82,44 +81,36 @@ def metis_partition(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Ten
         raise InvalidArgumentError(
             refusal("dst", f"as long as src, {len(src)}", len(dst), "give both ends of every edge")
         )
-    metis = _metis()
     ends = torch.cat([torch.stack([src, dst]), torch.stack([dst, src])], dim=1).to(torch.int64)
     edges = torch.unique((ends[0] * num_nodes + ends[1])[ends[0] != ends[1]])
     if ranks == 1 or len(edges) == 0:
         return interval_partition(num_nodes, ranks)
-    return metis(edges // num_nodes, edges % num_nodes, num_nodes, ranks).to(torch.int64)
+    return _metis(edges // num_nodes, edges % num_nodes, num_nodes, ranks).to(torch.int64)
 
 
-def _metis() -> Callable[[Tensor, Tensor, int, int], Tensor]:
-    """Return what runs METIS on sorted edges in both directions.
+def _metis(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
+    """Return the parts of METIS for sorted edges in both directions.
 
     Raises:
-        InvalidArgumentError: There is nothing that does.
+        InvalidArgumentError: There is no library that has it.
     """
     try:
         import dgl
     except ImportError:
-        try:
-            import pymetis
-        except ImportError as error:
-            cure = "pip install pymetis, or take another method"
-            raise InvalidArgumentError(
-                refusal("partition", "other than 'metis' without dgl or pymetis", "metis", cure)
-            ) from error
+        return _metis_of_pymetis(src, dst, num_nodes, ranks)
+    with redirect_stdout(None):  # dgl prints its times
+        return dgl.metis_partition_assignment(dgl.graph((src, dst), num_nodes=num_nodes), ranks, mode="recursive")
 
-        def of_pymetis(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
-            starts = torch.searchsorted(src, torch.arange(num_nodes + 1))
-            graph = pymetis.CSRAdjacency(starts.numpy(), dst.numpy())
-            _, parts = pymetis.part_graph(ranks, graph, recursive=True)
-            return torch.from_numpy(np.array(parts))
 
-        return of_pymetis
-
-    def of_dgl(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
-        with redirect_stdout(None):  # dgl prints its times
-            return dgl.metis_partition_assignment(dgl.graph((src, dst), num_nodes=num_nodes), ranks, mode="recursive")
-
-    return of_dgl
+def _metis_of_pymetis(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
+    try:
+        import pymetis
+    except ImportError as error:
+        requirement, cure = "other than 'metis' without dgl or pymetis", "pip install pymetis, or take another method"
+        raise InvalidArgumentError(refusal("partition", requirement, "metis", cure)) from error
+    starts = torch.searchsorted(src, torch.arange(num_nodes + 1))
+    graph = pymetis.CSRAdjacency(starts.numpy(), dst.numpy())
+    return torch.from_numpy(np.array(pymetis.part_graph(ranks, graph, recursive=True).vertex_part))
 
 
 def _check(num_nodes: int, ranks: int) -> None:

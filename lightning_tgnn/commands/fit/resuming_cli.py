@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,6 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning_tgnn.checks import CheckpointError, did_you_mean, refusal
 from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
 from lightning_tgnn.commands.fit.saved_task import saved_task
-from lightning_tgnn.compiled import is_writable
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
 from lightning_tgnn.files.runs import OF_FIT, WORDS, RunFolders, class_at
@@ -130,10 +130,11 @@ class RunSettings(SaveConfigCallback):
         place = Path(trainer.log_dir or ".", self.config_filename).resolve()  # asked for on all ranks
         given = [Path(str(path)).resolve() for path in self.config.get("config") or []]
         shared = [Path(folder).resolve() for folder in (".", trainer.default_root_dir)]
+        there = next(folder for folder in place.parents if folder.exists())
         why = None
         if place.exists() and (place in given or place.parent in shared):
             why = "is there already"
-        elif place.parent in shared and not is_writable(place.parent):
+        elif place.parent in shared and not os.access(there, os.W_OK):
             why = "cannot be written"
         if trainer.strategy.broadcast(why) is None:
             super().setup(trainer, pl_module, stage)

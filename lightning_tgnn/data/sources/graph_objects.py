@@ -56,7 +56,7 @@ def from_temporal_data(data: TemporalData) -> EventStore:
     if missing:
         cure = f"give it {', '.join(missing)} as well"
         raise DataError(refusal("source", "a TemporalData with src, dst and t", sorted(held), cure))
-    src, dst = (node_column(name, as_array(name, held[name])) for name in ("src", "dst"))
+    src, dst = (node_column(name, held[name]) for name in ("src", "dst"))
     return EventStore.from_arrays(
         src,
         dst,

@@ -22,7 +22,7 @@ _FORMS = {
 }
 
 
-def node_column(name: str, values: ArrayLike) -> np.ndarray:
+def node_column(name: str, values: object) -> np.ndarray:
     """Return a column of node numbers as int64 [E]."""
     column = as_array(name, values)
     if column.dtype.kind not in "iu" or column.ndim != 1:

@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.trainer.states import TrainerStatus
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from lightning_tgnn.comm import all_end_alike
@@ -70,7 +71,7 @@ def _save_together(
 ) -> None:
     if isinstance(callback, ModelCheckpoint) and not callback.save_on_exception:
         return
-    if all_end_alike(error, trainer.global_step):
+    if isinstance(error, SIGTERMException) or all_end_alike(error, trainer.global_step):  # SIGTERM ends all at one step
         save(trainer, module, error)
     else:
         said = f"no checkpoint is saved on {type(error).__name__}, by which not all ranks end"

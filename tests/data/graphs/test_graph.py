@@ -218,7 +218,7 @@ def test_other_sources_are_refused(tmp_path):
     [
         ({"edge_index": np.zeros((4, 2), int)}, r"edge_index must be of shape \[2, E\], got \[4, 2\]"),
         ({"edge_index": np.eye(2, dtype=bool)}, r"edge_index must be of integers, got 'bool'; give the numbers of the"),
-        ({"edge_index": np.array([[0.0], [0.7]])}, r"dst must be of whole numbers, got 0\.7"),
+        ({"edge_index": np.array([[0.0], [0.7]])}, r"edge_index must be of whole numbers, got 0\.7"),
         ({"labels": np.array([0, 1.9, 1])}, r"labels must be of whole numbers, got 1\.9"),
         ({"labels": np.array([0, np.nan, 1])}, "labels must be of whole numbers, got nan"),
         (

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.arrays import as_ends
 from lightning_tgnn.files.memory import check_fits
 
 _CURE = "save the archive anew"
@@ -20,13 +21,8 @@ def edges_of(held: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """
     if "edge_index" not in held and any(name in held for name in ("adj_indptr", "adj_indices")):
         return _entries(held, "adj")
-    edges = numbers_of(held, "edge_index")
-    if edges.dtype.kind == "b":
-        cure = "give the numbers of the vertices, of an adjacency matrix np.stack(matrix.nonzero())"
-        raise DataError(refusal("edge_index", "of integers", str(edges.dtype), cure))
-    if edges.ndim != 2 or len(edges) != 2:
-        raise DataError(refusal("edge_index", "of shape [2, E]", list(edges.shape), "give sources, then destinations"))
-    return edges[0], edges[1]
+    src, dst = as_ends("edge_index", numbers_of(held, "edge_index"))
+    return src.numpy(), dst.numpy()
 
 
 def features_of(held: Mapping[str, np.ndarray]) -> np.ndarray:
