@@ -4,19 +4,26 @@ import multiprocessing
 import os
 import pickle
 import queue
+import random
 import socket
 import time
 import traceback
+from contextlib import suppress
 from unittest import mock
 
 import torch
 import torch.distributed as dist
 
+_ports = random.SystemRandom()  # seeded tests of several workers would choose the same
+
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port that is free and likely to stay so: below those that systems give to whoever asks for any."""
+    while True:
+        port = _ports.randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def forking():
