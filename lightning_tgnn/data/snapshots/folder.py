@@ -21,7 +21,7 @@ from lightning_tgnn.files.one_at_a_time import one_at_a_time
 from lightning_tgnn.types import Snapshot, SparseRows
 
 _MANIFEST = "snapshots.json"
-_VERSION = 1
+_VERSION = 2
 _PARTS: dict[str, type[np.number]] = {
     "starts": np.int64,
     "columns": np.int64,
@@ -95,7 +95,7 @@ class MappedSnapshots(WholeSnapshots):
         return Snapshot(number, vertices, features, (matrices,) * self.form.num_layers)
 
     def links_of(self, number: int) -> Tensor:
-        """Return the places of a snapshot's edges without those parallel to an earlier one; see `WholeSnapshots`."""
+        """Return what `WholeSnapshots.links_of` does."""
         return self._rows("links", number)
 
     def _rows(self, name: str, number: int) -> Tensor:

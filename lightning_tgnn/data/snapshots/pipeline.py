@@ -60,7 +60,7 @@ class SnapshotPipeline(SplitSnapshots):
         num_layers: Layers of the model; None takes as many as there are ``fanouts``, or as the task has, or 2.
         num_hops: With ``vertices_per_batch``: products with the adjacency matrix in a layer, 1 in a GCN, K - 1 in a
             Chebyshev convolution of order K.
-        target: What is predicted after a group: the ``"links"`` of the next snapshot, labels of the ``"edges"`` of the
+        target: What is predicted after a group: new ``"links"`` of the next snapshot, labels of new ``"edges"`` of the
             next snapshot, or labels of the ``"vertices"`` of the last one.
         labels: Of an event stream's edges the name or number of an edge feature, ``"label"`` or ``"sign"`` (whether the
             only edge feature is positive); or a tensor, [E] of edges, [N] or [T, N] of vertices: whole numbers are

@@ -153,6 +153,16 @@ class SnapshotSequence:
         columns = self.weights, self.relations, self.edge_labels
         return Edges(self.src[own], self.dst[own], *(None if column is None else column[own] for column in columns))
 
+    def first_new(self, snapshot: int) -> int:
+        """Return the place, among a snapshot's edges, of the first that the snapshot before does not have.
+
+        Where snapshots have no times, as those of a static graph, all edges of each are new.
+        """
+        if self.times is None or snapshot == 0:
+            return 0
+        begin, end = int(self.begins[snapshot]), int(self.ends[snapshot])
+        return min(max(int(self.ends[snapshot - 1]) - begin, 0), end - begin)
+
     def features_of(self, snapshot: int) -> Tensor | None:
         """Return the features of all vertices in a snapshot, float32 [N, F]; None where there are none."""
         return self.features if self.features is None or isinstance(self.features, Tensor) else self.features[snapshot]

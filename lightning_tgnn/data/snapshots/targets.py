@@ -23,8 +23,9 @@ class TargetMaker:
 
     Attributes:
         snapshots: All of them.
-        kind: ``"links"`` of the next snapshot, each once; ``"edges"`` of the next snapshot, with their labels;
-            ``"vertices"`` of the same snapshot, with theirs.
+        kind: New ``"links"`` of the next snapshot, each once; new ``"edges"`` of the next snapshot, with their labels;
+            ``"vertices"`` of the same snapshot, with theirs. Edges that stay from one snapshot to the next are no
+            targets: the model is given them, and may have been trained on them.
         sampler: Of other destinations of links; None without links.
         num_negatives: Others per link, in training and in evaluation.
     """
@@ -52,19 +53,20 @@ class TargetMaker:
     def any(self, group: int) -> bool:
         """Return whether a group has targets."""
         if self.kind == "links":
-            return len(self.snapshots.sequence.edges(group + 1).src) > 0
+            sequence = self.snapshots.sequence
+            return len(sequence.edges(group + 1).src) > sequence.first_new(group + 1)
         return len(self.places(group)) > 0
 
     def places(self, group: int) -> Tensor:
-        """Return what a group's targets are, int64 [q]: edges of the next snapshot, or vertices."""
+        """Return what a group's targets are, int64 [q]: new edges of the next snapshot, or vertices."""
         if self.kind == "vertices":
             vertices = self.snapshots.vertices_of(group)
             return vertices[_known(self.snapshots.sequence.labels_of(group)[vertices])]
         if self.kind == "links":
             return self.snapshots.links_of(group + 1)
-        labels = self.snapshots.sequence.edges(group + 1).labels
+        labels, first = self.snapshots.sequence.edges(group + 1).labels, self.snapshots.sequence.first_new(group + 1)
         assert labels is not None
-        return _known(labels)
+        return _known(labels[first:]) + first
 
     def at(self, group: int, places: Tensor, epoch: int | None) -> Targets:
         """Return some of the targets of a group, rows of which are vertices.

@@ -104,13 +104,14 @@ class WholeSnapshots(Sequence[Snapshot]):
         return torch.cat([edges.src, edges.dst]).unique()
 
     def links_of(self, number: int) -> Tensor:
-        """Return the places of a snapshot's edges without those parallel to an earlier one, int64 [q], ascending.
+        """Return the places of a snapshot's new edges without those parallel to an earlier one, int64 [q], ascending.
 
-        They are counted from the snapshot's first edge.
+        They are counted from the snapshot's first edge. Which edges are new says `SnapshotSequence.first_new`.
         """
         if number not in self._links:
-            edges = self.sequence.edges(number)
-            self._links[number] = first_positions(edges.src * self.sequence.num_nodes + edges.dst).int()
+            edges, first = self.sequence.edges(number), self.sequence.first_new(number)
+            ends = edges.src[first:] * self.sequence.num_nodes + edges.dst[first:]
+            self._links[number] = (first_positions(ends) + first).int()
         return self._links[number].long()
 
     def check_memory(self) -> None:

@@ -88,6 +88,34 @@ def test_edges_of_the_next_snapshot_have_labels():
         assert torch.equal(group.targets.labels, (edges.weights > 0).long())
 
 
+@pytest.mark.parametrize("in_folder", [False, True])
+@pytest.mark.parametrize("cut", [{"overlap": 0.6}, {"lifetime": 25.0}, {"lifetime": float("inf")}, {}])
+@pytest.mark.parametrize("target", ["links", "edges"])
+def test_edges_that_stay_are_no_targets(target, cut, in_folder, tmp_path):
+    """A model that is given an edge, or has been trained on it, is not asked for it."""
+    labels = {"target": "edges", "labels": "sign"} if target == "edges" else {"target": "links"}
+    data = data_of(weights=0, folder=tmp_path / "snapshots" if in_folder else None, **labels, **cut)
+    data.prepare_data()
+    begins, ends = data.sequence.begins.tolist(), data.sequence.ends.tolist()
+    assert any(begin < end for begin, end in zip(begins[1:], ends[:-1], strict=True)) == bool(cut)
+    for group in chain(*(groups_of(data, split) for split in SPLITS)):
+        new = [
+            event for event in range(begins[group.number + 1], ends[group.number + 1]) if event >= ends[group.number]
+        ]
+        pairs = [(int(data.sequence.src[event]), int(data.sequence.dst[event])) for event in new]
+        expected = pairs if target == "edges" else list(dict.fromkeys(pairs))
+        assert [tuple(row) for row in group.targets.rows[:, :2].tolist()] == expected
+        if target == "edges":
+            assert group.targets.labels.tolist() == [int(data.sequence.weights[event] > 0) for event in new]
+
+
+def test_edges_of_a_static_graph_that_stay_are_targets():
+    ends = torch.randint(0, 20, (2, 60), generator=torch.Generator().manual_seed(0))
+    sequence = SnapshotSequence.by_deletion(*ends, [40] * 6, num_nodes=20, turnover=0.1)
+    for group in groups_of(data_of(sequence), "train"):
+        assert {tuple(row) for row in group.targets.rows[:, :2].tolist()} == links(data_of(sequence), group.number + 1)
+
+
 @pytest.mark.parametrize("changing", [False, True])
 @pytest.mark.parametrize("numbers", [False, True])
 def test_vertices_of_the_last_snapshot_have_labels(changing, numbers):
