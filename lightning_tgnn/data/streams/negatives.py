@@ -19,11 +19,49 @@ _FIRST_EPOCH_STREAM = 1
 
 
 @dataclass(frozen=True)
+class SimultaneousLinks:
+    """Where a source goes at one time, of sources that have several events at it.
+
+    Attributes:
+        events: int64 [T], ascending, the events of these sources and times.
+        moments: int64 [T], the number of the source and time of each.
+        links: int64 [L], ascending, ``moment * num_nodes + destination`` of each.
+        num_nodes: N.
+    """
+
+    events: Tensor
+    moments: Tensor
+    links: Tensor
+    num_nodes: int
+
+    @classmethod
+    def of(cls, src: Tensor, dst: Tensor, time: Tensor, num_nodes: int) -> SimultaneousLinks:
+        """Return those of a stream, int64 [E] each and times [E], ascending."""
+        same, neither = time[1:] == time[:-1], torch.zeros(1, dtype=torch.bool)
+        tied = (torch.cat([same, neither]) | torch.cat([neither, same])).nonzero().squeeze(1)
+        times = time[tied].unique_consecutive(return_inverse=True)[1]
+        _, moments, counts = (times * num_nodes + src[tied]).unique(return_inverse=True, return_counts=True)
+        several = counts[moments] > 1
+        events, moments = tied[several], moments[several]
+        return cls(events, moments, (moments * num_nodes + dst[events]).unique(), num_nodes)
+
+    def have(self, events: Tensor, destinations: Tensor) -> Tensor:
+        """Return whether an event's source goes to a destination at the event's time, by another event; bool [n]."""
+        if not len(self.events):
+            return torch.zeros(len(events), dtype=torch.bool)
+        place = torch.searchsorted(self.events, events).clamp_(max=len(self.events) - 1)
+        link = self.moments[place] * self.num_nodes + destinations
+        found = torch.searchsorted(self.links, link).clamp_(max=len(self.links) - 1)
+        return (self.events[place] == events) & (self.links[found] == link)
+
+
+@dataclass(frozen=True)
 class NegativeSampler:
     """Draws destinations that an event did not have. Build one with `build`.
 
-    `historical` and `inductive` are the samplers of Poursafaei et al., "Towards better evaluation for dynamic link
-    prediction" (NeurIPS 2022, Section 4), told event by event so that a draw needs no batch.
+    `historical` and `inductive` follow the samplers of Poursafaei et al., "Towards better evaluation for dynamic link
+    prediction" (NeurIPS 2022, Section 4), told event by event so that a draw needs no batch: a negative has the source
+    and the time of its event, and is no link of that source at that time.
 
     Attributes:
         name: One of `NEGATIVE_SAMPLERS`.
@@ -33,6 +71,7 @@ class NegativeSampler:
         dst: int64 [E].
         candidates: int64 [C], ascending, where `destination` and every fallback draw from.
         history: Past destinations of every source, for `historical`.
+        simultaneous: What `historical` and `inductive` do not draw, or None.
         barred: bool [N], nodes that are never drawn, or None.
         first_seen: int64 [P], ascending, the events whose pair (source, destination) is new, for `inductive`.
     """
@@ -46,6 +85,7 @@ class NegativeSampler:
     history: TemporalAdjacency | None
     first_seen: Tensor | None
     barred: Tensor | None = None
+    simultaneous: SimultaneousLinks | None = None
 
     @classmethod
     def build(
@@ -58,6 +98,7 @@ class NegativeSampler:
         seed: int,
         train_events: int,
         barred: Tensor | None = None,
+        time: Tensor | None = None,
     ) -> NegativeSampler:
         """Prepare the tables of the sampler called ``name``.
 
@@ -66,14 +107,16 @@ class NegativeSampler:
                 ``destination``: the distinct destinations of the stream. ``historical``: the destinations of the
                 events before e with the same source, one chance per event. ``inductive``: the destinations of the
                 pairs that were first seen before e, in training from event 0 on, in evaluation from
-                ``train_events`` on. The last two fall back to ``destination`` where there is nothing to draw from
-                or where 8 draws all gave the true destination.
+                ``train_events`` on. The last two leave out where the source goes at the time of e by other events, and
+                fall back to ``destination`` where there is nothing to draw from or where 8 draws all gave what is left
+                out or the true destination.
             src: int64 [E].
             dst: int64 [E].
             num_nodes: Nodes are ``0 .. num_nodes - 1``.
             seed: Of all draws.
             train_events: Events before this one are the training split.
             barred: bool [N], nodes that must not be drawn: those held out of training.
+            time: [E], ascending; None where no two events have the same.
 
         Raises:
             InvalidArgumentError: The name is unknown, or the stream has a single destination to draw.
@@ -87,6 +130,7 @@ class NegativeSampler:
             cure = "draw from 'all' nodes" if num_nodes > 1 else "give a graph of at least two nodes"
             received = f"{candidates.numel()} candidate"
             raise InvalidArgumentError(refusal("negatives", "drawn from at least 2 candidates", received, cure))
+        by_past = name in ("historical", "inductive")
         return cls(
             name=name,
             seed=seed,
@@ -97,6 +141,7 @@ class NegativeSampler:
             history=TemporalAdjacency.build(src, dst, num_nodes, directed=True) if name == "historical" else None,
             first_seen=first_positions(src * num_nodes + dst) if name == "inductive" else None,
             barred=barred,
+            simultaneous=SimultaneousLinks.of(src, dst, time, num_nodes) if by_past and time is not None else None,
         )
 
     def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
@@ -114,9 +159,7 @@ class NegativeSampler:
         if self.name in ("all", "destination"):
             return self._others(events, num, chained(*counters))
         key = counter_hash(*counters, events.unsqueeze(1), torch.arange(num))
-        true = self.dst[events].unsqueeze(1).expand(-1, num)
-        lowest, count = self._range(events, training=epoch is not None)
-        return self._redraw(true.reshape(-1), key.view(-1), lowest, count, num).view_as(key)
+        return self._redraw(events, key, *self._range(events, training=epoch is not None))
 
     def _others(self, events: Tensor, num: int, state: int) -> Tensor:
         """Return what `_other_candidates` does, without a tensor of keys."""
@@ -149,16 +192,20 @@ class NegativeSampler:
         assert self.first_seen is not None
         return self.dst[self.first_seen[entries]]
 
-    def _redraw(self, true: Tensor, key: Tensor, lowest: Tensor, count: Tensor, num: int) -> Tensor:
-        """Draw from the table until it is not the true destination, 8 times at most, then fall back.
+    def _redraw(self, events: Tensor, keys: Tensor, lowest: Tensor, count: Tensor) -> Tensor:
+        """Draw from the table until it is no link at the time of the event, 8 times at most, then fall back.
 
         Args:
-            true: int64 [B * num], own destination of the event of every draw.
-            key: int64 [B * num], counter of every draw.
+            events: int64 [B].
+            keys: int64 [B, num], counter of every draw.
             lowest: int64 [B], first entry of the table for each event.
             count: int64 [B], entries for each event.
-            num: Draws per event.
+
+        Returns:
+            int64 [B, num].
         """
+        num, key = keys.shape[1], keys.flatten()
+        true = self.dst[events].repeat_interleave(num)
         drawn = self._other_candidates(true, key)
         pending = (count.repeat_interleave(num) > 0).nonzero().squeeze(1)
         for attempt in range(_MAX_TRIES):
@@ -168,11 +215,13 @@ class NegativeSampler:
             entries = lowest[event] + random_below(count[event], key[pending], attempt)
             destinations = self._table(entries)
             accepted = destinations != true[pending]
+            if self.simultaneous is not None:
+                accepted &= ~self.simultaneous.have(events[event], destinations)
             if self.barred is not None:
                 accepted &= ~self.barred[destinations]
             drawn[pending[accepted]] = destinations[accepted]
             pending = pending[~accepted]
-        return drawn
+        return drawn.view_as(keys)
 
 
 def _distinct(nodes: Tensor, num_nodes: int) -> Tensor:

@@ -94,6 +94,7 @@ class SplitStream:
             seed=seed,
             train_events=int(self.split.val[0]),
             barred=barred,
+            time=store.time,
         )
 
     @cached_property

@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, NegativeSampler
+from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, NegativeSampler, SimultaneousLinks
 
 _NODES, _EVENTS, _TRAIN = 40, 600, 400
 
@@ -156,3 +159,36 @@ def test_a_single_node_is_refused():
 def test_a_negative_training_part_is_refused():
     with pytest.raises(InvalidArgumentError, match="train_events must be an integer of at least 0, got -1"):
         NegativeSampler.build("all", *_stream(), _NODES, seed=0, train_events=-1)
+
+
+@pytest.mark.parametrize(("name", "epoch"), [("historical", None), ("historical", 1), ("inductive", 1)])
+def test_where_a_source_goes_at_the_time_of_an_event_is_left_out(name, epoch):
+    """A sender mails three of a team of six at a time: half of what it has mailed is right at that time."""
+    generator = torch.Generator().manual_seed(0)
+    src = (torch.arange(_EVENTS) // 3) % 4
+    team = torch.stack([torch.randperm(6, generator=generator)[:3] for _ in range(_EVENTS // 3)])
+    dst, time = 4 + 6 * src + team.flatten(), (torch.arange(_EVENTS) // 6).double()  # two sources at each time
+    sampler = NegativeSampler.build(name, src, dst, 28, seed=0, train_events=_TRAIN, time=time)
+    events = torch.arange(_TRAIN, _EVENTS)
+    true = set(zip(src.tolist(), dst.tolist(), time.tolist(), strict=True))
+
+    def share(sampler):
+        drawn = sampler.sample(events, 40, epoch=epoch).tolist()
+        of_events = zip(src[events].tolist(), time[events].tolist(), drawn, strict=True)
+        return np.mean([(source, node, when) in true for source, when, row in of_events for node in row])
+
+    assert share(replace(sampler, simultaneous=None)) > 0.05
+    assert share(sampler) < 0.01, "only by falling back"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=12))
+def test_simultaneous_links_are_those_of_a_loop(rows):
+    rows = sorted(rows, key=lambda row: row[2])
+    src, dst, time = torch.tensor(rows, dtype=torch.int64).view(-1, 3).t().contiguous()
+    found = SimultaneousLinks.of(src, dst, time.double(), 4)
+    for event, (source, _, when) in enumerate(rows):
+        others = {row[1] for place, row in enumerate(rows) if place != event and row[::2] == (source, when)}
+        own = {rows[event][1]}
+        have = found.have(torch.full((4,), event), torch.arange(4)).tolist()
+        assert {node for node, it_has in enumerate(have) if it_has} - own == others - own
