@@ -34,8 +34,9 @@ class Predictor(StreamFollower):
     """Follows a stream and answers questions about any time after its latest event, in the users' own node ids.
 
     Make one with `from_checkpoint` or `load`. Answers take in all events observed so far. The state after ``n`` events
-    is that of an epoch over them in batches of the size that the model was trained with, the last batch ending with the
-    latest event; it does not depend on how many events each call of `observe` brings, nor on questions in between.
+    is that of an epoch over them in batches of the size that the model was trained with, which also end where its
+    splits do and with the latest event; it does not depend on how many events each call of `observe` brings, nor on
+    questions in between.
 
     Times are numbers in the unit of the stream, or dates, which are taken as the seconds since 1970 (UTC where they
     name no zone), as in a DataFrame to train on. Where sources and destinations are numbered apart (``bipartite``), an
