@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +24,7 @@ class SeenPairs:
     def __init__(self, num_nodes: int, keys: Tensor | None = None) -> None:
         self._num_nodes = num_nodes
         self._keys = torch.empty(0, dtype=torch.int64) if keys is None else keys
-        self._new: list[Tensor] = []
-        self._num_new = 0
+        self._new = array("q")  # one buffer: a tensor for each event would take seventy times the memory
 
     @classmethod
     def of_stream(cls, store: EventStore, end: int) -> SeenPairs:
@@ -35,21 +37,23 @@ class SeenPairs:
 
     def add(self, src: Tensor, dst: Tensor) -> None:
         """Take in new events, int64 [B] each."""
-        self._new.append(src * self._num_nodes + dst)
-        self._num_new += len(src)
-        if self._num_new > max(_EVENTS_AT_ONCE, len(self._keys)):
+        self._new.frombytes((src * self._num_nodes + dst).numpy().tobytes())
+        if len(self._new) > max(_EVENTS_AT_ONCE, len(self._keys)):
             self.keys()
 
     def clear(self) -> None:
         """Return to the state before the first event."""
-        self._keys = self._keys[:0]
-        self._new, self._num_new = [], 0
+        self._keys, self._new = self._keys[:0], array("q")
 
     def keys(self) -> Tensor:
         """Return the keys of all pairs, int64 [P], strictly ascending."""
         if self._new:
-            self._keys = torch.cat([self._keys, *self._new]).unique()
-            self._new, self._num_new = [], 0
+            # Put in where they belong: to sort all again would take far longer than the question that asks.
+            old, new = self._keys.numpy(), np.unique(np.frombuffer(self._new, np.int64))
+            if len(old):
+                new = new[old[np.searchsorted(old, new).clip(max=len(old) - 1)] != new]
+            self._keys = torch.from_numpy(np.insert(old, np.searchsorted(old, new), new))
+            self._new = array("q")
         return self._keys
 
     def of_sources(self, src: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """``lightning-tgnn report``: what is on the page, that it needs nothing else, and what is refused."""
 
+import math
 import re
 import sys
 
@@ -13,6 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import DataError
+from lightning_tgnn.commands.report import run_log
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import figure_rows, stage_seconds, validation_in_training
 from lightning_tgnn.commands.report.run_log import find_run, read_run
@@ -111,6 +113,33 @@ def test_figures_and_seconds_by_hand(tmp_path):
     assert stage_seconds(log) == pytest.approx({"embed": 0.6 / 4, "backward": 1.8 / 4}, rel=1e-5)
     assert log.series["train/loss"].steps == [10, 20, 30]
     assert log.series["train/loss"].numbers() == pytest.approx([0.9, 0.7, 0.5])
+
+
+def test_scalars_are_read_as_tensorboard_reads_them(tmp_path, monkeypatch):
+    with SummaryWriter(tmp_path) as writer:
+        for step, value in enumerate([0.1, math.nan, math.inf, 3e38, -0.0, 1e-45]):
+            writer.add_scalar("train/loss", value, step)
+            writer.add_scalars("train/both", {"one": value}, step)
+            writer.add_histogram("memory/norm", np.arange(5.0), step)
+    quick = read_run(tmp_path)
+    monkeypatch.setattr(run_log, "_took_scalar", lambda event, log: False)
+    slow = read_run(tmp_path)
+    assert list(quick.series) == list(slow.series)
+    for tag, series in slow.series.items():
+        assert (quick.series[tag].kind, quick.series[tag].steps) == (series.kind, series.steps)
+        np.testing.assert_array_equal(quick.series[tag].values, series.values)
+    assert (quick.began, quick.ended) == (slow.began, slow.ended)
+
+
+def test_the_log_of_the_latest_version_is_read_once(tmp_path, monkeypatch, capsys):
+    write_run(tmp_path / "version_0")
+    write_run(tmp_path / "version_1")
+    read, read_file = [], run_log._read_file
+    monkeypatch.setattr(run_log, "_read_file", lambda path, log: (read.append(path), read_file(path, log)))
+    reported(capsys, tmp_path)
+    assert read
+    assert len(set(read)) == len(read)
+    assert {path.parent for path in read} == {tmp_path / "version_1"}
 
 
 @pytest.mark.parametrize("name", ["val_loss", "mae", "RMSE", "MeanSquaredError", "mse@10", "nll"])

@@ -187,10 +187,10 @@ def test_files_and_runs_are_read(tmp_path):
     # Windows of 10 steps of 0.1 s and of 5 steps of 0.4 s; behind another, in which loops are compiled, the same.
     rows = ["step,time/fetch,time/wait,time/sample,system/window_seconds,system/milliseconds_per_step"]
     (run / "metrics.csv").write_text("\n".join([*rows, "10,0.5,0.25,0.25,1.0,100", ""]))
-    assert read_costs(str(run)).seconds == pytest.approx({"fetch": 0.05, "other": 0.025})
+    assert read_costs(str(run)).seconds == pytest.approx({"fetch": 0.05, "other": 0.025, "sample": 0.0})
     warm = ["10,0.5,0.25,0.25,1.0,100", "15,0.25,0.25,0.5,2.0,400", ""]
     (run / "metrics.csv").write_text("\n".join([*rows, "5,0.9,0.05,0.05,9.0,1800", *warm]))
-    assert read_costs(str(run)).seconds == pytest.approx({"fetch": 1.0 / 15, "other": 1.25 / 15})
+    assert read_costs(str(run)).seconds == pytest.approx({"fetch": 1.0 / 15, "other": 1.25 / 15, "sample": 0.0})
     assert read_costs(str(run)).batch_size is None
     (run / "hparams.yaml").write_text("data: {batch_size: 100, num_workers: 2}\n")
     assert read_costs(str(run)).batch_size == 100

@@ -70,6 +70,13 @@ class RunLog:
         """Whether there is a value that validation and test do not log."""
         return any(not tag.startswith(_OF_EVALUATION) for tag in self.series)
 
+    def add(self, series: Series, event: Event, value: object) -> None:
+        """Take in a value of a series, and when it was logged."""
+        series.steps.append(event.step)
+        series.values.append(value)
+        if math.isfinite(event.wall_time):
+            self.began, self.ended = min(self.began, event.wall_time), max(self.ended, event.wall_time)
+
     def of_kind(self, kind: str) -> dict[str, Series]:
         """Return the series of a kind, by tag in alphabetical order."""
         return {tag: self.series[tag] for tag in sorted(self.series) if self.series[tag].kind == kind}
@@ -83,11 +90,26 @@ def find_run(given: str | Path) -> Path:
     Raises:
         DataError: It is no folder, or no run or more than one could be meant.
     """
+    return _found(given)[0]
+
+
+def read_found(given: str | Path) -> RunLog:
+    """Return what the logs of the run hold that `find_run` finds.
+
+    Raises:
+        DataError: As of `find_run` and `read_run`.
+    """
+    folder, log = _found(given)
+    return read_run(folder) if log is None else log
+
+
+def _found(given: str | Path) -> tuple[Path, RunLog | None]:
+    """Return the folder of a run, and what its logs hold where they had to be read to find it."""
     folder = Path(given)
     if not folder.is_dir():
         raise DataError(refusal("RUN_DIR", "the folder of a run", str(given), _CURE))
     if any(_log_files(folder)):
-        return folder
+        return folder, None
     runs = sorted({path.parent for pattern in _LOG_FILES for path in folder.rglob(pattern)})
     versions = [run for run in runs if run.parent == folder and re.fullmatch(r"version_\d+", run.name)]
     if not runs or len(versions) < len(runs):
@@ -98,10 +120,11 @@ def find_run(given: str | Path) -> Path:
     with_values = []
     for run in versions:
         with suppress(DataError):  # a run that was refused leaves an empty one
-            if read_run(run).has_trained:
-                return run
-            with_values.append(run)
-    return (with_values or versions)[0]
+            log = read_run(run)
+            if log.has_trained:
+                return run, log
+            with_values.append(log)
+    return (with_values[0].folder, with_values[0]) if with_values else (versions[0], None)
 
 
 def _log_files(folder: Path) -> Iterator[Path]:
@@ -167,6 +190,8 @@ def _take(record: bytes, metadata: dict[str, Any], log: RunLog) -> None:
     from tensorboard.compat.proto import event_pb2
 
     given = event_pb2.Event.FromString(record)
+    if _took_scalar(given, log):
+        return
     try:
         events = list(_migrated(given, metadata))
     except DecodeError:
@@ -183,10 +208,19 @@ def _take(record: bytes, metadata: dict[str, Any], log: RunLog) -> None:
                 log.broken += 1
                 continue
             log.series[value.tag] = series
-            series.steps.append(event.step)
-            series.values.append(array)
-            if math.isfinite(event.wall_time):
-                log.began, log.ended = min(log.began, event.wall_time), max(log.ended, event.wall_time)
+            log.add(series, event, array)
+
+
+def _took_scalar(event: Event, log: RunLog) -> bool:
+    """Take in one more value of a scalar, if it is one: to bring each into today's form takes four times as long."""
+    values = event.summary.value
+    if len(values) != 1 or values[0].WhichOneof("value") != "simple_value":
+        return False
+    series = log.series.get(values[0].tag)
+    if series is None or series.kind != "scalars":
+        return False
+    log.add(series, event, np.float32(values[0].simple_value))
+    return True
 
 
 def _array(tensor: TensorProto, kind: str) -> np.ndarray | None:

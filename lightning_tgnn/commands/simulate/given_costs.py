@@ -25,7 +25,7 @@ from lightning_tgnn.checks import (
 )
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_shares
-from lightning_tgnn.commands.report.run_log import find_run, read_run
+from lightning_tgnn.commands.report.run_log import read_found
 from lightning_tgnn.commands.simulate.plans import OPTIONS, STORES, SimulatedPlan
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
 
@@ -240,7 +240,7 @@ def _of_run(folder: Path) -> GivenCosts:
     The first window of steps is left out where there are more: loops are compiled in it. What the run stood until it
     had its batch is what no worker has hidden, so it counts as ``other``.
     """
-    log = read_run(find_run(folder))
+    log = read_found(folder)
     (_, shares), scalars = stage_shares(log), log.of_kind("scalars")
     steps_of = scalars.get("system/milliseconds_per_step")
     if not shares or steps_of is None:
@@ -254,8 +254,9 @@ def _of_run(folder: Path) -> GivenCosts:
     steps = float(np.sum(1e3 * seconds[warm] / steps_of.numbers()[warm]))
     spent = {stage: float(share[warm] @ seconds[warm]) for stage, share in shares.items()}
     seconds_of = {stage: total / steps for stage, total in spent.items() if stage != "wait"}
-    seconds_of["other"] = seconds_of.get("other", 0.0) + seconds_of.pop("sample", 0.0)
-    return GivenCosts(seconds_of, batch_size=_batch_size(find_run(folder)))
+    seconds_of["other"] = seconds_of.get("other", 0.0) + seconds_of.get("sample", 0.0)
+    seconds_of["sample"] = 0.0  # no worker's: what is left out is told, and this is not
+    return GivenCosts(seconds_of, batch_size=_batch_size(log.folder))
 
 
 def _batch_size(folder: Path) -> int | None:
