@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 import lightning_tgnn
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
 from lightning_tgnn.commands import COMMANDS, DESCRIPTION, INTERRUPTED, TERMINATED
+from lightning_tgnn.commands.shared.one_line_warnings import warnings_in_one_line
 from lightning_tgnn.commands.shared.parse_errors import exit_if_told
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def main(args: ArgsType = None) -> None:
     words = sys.argv[1:] if args is None else args
     # A run is its Trainer's, on all its ranks.
     is_command = isinstance(words, list) and words[:1] != [] and words[0] in COMMANDS
-    with _warnings_in_one_line(), _signals_heard(sigterm=is_command) as heard:
+    with warnings_in_one_line(), _signals_heard(sigterm=is_command) as heard:
         try:
             _run(args)
         except Exception as error:
@@ -202,33 +202,8 @@ def _train(args: ArgsType) -> None:
     finally:
         if collects:
             gc.enable()
-    with _warnings_in_one_line():  # Lightning, when it is imported, has its own form
+    with warnings_in_one_line():  # Lightning, when it is imported, has its own form
         TGNNCommand(args)
-
-
-@contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    """Show warnings of this package without the line of its source, which tells who runs a command nothing.
-
-    What Lightning will have to change for a later torch is for its developers; ``python -W`` shows it.
-    """
-    of_others = warnings.formatwarning
-
-    def formatted(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-    ) -> str:
-        if Path(filename).is_relative_to(Path(__file__).parent):
-            return f"warning: {message}\n"
-        return of_others(message, category, filename, lineno, line)
-
-    with warnings.catch_warnings():
-        if not sys.warnoptions:
-            warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\.")
-        warnings.formatwarning = formatted
-        try:
-            yield
-        finally:
-            warnings.formatwarning = of_others
 
 
 def _is_of_the_trainer(error: Exception) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 
+from lightning_tgnn.commands.shared.one_line_warnings import warnings_in_one_line
+
 DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
 
   lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
@@ -36,7 +38,9 @@ INTERRUPTED, TERMINATED = 130, 143
 def _run(name: str, arguments: Sequence[str]) -> None:
     # Imported when it runs: a command that only looks at data starts without what another one trains with.
     name = name.replace("-", "_")
-    getattr(import_module(f"lightning_tgnn.commands.{name}.command"), name)(arguments)
+    command = getattr(import_module(f"lightning_tgnn.commands.{name}.command"), name)
+    with warnings_in_one_line():  # Lightning, when it is imported, has its own form
+        command(arguments)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

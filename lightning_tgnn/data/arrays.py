@@ -11,6 +11,8 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
 
+FIRST_DOUBTFUL = 2.0**53
+"""From here on float64 does not tell a whole number from the next."""
 _OF_NUMPY = torch.float16, torch.float32, torch.float64
 
 

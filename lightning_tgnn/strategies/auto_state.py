@@ -139,7 +139,7 @@ def counted(data: SteppingData, ranks: int, spec: StateSpec) -> StateChoice:
     found = state_traffic([*data.steps(ranks, _STEPS)], owner, ranks, spec)
     replicated = found.replicated <= found.sharded
     reason = (
-        f"{found.replicated / 1e3:,.0f} KB a rank and step with all rows on each of {ranks} ranks, "
-        f"{found.sharded / 1e3:,.0f} KB with rows cut over them, counted on drawn batches"
+        f"{found.replicated / 1e3:,.0f} kB a rank and step with all rows on each of {ranks} ranks, "
+        f"{found.sharded / 1e3:,.0f} kB with rows cut over them, counted on drawn batches"
     )
     return StateChoice(replicated, reason)

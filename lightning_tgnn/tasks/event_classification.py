@@ -171,9 +171,10 @@ class EventClassification(MemoryTask[Metric]):
         logits = self.run_stages(batch)
         if not len(batch):  # a rank's part of a last, short global batch: nothing to learn, but the others wait
             return logits.sum()
-        loss = check_loss(self.loss(logits, batch.labels))
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
-        return loss * ((batch.labels >= 0).sum() / batch.shared.labelled)
+        loss, labelled = check_loss(self.loss(logits, batch.labels)), (batch.labels >= 0).sum()
+        if labelled:  # else the 0 of a batch from which nothing is learnt would be the best of all
+            self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
+        return loss * (labelled / batch.shared.labelled)
 
     def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
         """Measure a batch."""

@@ -224,6 +224,8 @@ def check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> No
             requirement = f"of a stream with the edge features {', '.join(found)}, in this order"
             raise CheckpointError(refusal("model or checkpoint", requirement, ", ".join(names), cure))
         return
+    if current.num_events > saved.num_events:
+        cure = f"{cure}; a Predictor takes in what has come since with `observe`, `predict` with --events"
     raise CheckpointError(
         refusal("model or checkpoint", f"of this graph ({_describe(current)})", _describe(saved), cure)
     )

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn import EventStore
-from lightning_tgnn import __main__ as command
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.commands.data import download as data_download
 from lightning_tgnn.commands.data.inspect import _BATCH_SIZES as SIZES
@@ -183,7 +182,7 @@ def test_what_lightning_has_to_change_is_shown_if_asked_for(monkeypatch, capsys,
     with warnings.catch_warnings():
         warnings.resetwarnings()
         warnings.showwarning = lambda message, category, file, *rest: print(file)
-        with command._warnings_in_one_line():
+        with warnings_in_one_line():
             for file, module in (("lightning/x.py", "lightning.fabric.x"), ("own.py", "own")):
                 warnings.warn_explicit("old", FutureWarning, file, 1, module=module)
     assert capsys.readouterr().out.split() == shown

@@ -310,7 +310,7 @@ def test_it_says_where_node_state_belongs():
         size = next(one.candidate.batch_size for one in found if one.candidate.written == "depcache") / 200
         said = where_state_belongs(found)
         assert said.startswith("depcache rather than sven: ")
-        assert f"{whole * size:,.0f} against {cut * size:,.0f} KB a rank and turn" in said
+        assert f"{whole * size:,.0f} against {cut * size:,.0f} kB a rank and turn" in said
     cluster, plans = candidates(2, 4, memory=3e8)
     assert where_state_belongs(rank(plans, cluster, STREAM)).startswith(
         "sven rather than depcache: node state does not"

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from lightning.pytorch import Trainer
@@ -16,6 +18,7 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_tgnn import __main__ as command
+from lightning_tgnn import commands
 
 
 def test_ctrl_c_in_the_middle_of_an_import_is_one_line(tmp_path):
@@ -176,3 +179,16 @@ def test_an_error_after_ctrl_c_that_is_of_no_import_is_told(monkeypatch):
     monkeypatch.setitem(command.COMMANDS, "plan", fails)
     with pytest.raises(AttributeError, match="an error"):
         command.main(["plan"])
+
+
+def test_warnings_are_one_line_though_a_command_imports_lightning(monkeypatch):
+    shown = []
+
+    def loaded(name):
+        monkeypatch.setattr(warnings, "formatwarning", lambda *arguments: "in the form of Lightning")
+        return SimpleNamespace(plan=lambda words: shown.append(warnings.formatwarning("so", UserWarning, own, 1)))
+
+    own = command.__file__
+    monkeypatch.setattr(commands, "import_module", loaded)
+    command.main(["plan"])
+    assert shown == ["warning: so\n"]

@@ -31,6 +31,7 @@ _LONGEST_MESSAGE = 20_000
 # that nothing reads, whose notice begins with the name of the file.
 _HARMLESS = (
     "events were not sorted by time",
+    "float64 does not tell times",
     "Reading `.npy` or `.npz` file required additional header parsing",
     "Detected pickle protocol",
 )

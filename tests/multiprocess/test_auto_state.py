@@ -69,5 +69,5 @@ def test_the_choice_goes_by_memory_hosts_and_bytes():
     assert len(said) == 5
     assert "as in depcache: 3.6 kB on every rank fits, and all ranks are on one host" in said[0]
     assert "as in sven: 3.6 kB on every rank would not fit into half of the 8 bytes that are free" in said[2]
-    assert "KB a rank and step with all rows on each of 2 ranks" in said[3]
-    assert "as in sven: 2 KB a rank and step with all rows on each of 2 ranks, 1 KB with rows cut over them" in said[4]
+    assert "kB a rank and step with all rows on each of 2 ranks" in said[3]
+    assert "as in sven: 2 kB a rank and step with all rows on each of 2 ranks, 1 kB with rows cut over them" in said[4]

@@ -428,6 +428,10 @@ def test_checkpoints_that_cannot_serve_are_refused(tmp_path):
         Predictor.from_checkpoint(tmp_path / "memory.ckpt")
     with pytest.raises(CheckpointError, match=r"must be of this graph"):
         Predictor.from_checkpoint(tmp_path / "memory.ckpt", data_module(random_store(300, num_nodes=25, seed=1)))
+    with pytest.raises(
+        CheckpointError, match=r"; a Predictor takes in what has come since with `observe`, `predict` w"
+    ):
+        Predictor.from_checkpoint(tmp_path / "memory.ckpt", data_module(random_store(301, num_nodes=25)))
     uniform = data_module(store, neighbor_sampler="uniform")
     fitted(tmp_path / "uniform.ckpt", uniform)
     with pytest.raises(InvalidArgumentError, match=r"neighbor_sampler must be 'most_recent', got 'uniform'"):

@@ -6,6 +6,7 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from sklearn.metrics import f1_score, roc_auc_score
 
 from lightning_tgnn import (
@@ -110,6 +111,18 @@ def test_the_figure_of_a_split_without_labels_is_none(kind_and_labels):
     assert run.callback_metrics[f"val/{task.figure}"].isnan()
     (tested,) = run.test(task, datamodule=data, verbose=False)
     assert np.isnan(tested[f"test/{task.figure}"])
+
+
+def test_a_batch_without_labels_logs_no_loss(tmp_path):
+    """Its 0 would be the best loss of all, and the checkpoint before it the best one."""
+    labels = binary(np.random.default_rng(0)).clip(0)
+    labels[40:80] = -1  # two whole batches of 20
+    best = ModelCheckpoint(tmp_path, monitor="train/loss", every_n_train_steps=1, save_top_k=-1)
+    fitted(DynamicNodeClassification("tgn", **SMALL), labelled(labels), enable_checkpointing=True, callbacks=[best])
+    scores = [float(score) for score in best.best_k_models.values()]
+    assert len(scores) > 5
+    assert min(scores) > 0
+    assert scores[1] == scores[2] == scores[3] != scores[4], "of the batch before"
 
 
 def test_the_loss_of_classes_leaves_out_what_has_none():

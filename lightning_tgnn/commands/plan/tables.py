@@ -11,6 +11,7 @@ from rich.table import Table
 
 from lightning_tgnn.algorithms.schedules.planner import Assessment
 from lightning_tgnn.commands.shared.printed import print_table
+from lightning_tgnn.files.memory import readable_size
 
 _SHOWN = 12
 
@@ -31,7 +32,7 @@ def print_plans(found: Sequence[Assessment], console: Console) -> None:
             one.candidate.written,
             f"{one.candidate.batch_size:,}",
             f"{one.events_per_second:,.0f}",
-            f"{one.state_bytes / 1e6:,.1f} MB",
+            readable_size(round(one.state_bytes)),
             f"{one.sent_per_event:,.0f} B",
             f"{one.loss:.0%}",
             str(one.staleness),
@@ -61,7 +62,7 @@ def where_state_belongs(found: Sequence[Assessment]) -> str:
     return (
         f"{better.candidate.strategy} rather than {other.candidate.strategy}: {better.events_per_second:,.0f} against "
         f"{other.events_per_second:,.0f} events/s, "
-        f"of node state {sent[0]:,.0f} against {sent[1]:,.0f} KB a rank and turn"
+        f"of node state {sent[0]:,.0f} against {sent[1]:,.0f} kB a rank and turn"
     )
 
 

@@ -94,12 +94,19 @@ class Column:
         return self.floats(np.float64)
 
     def floats(self, dtype: type) -> np.ndarray:
-        """Return numbers as ``dtype`` [E]; what is too large for it becomes infinite."""
+        """Return numbers as ``dtype`` [E], infinite ones as they are; what only ``dtype`` does not hold is refused."""
         series = self._whole()
         if not (series.dtype.is_integer() or series.dtype.is_float() or series.dtype == nw.Boolean):
             raise self._refusal("numbers", self.kind, "convert it, or leave the column out")
+        given = series.to_numpy()
         with np.errstate(over="ignore"):
-            return series.to_numpy().astype(dtype)
+            found: np.ndarray = given.astype(dtype)
+        too_large = np.isinf(found) & ~np.isinf(given)
+        if too_large.any():
+            row, limit = int(too_large.argmax()), float(np.finfo(dtype).max)
+            received = f"{given[row]:.4g} in row {row}, counted from 0"
+            raise self._refusal(f"at most {limit:.4g} in size, as {found.dtype} holds it", received, "scale it")
+        return found
 
     def labels(self) -> np.ndarray:
         """Return labels, int64 [E] where they are whole numbers, otherwise float64."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from lightning_tgnn.checks import DataError, LightningTGNNError, refusal
+from lightning_tgnn.data.arrays import FIRST_DOUBTFUL
 from lightning_tgnn.data.readers.culprit import find_culprit
 from lightning_tgnn.data.readers.dates import seconds_of_dates
 from lightning_tgnn.data.readers.table import Rows, Table, to_number
@@ -23,7 +24,6 @@ _CELLS_PER_CHUNK = 1 << 22
 _BYTES = "S40"  # holds what most use as ids, UUIDs among them; the last byte stays empty
 IdKind = Literal["integers", "bytes", "objects"]
 """As what ids are read: int64 or uint64, UTF-8 of a fixed width, or str objects, which are several times slower."""
-_FIRST_DOUBTFUL = 2.0**53
 _Read = TypeVar("_Read")
 
 
@@ -211,7 +211,7 @@ def whole_numbers(labels: np.ndarray) -> np.ndarray:
 
 def are_whole(labels: np.ndarray) -> bool:
     """Whether int64 holds all labels as they are; from 2^53 on float64 does not tell a number from the next."""
-    return bool((np.abs(labels) < _FIRST_DOUBTFUL).all()) and np.array_equal(labels.astype(np.int64), labels)
+    return bool((np.abs(labels) < FIRST_DOUBTFUL).all()) and np.array_equal(labels.astype(np.int64), labels)
 
 
 def _unexplained(table: Table, error: ValueError) -> DataError:

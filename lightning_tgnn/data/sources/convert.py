@@ -18,6 +18,7 @@ from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, re
 from lightning_tgnn.data.readers.read import check_arguments, open_table
 from lightning_tgnn.data.readers.table import Table
 from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes, read_block
+from lightning_tgnn.data.streams.columns import notice_merged_times
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.kept_adjacency import write_adjacency
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, NodeNumbering
@@ -125,6 +126,7 @@ def _settle(folder: Path, found: _Found) -> None:
     if not found.sorted:
         warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=3)
         _sort(folder)
+    notice_merged_times(map_npy(folder / "time.npy"), stacklevel=3)
 
 
 def _sort(folder: Path) -> None:

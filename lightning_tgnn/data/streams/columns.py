@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, RowError, check_int, refusal
-from lightning_tgnn.data.arrays import as_array
+from lightning_tgnn.data.arrays import FIRST_DOUBTFUL, as_array
 
 _MAX_ID_PER_EVENT = 1000
 _FORMS = {
@@ -107,6 +108,15 @@ def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | No
         received = f"{column.dtype} of shape {list(column.shape)}"
         raise DataError(refusal("node_ids", "integers or strings of shape [N]", received, "convert them"))
     return column
+
+
+def notice_merged_times(time: np.ndarray, *, stacklevel: int) -> None:
+    """Warn where times, float64 [E] and ascending, are so large that different ones may have become the same."""
+    largest = max(abs(float(time[0])), abs(float(time[-1])))
+    if largest >= FIRST_DOUBTFUL and bool((time[1:] == time[:-1]).any()):
+        told = f"float64 does not tell times of the size of {largest:.4g} apart that differ by less than"
+        cure = "subtract the first time, or give a coarser unit"
+        warnings.warn(f"{told} {np.spacing(largest):g}, and some are equal now; {cure}", stacklevel=stacklevel + 1)
 
 
 def first_destination(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int | None:

@@ -24,6 +24,7 @@ from lightning_tgnn.data.streams.columns import (
     label_column,
     node_column,
     node_id_column,
+    notice_merged_times,
 )
 from lightning_tgnn.data.streams.node_ids import number_given
 from lightning_tgnn.data.streams.store_manifest import COLUMNS, MANIFEST, fingerprint_of, read_manifest, write_manifest
@@ -139,6 +140,7 @@ class EventStore:
             order = np.argsort(time, kind="stable")
             src = src[order]
             columns = {name: column[order] for name, column in columns.items()}
+        notice_merged_times(columns["time"], stacklevel=2)
         return cls(
             src=_tensor(src),
             dst=_tensor(columns["dst"]),

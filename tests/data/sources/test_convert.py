@@ -90,6 +90,20 @@ def test_unsorted_rows_are_told(tmp_path):
     assert store.time.tolist() == [3.0, 5.0]
 
 
+@pytest.mark.parametrize("read", [read_events, lambda path: convert_text(path, path.with_suffix(".store"))])
+def test_times_that_float64_makes_equal_are_told(tmp_path, read, recwarn):
+    path, other = tmp_path / "e.csv", tmp_path / "other.csv"
+    path.write_text("src,dst,time\n1,2,1700000000000000000\n1,3,1700000000000000001\n")
+    with pytest.warns(
+        UserWarning, match=r"of 1.7e\+18 apart that differ by less than 256, and some are equal now; sub"
+    ):
+        assert read(path).time.unique().numel() == 1
+    other.write_text("src,dst,time\n1,2,1700000000000000000\n1,3,1700000000000001000\n")  # a microsecond later
+    recwarn.clear()
+    assert read(other).time.unique().numel() == 2
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
