@@ -23,6 +23,7 @@ from lightning_tgnn.commands.data import download as data_download
 from lightning_tgnn.commands.data.inspect import _BATCH_SIZES as SIZES
 from lightning_tgnn.commands.data.inspect import describe
 from lightning_tgnn.commands.data.inspect_snapshots import describe_snapshots
+from lightning_tgnn.commands.shared.one_line_warnings import warnings_in_one_line
 from lightning_tgnn.data import generate_stream, read_events
 from lightning_tgnn.data.snapshots.pipeline import SnapshotPipeline
 from lightning_tgnn.files.npy_file import NpyWriter
@@ -117,13 +118,15 @@ def test_inspect_looks_at_snapshots(text, tmp_path, capsys):
             assert shown[name][place] == f"{of(known):.4g}"
 
     # What a model is given, which is more, is what `simulate` takes.
-    given = SnapshotPipeline(read_events(text), num_snapshots=4).snapshots.sizes
+    pipeline = SnapshotPipeline(read_events(text), num_snapshots=4)
+    given = pipeline.snapshots.sizes
+    assert figures["groups"] == list(pipeline.split.train) == [0]
     assert [figures["vertices"], figures["edges"]] == [column.tolist() for column in given]
     assert all(more > found for more, found in zip(figures["edges"], sizes, strict=True))
     loads = "{loads: {nn 1: [1.0, 0, 0], backward: [1.0, 0, 0]}, widths: {nn 1: 1}}"
     written = ["--snapshots", str(tmp_path / "snapshots.json"), "--group_size=2"]
     main(["simulate", "--strategy=blad", "--ranks=2", f"--stages={loads}", *written])
-    assert "4 groups of up to 2 snapshots" in capsys.readouterr().out
+    assert "1 groups of up to 2 snapshots" in capsys.readouterr().out
 
 
 def test_inspect_looks_at_generated_snapshots_and_their_predicted_loads(tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table as PrintedTable
 
 from lightning_tgnn.algorithms.streams.snapshot_changes import CHANGES, snapshot_changes
+from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.commands.simulate.snapshot_sizes import SnapshotSizes
 from lightning_tgnn.data.snapshots.pipeline import SnapshotPipeline
@@ -85,7 +87,10 @@ def describe_snapshots(data: SnapshotPipeline, loads: PredictedLoads | None) -> 
         changes |= {"forward_seconds": loads.forward(*data.snapshots.sizes)}
         changes |= {"backward_seconds": loads.backward(*data.snapshots.sizes)}
     held = changes["edges"][changes["edges"] > 0]
-    given = SnapshotSizes(np.stack([*data.snapshots.sizes, data.targets.counts], axis=1)).written()
+    trained = None
+    with suppress(InvalidArgumentError, DataError):  # so few snapshots that there would be no split can be looked at
+        trained = data.split.train
+    given = SnapshotSizes(np.stack([*data.snapshots.sizes, data.targets.counts], axis=1), groups=trained).written()
     return {
         "nodes": read.num_nodes,
         "fingerprint": read.fingerprint,
