@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -110,6 +112,7 @@ class EventClassification(MemoryTask[Metric]):
         )
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.hidden_dim = hidden_dim
+        self._latest_loss: Tensor | None = None  # of a batch with labels
 
     def check_labels(self, info: StreamInfo) -> None:
         """Refuse a stream without the labels that the task needs.
@@ -172,8 +175,10 @@ class EventClassification(MemoryTask[Metric]):
         if not len(batch):  # a rank's part of a last, short global batch: nothing to learn, but the others wait
             return logits.sum()
         loss, labelled = check_loss(self.loss(logits, batch.labels)), (batch.labels >= 0).sum()
-        if labelled:  # else the 0 of a batch from which nothing is learnt would be the best of all
-            self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
+        # The 0 of a batch without labels would be the best loss of all: the one before stands.
+        latest = loss.new_tensor(math.nan) if self._latest_loss is None else self._latest_loss.to(loss)
+        self._latest_loss = torch.where(labelled > 0, loss, latest).detach()
+        self.log("train/loss", self._latest_loss, prog_bar=True, batch_size=len(batch))
         return loss * (labelled / batch.shared.labelled)
 
     def validation_step(self, batch: EventBatch, batch_idx: int) -> None:

@@ -291,7 +291,7 @@ def test_help_helps(command, expected, capsys):
         (["partition", "--ranks=2", "--model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
         (
             ["partition", "--ranks=30000"],
-            r"ranks must be at most one per event of a split, .*, got 30000; use fewer",
+            r"ranks must be at most the events of a split, .*, got 30000; use fewer",
         ),
     ],
 )

@@ -192,7 +192,7 @@ def test_turns_are_made_when_they_are_asked_for(schedule):
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_more_ranks_than_events_are_refused(schedule, ranks):
     schedule.check(RankLayout.of(ranks), ranks)
-    requirement = f"ranks must be at most one per event of a split, here {ranks - 1}, got {ranks}; use fewer ranks, one"
+    requirement = f"ranks must be at most the events of a split, {ranks - 1}, got {ranks}; use fewer ranks, one"
     with pytest.raises(InvalidArgumentError, match=requirement):
         schedule.check(RankLayout.of(ranks), ranks - 1)
 

@@ -153,5 +153,5 @@ def test_a_loss_scale_that_may_change_before_gradients_are_applied_is_refused():
 def test_more_ranks_than_events_are_refused():
     data, _ = build("tgn", 8)
     data.sampled_roots = "all"
-    with pytest.raises(InvalidArgumentError, match="ranks must be at most one per event"):
+    with pytest.raises(InvalidArgumentError, match="ranks must be at most the events of a split"):
         data.val_dataloader().follow(DataParallel(), RankLayout.of(30), 0)

@@ -136,5 +136,5 @@ def check_ranks(layout: RankLayout, num_events: int) -> None:
     """
     if 1 < layout.ranks > num_events:
         cure = "use fewer ranks, one a device, or a longer stream"
-        requirement = f"at most one per event of a split, here {num_events}"
+        requirement = f"at most the events of a split, {num_events}"
         raise InvalidArgumentError(refusal("ranks", requirement, layout.ranks, cure))

@@ -255,7 +255,7 @@ def _of_run(folder: Path) -> GivenCosts:
     spent = {stage: float(share[warm] @ seconds[warm]) for stage, share in shares.items()}
     seconds_of = {stage: total / steps for stage, total in spent.items() if stage != "wait"}
     seconds_of["other"] = seconds_of.get("other", 0.0) + seconds_of.get("sample", 0.0)
-    seconds_of["sample"] = 0.0  # no worker's: what is left out is told, and this is not
+    seconds_of["sample"] = 0.0  # counted in `other`; 0 keeps it from being named as missing
     return GivenCosts(seconds_of, batch_size=_batch_size(log.folder))
 
 

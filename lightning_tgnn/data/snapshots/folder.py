@@ -156,7 +156,8 @@ def _types(form: SnapshotForm) -> dict[str, type[np.number]]:
 def _about(sequence: SnapshotSequence, form: SnapshotForm) -> dict[str, Any]:
     settings = asdict(form)
     del settings["num_layers"]  # all layers read the same
-    return {"version": _VERSION, "fingerprint": sequence.fingerprint, **settings.pop("adjacency"), **settings}
+    told = {"version": _VERSION, "fingerprint": sequence.fingerprint, "timed": sequence.times is not None}
+    return {**told, **settings.pop("adjacency"), **settings}
 
 
 def _check_same(folder: Path, about: dict[str, Any]) -> None:

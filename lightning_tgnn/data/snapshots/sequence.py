@@ -61,7 +61,8 @@ class SnapshotSequence:
         edge_labels: [E], int64 classes or float32 numbers, or None.
         features: float32 [N, F], or one such matrix for each snapshot, or None.
         vertex_labels: [N] or [T, N], int64 classes (-1 for none) or float32 numbers, or None.
-        times: float64 [T], ascending, when each snapshot is taken; None where that is not known.
+        times: float64 [T], ascending, when each snapshot is taken; None where that is not known. With times, edges
+            that a snapshot shares with the one before are not asked for again, see `first_new`.
 
     Raises:
         DataError: A column is of another shape or type, or holds something that must not be trained on.
@@ -156,9 +157,10 @@ class SnapshotSequence:
     def first_new(self, snapshot: int) -> int:
         """Return the place, among a snapshot's edges, of the first that the snapshot before does not have.
 
-        Where snapshots have no times, as those of a static graph, all edges of each are new.
+        Where snapshots have no times, as those of a static graph, all edges of each are new, and so they are where a
+        snapshot begins before the one before.
         """
-        if self.times is None or snapshot == 0:
+        if self.times is None or snapshot == 0 or self.begins[snapshot] < self.begins[snapshot - 1]:
             return 0
         begin, end = int(self.begins[snapshot]), int(self.ends[snapshot])
         return min(max(int(self.ends[snapshot - 1]) - begin, 0), end - begin)

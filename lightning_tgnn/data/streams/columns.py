@@ -111,12 +111,19 @@ def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | No
 
 
 def notice_merged_times(time: np.ndarray, *, stacklevel: int) -> None:
-    """Warn where times, float64 [E] and ascending, are so large that different ones may have become the same."""
+    """Warn where times, float64 [E] and ascending, are so large that different ones may have become the same.
+
+    That is so where some are equal and others as close as float64 has them; those far apart have only been rounded.
+    """
     largest = max(abs(float(time[0])), abs(float(time[-1])))
-    if largest >= FIRST_DOUBTFUL and bool((time[1:] == time[:-1]).any()):
-        told = f"float64 does not tell times of the size of {largest:.4g} apart that differ by less than"
+    if largest < FIRST_DOUBTFUL:
+        return
+    gaps, told_apart = np.diff(time), float(np.spacing(largest))
+    apart = gaps[gaps > 0]
+    if len(apart) < len(gaps) and apart.min(initial=0.0 if not len(apart) else np.inf) <= 2 * told_apart:
+        told = f"float64 does not tell times of the size of {largest:.4g} apart that differ by less than {told_apart:g}"
         cure = "subtract the first time, or give a coarser unit"
-        warnings.warn(f"{told} {np.spacing(largest):g}, and some are equal now; {cure}", stacklevel=stacklevel + 1)
+        warnings.warn(f"{told}: some may have become equal; {cure}", stacklevel=stacklevel + 1)
 
 
 def first_destination(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int | None:

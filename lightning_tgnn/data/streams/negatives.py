@@ -61,7 +61,7 @@ class NegativeSampler:
 
     `historical` and `inductive` follow the samplers of Poursafaei et al., "Towards better evaluation for dynamic link
     prediction" (NeurIPS 2022, Section 4), told event by event so that a draw needs no batch: a negative has the source
-    and the time of its event, and is no link of that source at that time.
+    and the time of its event, and is no link of that source at that time, unless 8 more draws find no other.
 
     Attributes:
         name: One of `NEGATIVE_SAMPLERS`.
@@ -170,9 +170,9 @@ class NegativeSampler:
         draw_others(state, _MAX_TRIES, *of_events, self.candidates.numpy(), drawn.numpy())
         return drawn
 
-    def _other_candidates(self, true: Tensor, key: Tensor) -> Tensor:
-        # Drawn among all but one and shifted past the true one: uniform over the others, never a second try.
-        index = random_below(self.candidates.numel() - 1, key, _MAX_TRIES)
+    def _other_candidates(self, true: Tensor, key: Tensor, attempt: int = 0) -> Tensor:
+        # Drawn among all but one and shifted past the true one: uniform over the others, never a second try for that.
+        index = random_below(self.candidates.numel() - 1, key, _MAX_TRIES + attempt)
         true_index = torch.searchsorted(self.candidates, true.contiguous())
         return self.candidates[index.add_(index >= true_index)]
 
@@ -193,7 +193,7 @@ class NegativeSampler:
         return self.dst[self.first_seen[entries]]
 
     def _redraw(self, events: Tensor, keys: Tensor, lowest: Tensor, count: Tensor) -> Tensor:
-        """Draw from the table until it is no link at the time of the event, 8 times at most, then fall back.
+        """Draw from the table until it is no link at the time of the event, 8 times at most, then from all, likewise.
 
         Args:
             events: int64 [B].
@@ -221,6 +221,13 @@ class NegativeSampler:
                 accepted &= ~self.barred[destinations]
             drawn[pending[accepted]] = destinations[accepted]
             pending = pending[~accepted]
+        if self.simultaneous is not None:
+            of_draws = events.repeat_interleave(num)
+            for attempt in range(1, _MAX_TRIES):
+                again = self.simultaneous.have(of_draws, drawn).nonzero().squeeze(1)
+                if again.numel() == 0:
+                    break
+                drawn[again] = self._other_candidates(true[again], key[again], attempt)
         return drawn.view_as(keys)
 
 

@@ -116,6 +116,19 @@ def test_edges_of_a_static_graph_that_stay_are_targets():
         assert {tuple(row) for row in group.targets.rows[:, :2].tolist()} == links(data_of(sequence), group.number + 1)
 
 
+def test_what_is_new_depends_on_order_and_times(tmp_path):
+    ends = torch.randint(0, 20, (2, 60), generator=torch.Generator().manual_seed(0))
+    begins = torch.tensor([40, 20, 0, 40, 45])
+    timed = SnapshotSequence(begins, (begins + 20).clamp(max=60), *ends, num_nodes=20, times=torch.arange(5.0).double())
+    assert [timed.first_new(number) for number in range(5)] == [0, 0, 0, 0, 15]
+    still = replace(timed, times=None)
+    assert [still.first_new(number) for number in range(5)] == [0] * 5
+    ratios = {"group_size": 1, "folder": tmp_path / "snapshots"}
+    data_of(timed, **ratios).prepare_data()
+    with pytest.raises(InvalidArgumentError, match="folder must be new, empty, or of the same snapshots, .*timed=True"):
+        data_of(still, **ratios).prepare_data()
+
+
 @pytest.mark.parametrize("changing", [False, True])
 @pytest.mark.parametrize("numbers", [False, True])
 def test_vertices_of_the_last_snapshot_have_labels(changing, numbers):

@@ -178,7 +178,17 @@ def test_where_a_source_goes_at_the_time_of_an_event_is_left_out(name, epoch):
         return np.mean([(source, node, when) in true for source, when, row in of_events for node in row])
 
     assert share(replace(sampler, simultaneous=None)) > 0.05
-    assert share(sampler) < 0.01, "only by falling back"
+    assert share(sampler) == 0
+
+
+def test_what_a_history_does_not_have_is_left_out_of_all_destinations_as_well():
+    """A sender who always mails the same team has no other in its history."""
+    src, time = torch.arange(40) // 5 % 4, (torch.arange(40) // 5).double()
+    dst = 4 + 5 * src + torch.arange(40) % 5
+    for name in ("historical", "inductive"):
+        sampler = NegativeSampler.build(name, src, dst, 24, seed=0, train_events=20, time=time)
+        drawn = sampler.sample(torch.arange(40), 50, epoch=0)
+        assert not bool(((drawn - 4) // 5 == src.unsqueeze(1)).any())
 
 
 @settings(deadline=None, max_examples=50)
