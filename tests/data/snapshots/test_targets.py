@@ -125,7 +125,7 @@ def test_what_is_new_depends_on_order_and_times(tmp_path):
     assert [still.first_new(number) for number in range(5)] == [0] * 5
     ratios = {"group_size": 1, "folder": tmp_path / "snapshots"}
     data_of(timed, **ratios).prepare_data()
-    with pytest.raises(InvalidArgumentError, match="folder must be new, empty, or of the same snapshots, .*timed=True"):
+    with pytest.raises(InvalidArgumentError, match=r"folder must be new, .*timed=True"):
         data_of(still, **ratios).prepare_data()
 
 
