@@ -120,7 +120,8 @@ def notice_merged_times(time: np.ndarray, *, stacklevel: int) -> None:
         return
     gaps, told_apart = np.diff(time), float(np.spacing(largest))
     apart = gaps[gaps > 0]
-    if len(apart) < len(gaps) and apart.min(initial=0.0 if not len(apart) else np.inf) <= 2 * told_apart:
+    closest = float(apart.min()) if len(apart) else 0.0
+    if len(apart) < len(gaps) and closest <= 2 * told_apart:
         told = f"float64 does not tell times of the size of {largest:.4g} apart that differ by less than {told_apart:g}"
         cure = "subtract the first time, or give a coarser unit"
         warnings.warn(f"{told}: some may have become equal; {cure}", stacklevel=stacklevel + 1)

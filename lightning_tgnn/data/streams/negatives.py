@@ -46,7 +46,7 @@ class SimultaneousLinks:
         return cls(events, moments, (moments * num_nodes + dst[events]).unique(), num_nodes)
 
     def have(self, events: Tensor, destinations: Tensor) -> Tensor:
-        """Return whether an event's source goes to a destination at the event's time, by another event; bool [n]."""
+        """Return whether an event is one of these and its source goes to a destination at its time, bool [n]."""
         if not len(self.events):
             return torch.zeros(len(events), dtype=torch.bool)
         place = torch.searchsorted(self.events, events).clamp_(max=len(self.events) - 1)
