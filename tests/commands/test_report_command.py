@@ -17,7 +17,7 @@ from lightning_tgnn.checks import DataError
 from lightning_tgnn.commands.report import run_log
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import figure_rows, stage_seconds, validation_in_training
-from lightning_tgnn.commands.report.run_log import find_run, read_run
+from lightning_tgnn.commands.report.run_log import read_latest, read_run
 from lightning_tgnn.commands.report.run_page import page_of
 from tests.data.disks import files_below
 
@@ -227,7 +227,7 @@ def test_folders_that_are_no_run_are_refused(tmp_path):
     assert str(tmp_path / "runs" / "a" / "version_0") in message
     assert str(tmp_path / "runs" / "b" / "version_0") in message
     with pytest.raises(DataError, match="with versions"):
-        find_run(tmp_path)
+        read_latest(tmp_path)
 
 
 def test_a_page_that_cannot_be_written_is_refused(tmp_path):
@@ -297,7 +297,7 @@ def test_a_table_of_a_csv_logger_is_read(tmp_path, capsys):
     assert str(tmp_path / "version_0" / "report.html") in reported(capsys, tmp_path)
     page = (tmp_path / "version_0" / "report.html").read_text(encoding="utf-8")
     assert "events.csv" in page
-    log = read_run(find_run(tmp_path))
+    log = read_latest(tmp_path)
     assert figure_rows(log) == [("ap", "0.9500", "1", "0.8500", "0.8750")]
     assert stage_seconds(log) == {"embed": 1.5}
     assert log.series["train/loss"].numbers().tolist() == [0.9, 0.7, 0.5]

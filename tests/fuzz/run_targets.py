@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_tgnn.commands.report.command import read_settings
-from lightning_tgnn.commands.report.run_log import read_found
+from lightning_tgnn.commands.report.run_log import read_latest
 from lightning_tgnn.commands.report.run_page import page_of
 from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
 from tests.fuzz.array_targets import files_of
@@ -39,7 +39,7 @@ class Logs(Target):
             return [{_LOG: _log(Path(folder) / part, part), "config.yaml": _SETTINGS} for part in _PARTS]
 
     def read(self, folder):
-        return read_found(folder), *read_settings(folder)
+        return read_latest(folder), *read_settings(folder)
 
     def check(self, files, result, warned):
         from tensorboard.compat.proto import event_pb2

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from lightning_tgnn.commands.report.run_log import read_found
+from lightning_tgnn.commands.report.run_log import read_latest
 from lightning_tgnn.commands.report.run_page import page_of
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.files.whole import check_ending, write_text
@@ -41,7 +41,7 @@ def report(arguments: Sequence[str]) -> None:
     chosen = parser.parse_args(arguments)
     if chosen.output:
         check_ending("output", chosen.output, *_ENDINGS)
-    log = read_found(chosen.run_dir)
+    log = read_latest(chosen.run_dir)
     folder = log.folder
     settings, without = read_settings(folder)
     notices = [*log.notices, *([] if without is None else [without])]

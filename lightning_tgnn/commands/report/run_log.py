@@ -82,34 +82,19 @@ class RunLog:
         return {tag: self.series[tag] for tag in sorted(self.series) if self.series[tag].kind == kind}
 
 
-def find_run(given: str | Path) -> Path:
-    """Return the folder of a run: the one given, or the latest of the versions in it that has trained.
+def read_latest(given: str | Path) -> RunLog:
+    """Return the logs of a run: of the folder given, or of the latest of the versions in it that has trained.
 
     Where none has, it is the latest that has logged something.
 
     Raises:
-        DataError: It is no folder, or no run or more than one could be meant.
+        DataError: It is no folder, no run or more than one could be meant, or it has logged nothing.
     """
-    return _found(given)[0]
-
-
-def read_found(given: str | Path) -> RunLog:
-    """Return what the logs of the run hold that `find_run` finds.
-
-    Raises:
-        DataError: As of `find_run` and `read_run`.
-    """
-    folder, log = _found(given)
-    return read_run(folder) if log is None else log
-
-
-def _found(given: str | Path) -> tuple[Path, RunLog | None]:
-    """Return the folder of a run, and what its logs hold where they had to be read to find it."""
     folder = Path(given)
     if not folder.is_dir():
         raise DataError(refusal("RUN_DIR", "the folder of a run", str(given), _CURE))
     if any(_log_files(folder)):
-        return folder, None
+        return read_run(folder)
     runs = sorted({path.parent for pattern in _LOG_FILES for path in folder.rglob(pattern)})
     versions = [run for run in runs if run.parent == folder and re.fullmatch(r"version_\d+", run.name)]
     if not runs or len(versions) < len(runs):
@@ -117,14 +102,14 @@ def _found(given: str | Path) -> tuple[Path, RunLog | None]:
         requirement = f"a folder with TensorBoard's event files or a {CSV_FILE}, or with versions"
         raise DataError(refusal("RUN_DIR", requirement, found, _CURE))
     versions.sort(key=lambda run: int(run.name.removeprefix("version_")), reverse=True)
-    with_values = []
+    untrained = None
     for run in versions:
         with suppress(DataError):  # a run that was refused leaves an empty one
             log = read_run(run)
             if log.has_trained:
-                return run, log
-            with_values.append(log)
-    return (with_values[0].folder, with_values[0]) if with_values else (versions[0], None)
+                return log
+            untrained = untrained or log
+    return untrained or read_run(versions[0])
 
 
 def _log_files(folder: Path) -> Iterator[Path]:

@@ -25,7 +25,7 @@ from lightning_tgnn.checks import (
 )
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_shares
-from lightning_tgnn.commands.report.run_log import read_found
+from lightning_tgnn.commands.report.run_log import read_latest
 from lightning_tgnn.commands.simulate.plans import OPTIONS, STORES, SimulatedPlan
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
 
@@ -240,7 +240,7 @@ def _of_run(folder: Path) -> GivenCosts:
     The first window of steps is left out where there are more: loops are compiled in it. What the run stood until it
     had its batch is what no worker has hidden, so it counts as ``other``.
     """
-    log = read_found(folder)
+    log = read_latest(folder)
     (_, shares), scalars = stage_shares(log), log.of_kind("scalars")
     steps_of = scalars.get("system/milliseconds_per_step")
     if not shares or steps_of is None:
