@@ -184,7 +184,7 @@ class RecentNeighbors:
         found = window.most_recent(torch.arange(len(nodes)), span, self.num_neighbors)
         is_new = found.events >= self.num_neighbors
         event = (found.events - self.num_neighbors).clamp_(min=0)
-        column = (self.num_neighbors - 1 - found.events).clamp_(min=0)
+        column = (self.num_neighbors - 1 - found.events.clamp(min=0)).clamp_(min=0)
         kept = {name: table[nodes].gather(1, column) for name, table in self.tables.items()}
         self.tables["neighbor"][nodes] = found.nodes.masked_fill(~found.mask, EMPTY)
         self.tables["time"][nodes] = torch.where(is_new, time[event], kept["time"]).mul_(found.mask)

@@ -25,7 +25,7 @@ class TensorFields:
         return _short_repr(self)
 
     def to(self: _Batch, device: torch.device | str, non_blocking: bool = False) -> _Batch:
-        """Return a copy whose tensors are on ``device``."""
+        """Return these tensors on ``device``: itself where all of them are there."""
         return self._each(lambda value: value.to(device, non_blocking=non_blocking))
 
     def pin_memory(self: _Batch) -> _Batch:
@@ -34,8 +34,9 @@ class TensorFields:
 
     def _each(self: _Batch, made: Callable[[Tensor | TensorFields], Tensor | TensorFields]) -> _Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        changed = {name: made(value) for name, value in values.items() if isinstance(value, Tensor | TensorFields)}
-        return replace(self, **changed)  # type: ignore[type-var]
+        held = {name: value for name, value in values.items() if isinstance(value, Tensor | TensorFields)}
+        changed = {name: new for name, value in held.items() if (new := made(value)) is not value}
+        return replace(self, **changed) if changed else self  # type: ignore[type-var]
 
 
 def _short_repr(value: TensorFields) -> str:

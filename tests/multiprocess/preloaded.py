@@ -33,7 +33,13 @@ from lightning_tgnn.algorithms.streams import (
     random_loops,
 )
 from lightning_tgnn.algorithms.traffic import quantize_loops, row_change_loops, row_loops
-from lightning_tgnn.models.memory import attention_cpu, attention_loops, encoding_loops, gate_loops  # noqa: F401
+from lightning_tgnn.models.memory import (
+    attention_cpu,  # noqa: F401
+    attention_loops,
+    encoding_loops,
+    gate_loops,
+    link_loops,
+)
 from tests.multiprocess import faulty_run, started, training  # noqa: F401
 
 LOOPS = (
@@ -45,6 +51,7 @@ LOOPS = (
     encoding_loops,
     gap_loops,
     gate_loops,
+    link_loops,
     neighbor_loops,
     quantize_loops,
     random_loops,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 _TABLE_SLOTS_PER_ENTRY = 64
-_SIDES = np.array([0, 1])
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,8 @@ class Organization:
 def organize(entries: Tensor, interaction: Tensor | None = None) -> Organization:
     """Organise a vertex series without redundancy (Sven, Algorithm 2).
 
-    The printed algorithm compares every entry with every distinct vertex. This one is linear where the vertices are
-    dense enough for a table and costs one sort elsewhere; the result is the same, on every device.
+    The printed algorithm compares every entry with every distinct vertex. This one is linear on the CPU. Elsewhere it
+    is linear where the vertices are dense enough for a table, and costs one sort where not. The result is the same.
 
     Args:
         entries: int64 [L], V_o.
@@ -68,30 +66,22 @@ def last_mails(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, T
     >>> nodes.tolist(), source.tolist()
     ([1, 4, 2, 3], [3, 1, 3, 1])
     """
-    from lightning_tgnn.algorithms.streams import dedup_loops
+    from lightning_tgnn.algorithms.streams import dedup_loops  # imports the compiler: only where it is used
 
-    if ends.numel() == 0:
-        return ends.flatten(), ends.flatten()
-    mailed, sides = ends, _SIDES
-    if neighbors is not None:
-        mailed = torch.cat([neighbors.flatten(1), ends], dim=1)
-        sides = np.append(np.repeat(sides, neighbors.shape[2]), sides)
-    slots, num_slots = _slots(mailed.flatten())
-    nodes, source = torch.empty_like(slots), torch.empty_like(slots)
-    given = (mailed.numpy(), sides, slots.view(mailed.shape).numpy(), num_slots)
-    count = dedup_loops.last_mails(*given, nodes.numpy(), source.numpy())
+    others = ends.new_empty(*ends.shape, 0) if neighbors is None else neighbors
+    nodes, source = (ends.new_empty(ends.numel() + others.numel()) for _ in range(2))
+    tensors = ends.contiguous(), others.contiguous(), nodes, source
+    count = dedup_loops.last_mails(*(tensor.numpy() for tensor in tensors))
     return nodes[:count].clone(), source[:count].clone()
 
 
 def by_loop(entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return distinct, last and position of `organize`, for entries (int64 [L]) on the CPU."""
-    from lightning_tgnn.algorithms.streams import dedup_loops  # imports the compiler: only where it is used
+    from lightning_tgnn.algorithms.streams import dedup_loops
 
-    if entries.numel() == 0:
-        return entries, entries, entries
-    slots, num_slots = _slots(entries)
-    distinct, last, position = found = [torch.empty_like(slots) for _ in range(3)]
-    count = dedup_loops.organize(entries.numpy(), slots.numpy(), num_slots, *(tensor.numpy() for tensor in found))
+    distinct, last, position = (torch.empty_like(entries) for _ in range(3))
+    tensors = entries.contiguous(), distinct, last, position
+    count = dedup_loops.organize(*(tensor.numpy() for tensor in tensors))
     return distinct[:count].clone(), last[:count].clone(), position
 
 

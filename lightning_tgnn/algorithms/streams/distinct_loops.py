@@ -1,4 +1,7 @@
-"""Compiled loop that numbers the distinct rows of a table."""
+"""Compiled loops that number distinct values, and the distinct rows of a table, in first-seen order.
+
+Both by a hash table with linear probing (Knuth, "The Art of Computer Programming" 3, 6.4, algorithm L).
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,31 @@ HALF = np.uint64(32)
 
 
 @njit(nogil=True, cache=True)
+def empty_table(entries: int) -> Any:
+    """Return a hash table for at most ``entries`` values that is never more than half full."""
+    size = 1
+    while size < 2 * entries:
+        size *= 2
+    return np.full(size, -1, np.int32)
+
+
+@njit(nogil=True, cache=True)
+def number(value: int, table: Any, values: Any, count: int) -> Any:
+    """Return the number of a value, which is ``count`` where it is new and then listed in ``values``, and the count."""
+    last = np.uint64(len(table) - 1)
+    key = np.uint64(value) * FACTOR
+    slot = (key ^ (key >> HALF)) & last
+    while table[slot] >= 0 and values[table[slot]] != value:
+        slot = (slot + np.uint64(1)) & last
+    if table[slot] < 0:
+        table[slot], values[count] = count, value
+        return count, count + 1
+    return table[slot], count
+
+
+@njit(nogil=True, cache=True)
 def number_rows(rows: Any, slots: Any, codes: Any, first: Any) -> int:
     """Number distinct rows in first-seen order, and return how many there are.
-
-    A hash table with linear probing (Knuth, "The Art of Computer Programming" 3, 6.4, algorithm L).
 
     Args:
         rows: uint64 [E, W].

@@ -47,7 +47,7 @@ def take_recent(
         nodes: int64 [R].
         before: int64 [R].
         found: int64 [R, K], becomes the neighbours; 0 in empty places.
-        events: int64 [R, K], becomes their events; likewise.
+        events: int64 [R, K], becomes their events; -1 in empty places.
         mask: bool [R, K], becomes where there is one.
     """
     for root in range(len(nodes)):
@@ -58,7 +58,7 @@ def take_recent(
             is_there = place >= first
             mask[root, slot] = is_there
             found[root, slot] = neighbors[place] if is_there else 0
-            events[root, slot] = keys[place] - node * span if is_there else 0
+            events[root, slot] = keys[place] - node * span if is_there else -1
 
 
 @njit(nogil=True, cache=True)
@@ -101,7 +101,7 @@ def take_uniform(
             is_there = rank >= 0
             mask[root, slot] = is_there
             found[root, slot] = neighbors[first + rank] if is_there else 0
-            events[root, slot] = keys[first + rank] - node * span if is_there else 0
+            events[root, slot] = keys[first + rank] - node * span if is_there else -1
 
 
 @njit(nogil=True, cache=True)

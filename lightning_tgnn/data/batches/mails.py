@@ -39,14 +39,13 @@ class Mails:
         return self.source // max(self.count, 1)
 
 
-def mails_of_sample(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Mails:
-    """Return whom events, int64 [B], mail, from what was drawn for them."""
-    ends, found = torch.stack([store.src[events], store.dst[events]], dim=1), sample.neighbor_events
+def mails_of_sample(store: EventStore, ends: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Mails:
+    """Return whom events mail, given their ends, int64 [B, 2], from what was drawn for them."""
     if sampled_roots != "events":
-        return Mails(*last_mails(ends), len(events))
-    known = sample.neighbors
+        return Mails(*last_mails(ends), len(ends))
+    found, known = sample.neighbor_events, sample.neighbors
     neighbors = other_end(store, ends.unsqueeze(2), found, found >= 0) if known is None else known
-    return Mails(*last_mails(ends, neighbors), len(events))
+    return Mails(*last_mails(ends, neighbors), len(ends))
 
 
 def mails_of_batch(sampler: EventSampler, events: Tensor, draw: int | None) -> Mails:

@@ -99,7 +99,7 @@ class BatchOrganizer:
         ends = (candidate_root if len(candidate_root) else placed.root_index)[: 2 * count]
         num_written = _distinct_in(ends)
         edges = self._edges(events, found)
-        mail_nodes, mail_source = self._mails(events, sample, whole)
+        mail_nodes, mail_source = self._mails(events, torch.stack([src, dst], dim=1), sample, whole)
         return EventBatch(
             events=events,
             src=src,
@@ -124,14 +124,14 @@ class BatchOrganizer:
             shared=self._shared(events, placed.nodes[:num_written], whole),
         )
 
-    def _mails(self, own: Tensor, sample: Sample, whole: Whole) -> tuple[Tensor, Tensor]:
-        """Return ``mail_nodes`` and ``mail_source`` of a rank's events.
+    def _mails(self, own: Tensor, ends: Tensor, sample: Sample, whole: Whole) -> tuple[Tensor, Tensor]:
+        """Return ``mail_nodes`` and ``mail_source`` of a rank's events, int64 [B], with their ends, [B, 2].
 
         Of ranks with consecutive events each mails all of its receivers: of several mails that of the last rank counts.
         Split by destination, only the rank of the latest event that mails a node does.
         """
         if whole.turn.split == TIME or whole.mails is None:
-            mails = mails_of_sample(self.store, own, sample, self.sampled_roots)
+            mails = mails_of_sample(self.store, ends, sample, self.sampled_roots)
             return mails.nodes, mails.source
         event = whole.events[whole.mails.event]
         is_own = torch.isin(event, own)
@@ -142,6 +142,7 @@ class BatchOrganizer:
         turn, events = whole.turn, whole.events
         together = events if whole.beside is None else torch.cat([events, whole.beside])
         ranks = turn.ranks * (1 + len(turn.beside))
+        labelled = 0 if self.store.labels is None else int((self._labels(together) >= 0).sum())
         written = self._together(nodes, whole)
         return SharedBatch(
             first=int(events[0]),
@@ -149,7 +150,7 @@ class BatchOrganizer:
             position=int(whole.written[-1]) + 1,
             resets=turn.resets,
             share=turn.share,
-            labelled=max(int((self._labels(together) >= 0).sum()), 1) / ranks,
+            labelled=max(labelled, 1) / ranks,
             reads=turn.reads,
             writes=turn.writes,
             changed=events.new_empty(0) if whole.mails is None else whole.mails.nodes,

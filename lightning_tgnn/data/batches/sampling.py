@@ -45,7 +45,8 @@ def written_roots(sampled_roots: SampledRoots) -> SampledRoots:
 
 def candidates(src: Tensor, negatives: Tensor) -> Tensor:
     """Return the negatives, [B, Q], with an event's source (``src``, [B]) where there is none."""
-    return torch.where(negatives < 0, src.unsqueeze(1), negatives)
+    missing = negatives < 0
+    return torch.where(missing, src.unsqueeze(1), negatives) if missing.any() else negatives
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class EventSampler:
         shape, known = (len(events), groups, width), None
         if self.sampled_roots == "events":
             known = torch.where(found.mask, found.nodes, roots.unsqueeze(1)).view(shape)
-        return Sample(negatives, found.events.masked_fill_(~found.mask, -1).view(shape), known)
+        return Sample(negatives, found.events.view(shape), known)
 
     def last_mails(self, events: Tensor, draw: int | None, first: Tensor | int) -> tuple[Tensor, Tensor]:
         """Return whom events mail, and the latest event that does so, as `last_mails` of what `sample` draws for them.

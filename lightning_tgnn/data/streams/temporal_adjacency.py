@@ -23,7 +23,7 @@ class Neighbors(TensorFields):
 
     Attributes:
         nodes: int64 [R, K], the neighbours; 0 in empty places.
-        events: int64 [R, K], the events that made them neighbours; 0 in empty places.
+        events: int64 [R, K], the events that made them neighbours; -1 in empty places.
         mask: bool [R, K], True where there is a neighbour.
     """
 
@@ -179,10 +179,10 @@ class TemporalAdjacency(TensorFields):
 
     def _take(self, nodes: Tensor, entries: Tensor, mask: Tensor) -> Neighbors:
         if self.keys.numel() == 0:
-            return Neighbors(nodes=torch.zeros_like(entries), events=torch.zeros_like(entries), mask=mask)
+            return Neighbors(nodes=torch.zeros_like(entries), events=torch.full_like(entries, -1), mask=mask)
         entries = entries.mul_(mask)
         events = self.keys[entries].sub_((nodes * self.span).unsqueeze(1))
-        return Neighbors(nodes=self.neighbors[entries].mul_(mask), events=events.mul_(mask), mask=mask)
+        return Neighbors(nodes=self.neighbors[entries].mul_(mask), events=events.masked_fill_(~mask, -1), mask=mask)
 
 
 def _distinct_below(count: Tensor, k: int, key: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lightning_tgnn.compiled import njit, prange
+from lightning_tgnn.models.memory.attention_share_loops import by_query, cut, lengths_of
 from lightning_tgnn.models.memory.encoding_loops import EXACT, SUMS, cosine_of_half, sine_of_half, without_turns
 
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
@@ -109,7 +110,7 @@ def _softmax(scores: Any, h: int, count: int) -> None:
 
 @njit(parallel=True, **SUMS)
 def forward(
-    bounds: Any,
+    threads: int,
     query: Any,
     states: Any,
     weight: Any,
@@ -119,17 +120,18 @@ def forward(
     index: Any,
     edge: Any,
     elapsed: Any,
-    lengths: Any,
+    mask: Any,
     keep: Any,
     attention: Any,
     mixed: Any,
 ) -> None:
-    """Write ``attention`` [S, H, K] and ``mixed`` [H, S, d], the parts between ``bounds`` side by side.
+    """Write ``attention`` [S, H, K] and ``mixed`` [H, S, d], the roots shared out over ``threads``.
 
-    Shapes as in `attention_cpu.forward`; ``bounds`` int64 [parts + 1] cut the roots, ``lengths`` int64 [S] are their
-    numbers of neighbours, ``edge`` and ``keep`` may be empty.
+    Shapes as in `attention_cpu.forward`; ``edge`` and ``keep`` may be empty.
     """
     heads, width, slots = query.shape[0], query.shape[2], index.shape[1]
+    lengths, each = lengths_of(mask), np.arange(len(root) + 1)
+    bounds = cut(lengths, each, each, threads)
     edge_end = np.uintp(states.shape[1] + features.shape[1])
     padded = (slots + 3) // 4 * 4
     for part in prange(bounds.shape[0] - 1):
@@ -186,11 +188,27 @@ def _take_slope(of_weight: Any, of_bias: Any, slope: Any, sines: Any, k: int, el
         slope[d] = _ZERO
 
 
+@njit(**SUMS)
+def add_rows(rows: Any, places: Any, table: Any) -> None:
+    """Add rows [S, d] to a table [D, d] at their places, int64 [S]."""
+    for s in range(rows.shape[0]):
+        for d in range(rows.shape[1]):
+            table[places[s], d] += rows[s, d]
+
+
+@njit(**SUMS)
+def _add_up(own: Any, node: int, total: Any) -> None:
+    """Write the sum of ``own[:, node]`` to ``total[node]``."""
+    for d in range(total.shape[1]):
+        total[node, d] = own[0, node, d]
+    for part in range(1, own.shape[0]):
+        for d in range(total.shape[1]):
+            total[node, d] += own[part, node, d]
+
+
 @njit(parallel=True, **SUMS)
 def backward(
-    bounds: Any,
-    order: Any,
-    starts: Any,
+    threads: int,
     query: Any,
     states: Any,
     weight: Any,
@@ -200,7 +218,7 @@ def backward(
     index: Any,
     edge: Any,
     elapsed: Any,
-    lengths: Any,
+    mask: Any,
     keep: Any,
     attention: Any,
     grad: Any,
@@ -209,16 +227,24 @@ def backward(
     grad_weight: Any,
     grad_bias: Any,
 ) -> None:
-    """Write the gradient of the query, given ``grad`` [H, S, d], and add those of the last three arrays.
+    """Write the gradients of query, states, weight and bias, given ``grad`` [H, S, d].
 
-    ``order`` int64 [S] lists the roots by query, ``starts`` int64 [D + 1] says where those of each query start, and
-    ``bounds`` cuts the queries into parts, which go side by side; of the last three arrays each part has its own,
-    [parts, ...].
+    Shapes as in `forward`. The roots are shared out by query: no two threads then write to the same row of its
+    gradient. Of the rest every thread adds up its own, so that the sums do not depend on who comes first.
     """
     heads, width, slots = query.shape[0], query.shape[2], index.shape[1]
+    lengths = lengths_of(mask)
+    order, starts = by_query(root, query.shape[1])
+    bounds = cut(lengths, order, starts, threads)
+    parts, nodes = bounds.shape[0] - 1, states.shape[0]
+    own_states = np.empty((parts, nodes, states.shape[1]), np.float32)
+    own_weight, own_bias = np.empty((parts, len(weight)), np.float32), np.empty((parts, len(weight)), np.float32)
     edge_end = np.uintp(states.shape[1] + features.shape[1])
     padded, rows = (slots + 3) // 4 * 4, (2 * heads + 3) // 4 * 4
-    for part in prange(bounds.shape[0] - 1):
+    for part in prange(parts):
+        for node in range(nodes):
+            for d in range(states.shape[1]):
+                own_states[part, node, d] = _ZERO
         x = np.zeros((padded, width), np.float32)
         sines = np.empty((slots, weight.shape[0]), np.float32)
         # A neighbour's gradient is the sum of these vectors, a query and a gradient per head, by these factors.
@@ -255,9 +281,15 @@ def backward(
                         vectors[heads + h, d] = grad[h, s, d]
                 for k in range(count):
                     for j in range(0, rows, 4):
-                        _add_to_state(grad_states, part, index[s, k], vectors, j, factors, k)
+                        _add_to_state(own_states, part, index[s, k], vectors, j, factors, k)
                         _add_to_slope(slope, vectors, j, factors, k, edge_end)
                     _take_slope(of_weight, of_bias, slope, sines, k, elapsed[s, k])
         for d in range(weight.shape[0]):
-            grad_weight[part, d] += of_weight[d]
-            grad_bias[part, d] += of_bias[d]
+            own_weight[part, d], own_bias[part, d] = of_weight[d], of_bias[d]
+    for node in prange(nodes):
+        _add_up(own_states, node, grad_states)
+    for d in range(weight.shape[0]):
+        grad_weight[d], grad_bias[d] = own_weight[0, d], own_bias[0, d]
+        for part in range(1, parts):
+            grad_weight[d] += own_weight[part, d]
+            grad_bias[d] += own_bias[part, d]

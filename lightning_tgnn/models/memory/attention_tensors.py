@@ -52,6 +52,11 @@ def backward(
     return grad_query, grad_states, -(of_weight * times).sum((0, 1)), -(of_bias * times).sum((0, 1))
 
 
+def add_rows(rows: Tensor, places: Tensor, table: Tensor) -> None:
+    """Add rows [S, d] to a table [D, d] at their places, int64 [S]."""
+    table.index_add_(0, places, rows)
+
+
 def _neighbors(states: Tensor, places: Neighborhood, encoding: Tensor) -> Tensor:
     """Return the neighbours [S, K, d]: states, edge features and encoded time side by side."""
     parts = [states[places.index], encoding]

@@ -118,21 +118,22 @@ class _FoldedAttention(torch.autograd.Function):
         query, states, frequency, phase, attention, kept, *saved = ctx.saved_tensors
         own, asked, mixed, said, for_own, key, value, from_neighbors, query_time, at_zero = saved
         places, (heads, width, _), scale = ctx.places, key.shape, key.shape[1] ** -0.5
-        roots, queries, distinct = len(places.root), heads * width, ctx.distinct
+        roots, queries, distinct, loops = len(places.root), heads * width, ctx.distinct, _implementation(states)
         grad = operand_like(grads[0], said)
         to_from_neighbors = torch.mm(grad.t(), said).float()
         to_said = torch.mm(grad, from_neighbors).unflatten(1, (heads, width)).transpose(0, 1)
         to_value = torch.bmm(mixed.transpose(1, 2), to_said).float()
         to_mixed = torch.bmm(to_said, value.transpose(1, 2))[:, :roots].float()
         with torch.autocast(states.device.type, enabled=False):
-            to_query, to_states, to_frequency, to_phase = _implementation(states).backward(
+            to_query, to_states, to_frequency, to_phase = loops.backward(
                 to_mixed, query, states, frequency, phase, places, kept, attention
             )
         to_query = to_query.to(own.dtype)
         to_key = torch.bmm(asked.transpose(1, 2), to_query).float()
         to_own = own.new_empty(len(own), len(for_own))
-        to_own[:, :queries].unflatten(1, (heads, width)).copy_(torch.bmm(to_query, key.transpose(1, 2)).transpose(0, 1))
-        to_own[:, queries:].zero_().index_add_(0, places.root, grad[:roots])
+        to_asked = to_own[:, :queries].unflatten(1, (heads, width)).transpose(0, 1)
+        torch.bmm(to_query, key.transpose(1, 2), out=to_asked)
+        loops.add_rows(grad[:roots], places.root, to_own[:, queries:].zero_())
         to_states[:distinct] += torch.mm(to_own, for_own)[:distinct]
         to_for_own, to_bias = torch.mm(to_own.t(), own).float(), to_own.float().sum(0)
         to_query_bias = to_bias[:queries] * scale

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lightning_tgnn.models.memory.link_scores import link_scores
+
 # So that what is added up stays in the cache; other devices take more at a time.
 _PAIRS_PER_CHUNK = {"cpu": 4096}
 _PAIRS_PER_CHUNK_ELSEWHERE = 1 << 20
@@ -36,9 +38,7 @@ class LinkPredictor(nn.Module):
         """
         # Split, not sliced: the gradient is put together in one go.
         sources, others = embeddings.split([num_events, len(embeddings) - num_events])
-        source = self.source(sources)
-        true, negatives = self.destination(others).split([num_events, len(others) - num_events])
-        return self._logits(source, true, negatives.view(num_events, num_negatives, source.shape[-1]))
+        return self._logits(self.source(sources), self.destination(others), num_negatives, beside=False)
 
     def of_rows(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Score links between rows of embeddings; see `forward`.
@@ -55,13 +55,10 @@ class LinkPredictor(nn.Module):
         sources, destinations = rows[:, 0], rows[:, 1:]
         source = _chosen(self.source, embeddings, sources)
         candidates = _chosen(self.destination, embeddings, destinations)
-        return self._logits(source, candidates[:, 0], candidates[:, 1:])
+        return self._logits(source, candidates.flatten(0, 1), destinations.shape[1] - 1, beside=True)
 
-    def _logits(self, source: Tensor, true: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits [B] and [B, Q], given what the weights make of [B, d], [B, d] and [B, Q, d]."""
-        positive_logits = self.out(torch.relu(source + true)).squeeze(-1)
-        negative_logits = self.out(torch.relu(source.unsqueeze(1) + negatives)).squeeze(-1)
-        return positive_logits.float(), negative_logits.float()
+    def _logits(self, source: Tensor, others: Tensor, num_negatives: int, *, beside: bool) -> tuple[Tensor, Tensor]:
+        return link_scores(source, others, self.out.weight, self.out.bias, num_negatives, beside=beside)
 
     def every_pair(self, sources: Tensor, candidates: Tensor) -> Tensor:
         """Score every source with every candidate, without a gradient.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numba
 import torch
+
+_taken = threading.local()
+"""``threads``, what this thread has last been given; to ask the compiler takes longer than a short loop."""
 
 
 def use_torch_threads() -> int:
@@ -14,7 +19,9 @@ def use_torch_threads() -> int:
     """
     wanted = torch.get_num_threads()
     threads = min(wanted, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    numba.set_num_threads(threads)
+    if getattr(_taken, "threads", None) != threads:
+        numba.set_num_threads(threads)
+        _taken.threads = threads
     if torch.get_num_threads() != wanted:
         # The compiler, when it first starts threads, sets the library's number for everybody, to that of the cores.
         torch.set_num_threads(wanted)

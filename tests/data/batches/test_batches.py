@@ -169,7 +169,8 @@ def test_whom_a_global_batch_mails_is_whom_what_is_drawn_for_it_does(past, roots
     sampler, mailed = drawn_for_mails(loader._sampler), 0
     for events in loader.events.split(5):
         drawn = sampler.sample(events, draw, int(events[0]))
-        expected = mails_of_sample(data.store, events, drawn, roots)
+        ends = torch.stack([data.store.src[events], data.store.dst[events]], dim=1)
+        expected = mails_of_sample(data.store, ends, drawn, roots)
         found = mails_of_batch(loader._sampler, events, draw)
         assert torch.equal(found.nodes, expected.nodes)
         assert torch.equal(found.source, expected.source)

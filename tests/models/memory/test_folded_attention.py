@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.models.memory import attention_cpu, attention_tensors
+from lightning_tgnn.models.memory import attention_cpu, attention_share_loops, attention_tensors
 from lightning_tgnn.models.memory import folded_attention as of_attention
 from lightning_tgnn.models.memory.attention_places import Neighborhood
 from lightning_tgnn.models.memory.folded_attention import AttentionWeights, folded_attention
@@ -171,7 +171,8 @@ def test_bfloat16_adds_roots_that_nobody_sees():
 def test_queries_are_cut_into_parts_of_about_as_many_neighbours(root, threads, seed):
     root = np.sort(np.array(root, dtype=np.int64))
     lengths = np.random.default_rng(seed).integers(0, 200, len(root))
-    bounds = attention_cpu.cut(lengths, np.searchsorted(root, np.arange(11)), threads).tolist()
+    starts = np.searchsorted(root, np.arange(11))
+    bounds = attention_share_loops.cut(lengths, np.arange(len(root)), starts, threads).tolist()
     work = [int((lengths + 1)[root == q].sum()) for q in range(10)]
     assert bounds == sorted(bounds)
     assert (bounds[0], bounds[-1], len(bounds) - 1) == (0, 10, max(1, min(threads, sum(work) // 500)))
@@ -183,6 +184,8 @@ def test_the_core_stays_in_float32_where_products_do_not(monkeypatch):
     seen = []
 
     class Watched:
+        add_rows = staticmethod(attention_tensors.add_rows)
+
         def forward(self, *arguments):
             seen.extend(attention_tensors.forward(*arguments))
             return seen[-2:]
