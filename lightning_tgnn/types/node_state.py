@@ -136,7 +136,7 @@ class CommitHandle(Protocol):
 
 
 StateSnapshot = dict[str, Any]
-"""A copy of node state, or of a rank's rows of it, that only the store which has made it can read."""
+"""Node state, or a rank's rows of it, as it was: what only the store which has made it can read."""
 
 
 @runtime_checkable
@@ -161,7 +161,7 @@ class StateStore(Protocol):
         ...
 
     def snapshot(self) -> StateSnapshot:
-        """Return a copy of the whole state, for `restore` only."""
+        """Return the state as it is now, for `restore` and `state_dict` only."""
         ...
 
     def restore(self, snapshot: StateSnapshot) -> None:

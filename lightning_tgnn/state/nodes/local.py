@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.state.nodes.old_rows import OldRows
 from lightning_tgnn.types import CommitHandle, FetchHandle, OwnRows, StateRows, StateSpec, StateUpdate
 
 
@@ -47,6 +49,13 @@ class LocalStateStore:
             self.rows = rows or StateRows(
                 **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes}
             )
+        self._snapshots: list[ref[OldRows]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_snapshots": self._held_snapshots()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _snapshots=[ref(old) for old in state["_snapshots"]])
 
     def fetch(self, nodes: Tensor) -> FetchHandle:
         """Read the rows of the distinct ``nodes``."""
@@ -57,6 +66,9 @@ class LocalStateStore:
     def commit(self, update: StateUpdate) -> CommitHandle:
         """Write memory and deliver mails; a full mailbox loses its oldest mail."""
         update = update.to(self.rows.memory.device)
+        for old in self._held_snapshots():
+            old.keep(self.rows, update.nodes)
+            old.keep(self.rows, update.mail_nodes)
         self.rows.memory.index_copy_(0, update.nodes, update.memory)
         self.rows.memory_time.index_copy_(0, update.nodes, update.memory_time)
         slot = self.rows.mail_count[update.mail_nodes] % self.spec.mailbox_size
@@ -69,6 +81,8 @@ class LocalStateStore:
 
     def reset(self) -> None:
         """Return to the state before the first event."""
+        for old in self._held_snapshots():
+            old.keep(self.rows)
         for table in self._tables().values():
             table.zero_()
         self.position = 0
@@ -78,19 +92,37 @@ class LocalStateStore:
         return self.rows
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a copy of the whole state."""
-        return {"position": self.position, **{name: table.clone() for name, table in self._tables().items()}}
+        """Return what `restore` needs to put the state back: the rows that are written to as long as it is held."""
+        old = OldRows(self.rows)
+        self._snapshots = [ref(held) for held in (*self._held_snapshots(), old)]
+        return {"position": self.position, "old": old}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Put a snapshot back, into the same memory: tensors made under inference mode must not stay."""
-        for name, table in self._tables().items():
-            table.copy_(snapshot[name][:])
+        """Put a snapshot back."""
+        old = snapshot["old"]
+        for other in self._held_snapshots():
+            if other is not old:
+                other.keep(self.rows, old.nodes)
+        old.put_back(self.rows)
         self.position = snapshot["position"]
+
+    def _held_snapshots(self) -> list[OldRows]:
+        """Return what snapshots that somebody holds keep, in the order in which they were taken."""
+        return [old for held in self._snapshots if (old := held()) is not None]
+
+    def put(self, state: dict[str, Any]) -> None:
+        """Write whole tables, [N, ...], or what gives them when indexed, and the position."""
+        for old in self._held_snapshots():
+            old.keep(self.rows)
+        for name, table in self._tables().items():
+            table.copy_(state[name][:])
+        self.position = state["position"]
 
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return tensors and plain values that hold the whole state, or that of a snapshot."""
-        held = {"position": self.position, **self._tables()} if snapshot is None else snapshot
-        return {"spec": asdict(self.spec), **held}
+        if snapshot is None:
+            return {"spec": asdict(self.spec), "position": self.position, **self._tables()}
+        return {"spec": asdict(self.spec), "position": snapshot["position"], **vars(snapshot["old"].whole(self.rows))}
 
     def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what `state_dict` does, with tables as rows of the only rank; they are no copies."""
@@ -111,7 +143,7 @@ class LocalStateStore:
                 received = type(given).__name__ if shape is None else f"{dtype} {list(shape)}"
                 cure = "give a file that was written whole"
                 raise CheckpointError(refusal(name, f"{table.dtype} {list(table.shape)}", received, cure))
-        self.restore(state)
+        self.put(state)
 
     def _tables(self) -> dict[str, Tensor]:
         return {field.name: getattr(self.rows, field.name) for field in fields(self.rows)}

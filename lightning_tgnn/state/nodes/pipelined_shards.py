@@ -242,7 +242,7 @@ class PipelinedShards:
         return self.local.rows
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a copy of this rank's rows."""
+        """Return what `restore` needs to put this rank's rows back."""
         self._meet()
         return self.local.snapshot()
 
@@ -290,7 +290,8 @@ class PipelinedShards:
             CheckpointError: It is of another graph or another model.
         """
         check_same_spec(state, self.spec)
-        self.restore({"position": state["position"], **{name: state[name][self.own_nodes] for name in _TABLES}})
+        self._meet()
+        self.local.put({"position": state["position"], **{name: state[name][self.own_nodes] for name in _TABLES}})
 
 
 class _Sent:

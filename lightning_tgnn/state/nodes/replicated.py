@@ -83,7 +83,7 @@ class ReplicatedStateStore(LocalStateStore):
         return StateRows(**{name: table[rank::ranks] for name, table in self._tables().items()})
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a copy of the whole state."""
+        """Return what `restore` needs to put the state back."""
         self._settle()
         return super().snapshot()
 
@@ -91,6 +91,11 @@ class ReplicatedStateStore(LocalStateStore):
         """Put a snapshot back."""
         self._settle()
         super().restore(snapshot)
+
+    def put(self, state: dict[str, Any]) -> None:
+        """Write whole tables and the position."""
+        self._settle()
+        super().put(state)
 
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return tensors and plain values that hold the whole state, or that of a snapshot."""

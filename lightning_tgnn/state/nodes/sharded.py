@@ -238,14 +238,14 @@ class ShardedStateStore:
         return self.local.rows
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a copy of this rank's rows."""
+        """Return what `restore` needs to put this rank's rows back."""
         self._drop_ahead()
         return {"changed": self._changed, **self.local.snapshot()}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Put a snapshot back."""
         self._forget()
-        self._changed = snapshot.get("changed", self._changed[:0])  # one process keeps none
+        self._changed = snapshot["changed"]
         self.local.restore(snapshot)
 
     def _forget(self) -> None:
@@ -295,5 +295,7 @@ class ShardedStateStore:
         own = self.own_nodes
         changed = state.get("changed", own[:0]).cpu()
         rows = {name: state[name][own] for name in _TABLES}
-        self.restore({"position": state["position"], "changed": changed, **rows})
+        self._forget()
+        self._changed = changed
+        self.local.put({"position": state["position"], **rows})
         self._pieces = state.get("pieces", 0)
