@@ -36,6 +36,7 @@ from lightning_tgnn.tasks.requirements import (
     check_model,
     check_precision,
     info_of,
+    notice_accumulation,
 )
 from lightning_tgnn.tasks.returned import check_returned
 from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
@@ -127,6 +128,8 @@ class NodeClassification(OptimizedTask):
     def setup(self, stage: str) -> None:
         """Refuse a precision that the sums over replicas do not have."""
         check_precision(self.trainer, "aggregation and sums over replicas are in float32")
+        if stage == "fit":
+            notice_accumulation(self.trainer)
         save_whole_checkpoints(self.trainer.strategy)
 
     def configure_model(self) -> None:

@@ -7,6 +7,8 @@ from inspect import signature
 from typing import TypeVar
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean, refusal
@@ -148,7 +150,7 @@ def info_of(trainer: pl.Trainer, kind: type[_Info], wanted: str, *, is_built: bo
         return info
     if is_built and info is None:
         return None
-    cure = f"pass trainer.fit(model, datamodule={wanted}(...))"
+    cure = f"pass trainer.fit(model, datamodule={wanted}(...)); a command takes --data {wanted}, or the run's --config"
     raise InvalidArgumentError(refusal("datamodule", f"a {wanted}", type(data).__name__, cure))
 
 
@@ -192,6 +194,16 @@ def check_snapshot_trainer(trainer: pl.Trainer) -> None:
         received = f"{type(trainer.strategy).__name__} with {trainer.world_size} ranks"
         requirement = "a strategy that deals out groups of snapshots"
         raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
+
+
+def notice_accumulation(trainer: pl.Trainer) -> None:
+    """Warn of gradients that are to be accumulated where an epoch is one batch."""
+    schedules = [one for one in trainer.callbacks if isinstance(one, GradientAccumulationScheduler)]  # type: ignore[attr-defined]
+    if trainer.accumulate_grad_batches > 1 or any(one.going_to_accumulate_grad_batches() for one in schedules):
+        rank_zero_warn(
+            "an epoch of a static graph is one batch: accumulate_grad_batches accumulates nothing, and only divides the"
+            " gradient; leave it out"
+        )
 
 
 def check_precision(trainer: pl.Trainer, cure: str) -> None:

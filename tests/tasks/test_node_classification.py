@@ -1,9 +1,11 @@
 """Node classification in one process: learning, checkpoints, what is refused, the callback."""
 
+import warnings
+
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.demos.boring_classes import BoringModel
 
 from lightning_tgnn import (
@@ -161,6 +163,22 @@ def test_what_does_not_go_together_is_refused():
         trainer().fit(NodeClassification(), datamodule=TemporalDataModule())
     with pytest.raises(InvalidArgumentError, match=r"model must be a task that adds up over replicas.*LinkPrediction"):
         trainer(strategy="cdfgnn").fit(LinkPrediction(), datamodule=TemporalDataModule())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accumulate_grad_batches": 3},
+        {"callbacks": [GradientAccumulationScheduler({1: 2})]},
+        {},
+    ],
+)
+def test_what_accumulates_nothing_is_told(options):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer(max_epochs=1, **options).fit(NodeClassification(hidden_dim=4), datamodule=data())
+    found = [str(one.message) for one in told if "accumulates nothing" in str(one.message)]
+    assert len(found) == bool(options)
 
 
 def test_only_a_run_that_goes_on_has_figures_before_its_first_step(tmp_path):

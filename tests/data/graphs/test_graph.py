@@ -156,7 +156,7 @@ def as_file(path, **held):
     return path
 
 
-@pytest.mark.parametrize("name", ["edge_weight", "weight", "w"])
+@pytest.mark.parametrize("name", ["edge_weight", "edge_attr", "weight", "w"])
 def test_weights_of_edges_are_named_as_what_nothing_reads(tmp_path, name):
     ones, others = torch.ones(4), torch.tensor([1.0, 1.0, 2.0, 1.0])
     forms = {
@@ -171,6 +171,27 @@ def test_weights_of_edges_are_named_as_what_nothing_reads(tmp_path, name):
         message = rf"{source}: nothing reads the column\(s\) '{name}'; the edges of a static graph count alike"
         with pytest.warns(UserWarning, match=message):
             same(read_graph(made(others)), Graph(**parts()))
+
+
+def test_an_adjacency_has_a_row_for_each_vertex(tmp_path):
+    *_, features, labels, masks = columns()
+    for rows in (2, 6):
+        adjacency = compressed("adj", np.ones((rows, len(labels))))
+        np.savez(tmp_path / "graph.npz", features=features, labels=labels, **adjacency, **masks)
+        with pytest.raises(DataError, match=f"adj_indptr must be of a row for each of 4 vertices, got '{rows} rows'"):
+            read_graph(tmp_path / "graph.npz")
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (1, 4), (2, 2), (4, 2)])
+def test_labels_are_one_for_each_vertex(shape):
+    labels = parts()["labels"]
+    if 1 in shape:
+        assert torch.equal(read_graph(like_pyg(y=labels.view(shape))).labels, labels)
+    else:
+        with pytest.raises(
+            DataError, match=rf"labels must be one for each of 4 vertices, got \[{shape[0]}, {shape[1]}\]"
+        ):
+            read_graph(like_pyg(y=torch.zeros(shape, dtype=torch.int64)))
 
 
 def test_labels_go_before_label(tmp_path):

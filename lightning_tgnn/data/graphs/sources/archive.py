@@ -13,14 +13,18 @@ from lightning_tgnn.files.memory import check_fits
 _CURE = "save the archive anew"
 
 
-def edges_of(held: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return sources and destinations [E], of ``edge_index`` or of ``adj_*`` in compressed rows.
+def edges_of(held: Mapping[str, np.ndarray], vertices: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return sources and destinations [E], of ``edge_index`` or of ``adj_*`` in compressed rows, one for each vertex.
 
     Raises:
         DataError: An array is missing, or they do not fit together.
     """
     if "edge_index" not in held and any(name in held for name in ("adj_indptr", "adj_indices")):
-        return _entries(held, "adj")
+        entries = _entries(held, "adj")
+        if len(held["adj_indptr"]) != vertices + 1:
+            received = f"{len(held['adj_indptr']) - 1} rows"
+            raise DataError(refusal("adj_indptr", f"of a row for each of {vertices} vertices", received, _CURE))
+        return entries
     src, dst = as_ends("edge_index", numbers_of(held, "edge_index"))
     return src.numpy(), dst.numpy()
 

@@ -28,7 +28,7 @@ FORMS = (
 
 OF_EVENTS = "events are read by TemporalDataModule, or by SnapshotDataModule without edge_counts"
 """What is said of a source that may hold events."""
-_WEIGHTS = ("edge_weight", "weight", "w", "adj_data")
+_WEIGHTS = ("edge_weight", "edge_attr", "weight", "w", "adj_data")
 _Held = TypeVar("_Held")
 Values: TypeAlias = np.ndarray | Tensor
 """A column of an archive, or of a graph in memory."""
@@ -98,8 +98,8 @@ def _from_npz(path: Path) -> Graph:
         raise InvalidArgumentError(refusal("source", FORMS, str(path), OF_EVENTS))
     held = read_npz(path)
     _notice_weights(path, held)
-    src, dst = edges_of(held)
     features = features_of(held)
+    src, dst = edges_of(held, len(features) if features.ndim else 0)
     has_only_label = "label" in held and "labels" not in held
     return _graph(src, dst, features, numbers_of(held, "label" if has_only_label else "labels"), held)
 
@@ -129,9 +129,14 @@ def _graph(src: Values, dst: Values, features: Values, labels: Values, held: Map
         src=as_whole("src", src),
         dst=as_whole("dst", dst),
         features=as_numbers("features", features).float(),
-        labels=as_whole("labels", labels, "give integers, and -1 for no label").flatten(),
+        labels=_one_each(as_whole("labels", labels, "give integers, and -1 for no label")),
         **{name: _mask(f"{name}_mask", _of(held, f"{name}_mask")) for name in SPLITS},
     )
+
+
+def _one_each(labels: Tensor) -> Tensor:
+    """Return labels [N] of a column or a row of them; others as they are."""
+    return labels.flatten() if labels.ndim == 2 and 1 in labels.shape else labels
 
 
 def _mask(name: str, values: Values) -> Tensor:
