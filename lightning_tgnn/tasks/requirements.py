@@ -182,12 +182,21 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
         raise InvalidArgumentError(refusal("Trainer(devices=...)", requirement, f"{sharing} rank(s)", cure))
 
 
-def check_snapshot_trainer(trainer: pl.Trainer) -> None:
-    """Refuse a precision that would give wrong results, and several ranks that would all train the same groups.
+def check_snapshot_trainer(trainer: pl.Trainer, model: object) -> None:
+    """Refuse what would give wrong results on snapshots.
+
+    Args:
+        trainer: About to train or to evaluate.
+        model: What the task was given as its model.
 
     Raises:
-        InvalidArgumentError: The Trainer is such a one.
+        InvalidArgumentError: A precision, batches of vertices for a model that looks at all of them, or several ranks
+            that would all train the same groups.
     """
+    if model == "evolvegcn_h" and getattr(datamodule_of(trainer), "vertices_per_batch", None) is not None:
+        cure = "leave it out, or take model='evolvegcn_o'"
+        requirement = "left out with 'evolvegcn_h', whose weights evolve by the rows of all vertices"
+        raise InvalidArgumentError(refusal("vertices_per_batch", requirement, "batches of vertices", cure))
     check_precision(trainer, "edges, features and the state of vertices are in float32")
     if trainer.world_size > 1 and not isinstance(trainer.strategy, DealsBatches):
         cure = "set strategy='blad', or devices=1: each rank would train all groups"

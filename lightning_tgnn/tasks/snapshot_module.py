@@ -185,7 +185,7 @@ class SnapshotModule(OptimizedTask):
 
     def setup(self, stage: str) -> None:
         """Refuse a precision that turns all of a batch into another one, and ranks that would train the same."""
-        check_snapshot_trainer(self.trainer)
+        check_snapshot_trainer(self.trainer, self.hparams.get("model"))
         save_whole_checkpoints(self.trainer.strategy)
 
     def configure_model(self) -> None:

@@ -395,6 +395,16 @@ def test_the_datamodule_takes_the_number_of_layers_from_the_task():
         data(vertices_per_batch=10, fanouts=[3, 3], num_layers=3)
 
 
+def test_a_model_that_looks_at_all_vertices_takes_no_batches_of_them():
+    sizes = {"num_nodes": 30, "num_edges": 90, "num_snapshots": 8}
+    batches = lightning_tgnn.SnapshotDataModule("synthetic_snapshots", synthetic=sizes, vertices_per_batch=10)
+    with pytest.raises(
+        InvalidArgumentError, match="vertices_per_batch must be left out with 'evolvegcn_h', whose weig"
+    ):
+        fitted(lightning_tgnn.SnapshotLinkPrediction("evolvegcn_h", hidden_dim=4), batches)
+    fitted(lightning_tgnn.SnapshotLinkPrediction("evolvegcn_o", hidden_dim=4), batches)
+
+
 def test_a_model_of_another_width_of_features_is_told_by_its_snapshots():
     data = structured()
     data.snapshots = random_sequence((COUNT,) * TIMES, COUNT, 3)

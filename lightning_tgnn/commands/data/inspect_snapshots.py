@@ -128,4 +128,4 @@ def _print(console: Console, figures: Mapping[str, Any], folder: Path) -> None:
 
 
 def _text(value: float) -> str:
-    return f"{int(value):,}" if value == int(value) else f"{value:,.4g}"
+    return f"{int(value):,}" if value == int(value) else f"{value:,.1f}"

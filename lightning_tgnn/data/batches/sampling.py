@@ -44,7 +44,7 @@ def written_roots(sampled_roots: SampledRoots) -> SampledRoots:
 
 
 def candidates(src: Tensor, negatives: Tensor) -> Tensor:
-    """Return the negatives, [B, Q], with an event's source (``src``, [B]) where there is none."""
+    """Return the negatives, [B, Q], with an event's source (``src``, [B]) where there is none, else themselves."""
     missing = negatives < 0
     return torch.where(missing, src.unsqueeze(1), negatives) if missing.any() else negatives
 

@@ -11,6 +11,8 @@ from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.files.npy_file import pieces
 
+_FEW_KINDS, _NUMBERS_PER_KIND = 64, 8
+
 
 def check_ranges(begins: Tensor, ends: Tensor, num_edges: int) -> None:
     """Refuse ranges of edges that are none.
@@ -70,8 +72,21 @@ def check_edge_columns(
         if len(relations) and int(relations.min()) < 0:
             cure = "number the kinds of edges from 0"
             raise DataError(refusal("relations", "kinds of edges from 0", int(relations.min()), cure))
+        _check_gaps(relations)
     if labels is not None:
         check_label_column("labels of edges", labels)
+
+
+def _check_gaps(relations: Tensor) -> None:
+    """Refuse kinds of edges of which most numbers have none: each number is a matrix of every snapshot."""
+    highest = int(relations.max()) if len(relations) else 0
+    if highest < _FEW_KINDS:
+        return
+    kinds = len(torch.cat([relations[piece].unique() for piece in pieces(len(relations))]).unique())
+    if highest >= _NUMBERS_PER_KIND * kinds:
+        received = f"{kinds} kinds up to {highest}"
+        cure = "number the kinds of edges from 0 without gaps"
+        raise DataError(refusal("relations", "kinds of edges", received, cure))
 
 
 def check_label_column(name: str, labels: Tensor) -> None:

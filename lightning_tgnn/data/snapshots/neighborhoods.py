@@ -179,7 +179,9 @@ def checked_fanouts(
             raise InvalidArgumentError(refusal("fanouts", "left out without vertices_per_batch", fanouts, cure))
         return (None,) * num_layers
     check_int("vertices_per_batch", vertices_per_batch, minimum=1, cure="1000 is usual, None takes all vertices")
-    each = (fanouts,) * num_layers if fanouts is None or isinstance(fanouts, int) else tuple(fanouts)
+    each: tuple[int | None, ...] = (fanouts,) * num_layers  # type: ignore[assignment]
+    if isinstance(fanouts, Sequence) and not isinstance(fanouts, str):
+        each = tuple(fanouts)
     if len(each) != num_layers:
         cure = "give one number, or one for each layer"
         raise InvalidArgumentError(refusal("fanouts", f"of {num_layers} layers", list(each), cure))

@@ -121,7 +121,8 @@ class SnapshotSequence:
             InvalidArgumentError: A number of edges cannot be kept.
             DataError: As for the class.
         """
-        if not 0 <= turnover <= 1:
+        is_share = isinstance(turnover, int | float) and not isinstance(turnover, bool) and 0 <= turnover <= 1
+        if not is_share:
             cure = "give a share, for example 0.1"
             raise InvalidArgumentError(refusal("turnover", "a share in [0, 1]", turnover, cure))
         if not isinstance(edge_counts, Sequence) or isinstance(edge_counts, str) or not edge_counts:

@@ -126,7 +126,7 @@ class FunctionNegatives:
                 refusal("negatives", f"called with {names}, by keyword", str(error), cure)
             ) from error
         self._check(drawn, (len(events), num))
-        return drawn
+        return drawn.clone(memory_format=torch.contiguous_format)  # it may be a view of what the function keeps
 
     def _check(self, drawn: object, shape: tuple[int, int]) -> None:
         requirement = f"int64 of shape {list(shape)}, a row of nodes per event"

@@ -114,8 +114,8 @@ class TemporalAttention(Embedding):
         """Return the factors [S, H, K] by which dropout leaves attention weights; None for all as they are."""
         if not self.training or self.dropout.p <= 0:
             return None
-        shape, kept = (len(places.root), self.num_heads, places.mask.shape[1]), 1 - self.dropout.p
-        return torch.empty(shape, device=places.mask.device).bernoulli_(kept).div_(kept)
+        shape = (len(places.root), self.num_heads, places.mask.shape[1])
+        return self.dropout(torch.ones(shape, device=places.mask.device))
 
 
 class TimeProjection(Embedding):

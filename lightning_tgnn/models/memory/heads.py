@@ -38,7 +38,7 @@ class LinkPredictor(nn.Module):
         """
         # Split, not sliced: the gradient is put together in one go.
         sources, others = embeddings.split([num_events, len(embeddings) - num_events])
-        return self._logits(self.source(sources), self.destination(others), num_negatives, beside=False)
+        return link_scores(self.source(sources), self.destination(others), self.out, num_negatives, beside=False)
 
     def of_rows(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Score links between rows of embeddings; see `forward`.
@@ -55,10 +55,7 @@ class LinkPredictor(nn.Module):
         sources, destinations = rows[:, 0], rows[:, 1:]
         source = _chosen(self.source, embeddings, sources)
         candidates = _chosen(self.destination, embeddings, destinations)
-        return self._logits(source, candidates.flatten(0, 1), destinations.shape[1] - 1, beside=True)
-
-    def _logits(self, source: Tensor, others: Tensor, num_negatives: int, *, beside: bool) -> tuple[Tensor, Tensor]:
-        return link_scores(source, others, self.out.weight, self.out.bias, num_negatives, beside=beside)
+        return link_scores(source, candidates.flatten(0, 1), self.out, destinations.shape[1] - 1, beside=True)
 
     def every_pair(self, sources: Tensor, candidates: Tensor) -> Tensor:
         """Score every source with every candidate, without a gradient.

@@ -22,6 +22,7 @@ def _place(event: int, candidate: int, events: int, width: int, beside: bool) ->
 
 @njit(inline="always", **SUMS)
 def _score(source: Any, event: int, others: Any, row: int, weight: Any) -> Any:
+    """Return ``w . relu(s + d)`` of an event and of the destination in a row."""
     total = _ZERO
     for d in range(weight.shape[1]):
         hidden = source[event, d] + others[row, d]
@@ -53,6 +54,7 @@ def _add_pair(
     grad_others: Any,
     of_weight: Any,
 ) -> None:
+    """Write the gradient of a destination, and add those of the source and of the weights, given that of a score."""
     for d in range(weight.shape[1]):
         hidden = source[event, d] + others[row, d]
         change = _ZERO if hidden <= _ZERO else grad * weight[0, d]
@@ -73,7 +75,7 @@ def backward(
     grad_others: Any,
     grad_weight: Any,
 ) -> None:
-    """Write the gradients of what the scores are made of, given those of the scores.
+    """Write the gradients of what the scores are made of, [B, d] and [B (1 + Q), d], given those of the scores.
 
     Each of as many threads as ``grad_weight`` [threads, d] has rows writes its own.
     """

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 
 
 def link_scores(
-    source: Tensor, others: Tensor, weight: Tensor, bias: Tensor, num_negatives: int, *, beside: bool
+    source: Tensor, others: Tensor, out: nn.Module, num_negatives: int, *, beside: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the logits of the true destination of each event and of its negatives.
 
@@ -22,21 +23,32 @@ def link_scores(
         source: float [B, d], of the sources.
         others: float [B (1 + Q), d], of the destinations: first all true ones, then the negatives event by event; or,
             ``beside``, each event's true one and its negatives.
-        weight: float [1, d].
-        bias: float [1].
+        out: Makes one number of d. On the CPU an `nn.Linear` in float32 is not called: its weights are read.
         num_negatives: Q, per event.
         beside: Whether an event's destinations are beside each other.
 
     Returns:
         float32 [B] and [B, Q].
+
+    Raises:
+        InvalidArgumentError: ``others`` is of another shape.
     """
-    compiled = source.device.type == "cpu" and source.dtype == others.dtype == weight.dtype == torch.float32
-    by = _LinkScores.apply if compiled and not torch.is_autocast_enabled("cpu") else by_tensors
-    return by(source, others, weight, bias, num_negatives, beside)
+    wanted = len(source) * (1 + num_negatives), source.shape[1]
+    if others.shape != wanted:
+        cure = "give a row for each event's true destination and for each of its negatives"
+        raise InvalidArgumentError(refusal("destinations", f"of shape {list(wanted)}", list(others.shape), cure))
+    if type(out) is nn.Linear and _compiled(source, others, out.weight, out.bias):
+        return _LinkScores.apply(source, others, out.weight, out.bias, num_negatives, beside)
+    return by_tensors(source, others, out, num_negatives, beside)
+
+
+def _compiled(*tensors: Tensor) -> bool:
+    in_float32 = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
+    return in_float32 and not torch.is_autocast_enabled("cpu")
 
 
 def by_tensors(
-    source: Tensor, others: Tensor, weight: Tensor, bias: Tensor, num_negatives: int, beside: bool
+    source: Tensor, others: Tensor, out: nn.Module, num_negatives: int, beside: bool
 ) -> tuple[Tensor, Tensor]:
     """Return what `link_scores` does."""
     events, width = source.shape
@@ -47,12 +59,14 @@ def by_tensors(
         # Split, not sliced: the gradient is put together in one go.
         true, negatives = others.split([events, events * num_negatives])
         negatives = negatives.view(events, num_negatives, width)
-    of_true = linear(torch.relu(source + true), weight, bias).squeeze(-1)
-    of_negatives = linear(torch.relu(source.unsqueeze(1) + negatives), weight, bias).squeeze(-1)
+    of_true = out(torch.relu(source + true)).squeeze(-1)
+    of_negatives = out(torch.relu(source.unsqueeze(1) + negatives)).squeeze(-1)
     return of_true.float(), of_negatives.float()
 
 
 class _LinkScores(torch.autograd.Function):
+    """Keeps what the weights made of both ends, and no hidden row: the backward pass forms these again."""
+
     @staticmethod
     def forward(
         ctx: Any, source: Tensor, others: Tensor, weight: Tensor, bias: Tensor, num_negatives: int, beside: bool

@@ -14,6 +14,8 @@ _taken = threading.local()
 def use_torch_threads() -> int:
     """Let the loops take as many threads as torch does, as far as the compiler has them, and return their number.
 
+    Who gives the compiler another number in between keeps it until torch's changes.
+
     They are torch's own: the compiler takes the OpenMP library that torch has loaded. Threads of ours would wait for
     torch's, which keep spinning for milliseconds after each operation.
     """

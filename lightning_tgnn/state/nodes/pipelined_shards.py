@@ -223,9 +223,8 @@ class PipelinedShards:
         if step is None:
             step = self.fetch(self.own_nodes[:0])
         self._has_told = False
-        self._write(
-            step, StateUpdate.nothing(self.spec, LEFT), self.own_nodes[:0], has_next=self.place < self.ranks - 1
-        )
+        nothing, has_next = StateUpdate.nothing(self.spec, LEFT), self.place < self.ranks - 1
+        self._write(step, nothing, self.own_nodes[:0], has_next=has_next)
         self.server.end()
         for sent in (self._requests, self._commits, self._passed):
             sent.flush()

@@ -293,9 +293,8 @@ class ShardedStateStore:
         """
         check_same_spec(state, self.spec)
         own = self.own_nodes
-        changed = state.get("changed", own[:0]).cpu()
         rows = {name: state[name][own] for name in _TABLES}
         self._forget()
-        self._changed = changed
+        self._changed = state.get("changed", own[:0]).cpu()  # one process keeps none
         self.local.put({"position": state["position"], **rows})
         self._pieces = state.get("pieces", 0)

@@ -182,6 +182,8 @@ def test_targets_may_be_vertices_that_are_not_there_yet(present):
         ({"vertices_per_batch": 0}, "vertices_per_batch must be an integer of at least 1, got 0"),
         ({"vertices_per_batch": 9, "fanouts": [3], "num_layers": 2}, r"fanouts must be of 2 layers, got \[3\]"),
         ({"vertices_per_batch": 9, "fanouts": [3, 0]}, "fanouts must be an integer of at least 1, got 0"),
+        ({"vertices_per_batch": 9, "fanouts": 1.5}, "fanouts must be an integer of at least 1, got 1.5"),
+        ({"vertices_per_batch": 9, "fanouts": "10"}, "fanouts must be an integer of at least 1, got '10'"),
         (
             {"vertices_per_batch": 9, "fanouts": [3, 2], "num_hops": 2},
             "fanouts must be the same for all layers with num",

@@ -216,8 +216,9 @@ def test_deletion_follows_the_trend_and_turns_over_edges():
     assert made.fingerprint != again.fingerprint
     with pytest.raises(InvalidArgumentError, match=r"edge_counts\[1\] must be at most 200, got 201; the graph has 200"):
         SnapshotSequence.by_deletion(src, dst, [1, 201], num_nodes=30)
-    with pytest.raises(InvalidArgumentError, match=r"turnover must be a share in \[0, 1\], got 2"):
-        SnapshotSequence.by_deletion(src, dst, [1], num_nodes=30, turnover=2)
+    for turnover in (2, "a", None, True, float("nan")):
+        with pytest.raises(InvalidArgumentError, match=rf"turnover must be a share in \[0, 1\], got '?{turnover}"):
+            SnapshotSequence.by_deletion(src, dst, [1], num_nodes=30, turnover=turnover)
 
 
 def test_a_static_graph_is_a_source_with_a_trend():

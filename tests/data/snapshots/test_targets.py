@@ -322,6 +322,11 @@ def test_updates_of_other_groups_are_refused_within_an_epoch():
         ({"weights": torch.ones(150) / 0}, DataError, "weights must be finite, got 'NaN or infinity at edge 0'"),
         ({"relations": -torch.ones(150).long()}, DataError, "relations must be kinds of edges from 0, got -1; number"),
         (
+            {"relations": torch.full((150,), 10**9)},
+            DataError,
+            "relations must be kinds of edges, got '1 kinds up to 1000000000'; number the kinds of edges from 0 w",
+        ),
+        (
             {"vertices": "present"},
             InvalidArgumentError,
             "vertices must be one of 'active', 'all', 'seen', got 'present'",

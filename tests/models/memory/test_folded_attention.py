@@ -169,10 +169,12 @@ def test_bfloat16_adds_roots_that_nobody_sees():
 @settings(deadline=None, max_examples=50)
 @given(root=st.lists(st.integers(0, 9), max_size=30), threads=st.integers(1, 4), seed=st.integers(0, 100))
 def test_queries_are_cut_into_parts_of_about_as_many_neighbours(root, threads, seed):
-    root = np.sort(np.array(root, dtype=np.int64))
+    root = np.array(root, dtype=np.int64)
     lengths = np.random.default_rng(seed).integers(0, 200, len(root))
-    starts = np.searchsorted(root, np.arange(11))
-    bounds = attention_share_loops.cut(lengths, np.arange(len(root)), starts, threads).tolist()
+    order, starts = attention_share_loops.by_query(root, 10)
+    assert order.tolist() == np.argsort(root, kind="stable").tolist()
+    assert starts.tolist() == np.searchsorted(np.sort(root), np.arange(11)).tolist()
+    bounds = attention_share_loops.cut(lengths, order, starts, threads).tolist()
     work = [int((lengths + 1)[root == q].sum()) for q in range(10)]
     assert bounds == sorted(bounds)
     assert (bounds[0], bounds[-1], len(bounds) - 1) == (0, 10, max(1, min(threads, sum(work) // 500)))

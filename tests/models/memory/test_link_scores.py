@@ -14,6 +14,14 @@ def make(events, negatives, width, seed=0):
     return [torch.randn(shape, generator=g).requires_grad_() for shape in shapes]
 
 
+def last_layer(weight, bias):
+    """Return an `nn.Linear` of tensors that are made elsewhere."""
+    layer = torch.nn.Linear(weight.shape[1], 1)
+    del layer.weight, layer.bias
+    layer.weight, layer.bias = weight, bias
+    return layer
+
+
 def pair_by_pair(source, others, weight, bias, negatives, beside):
     """Return the logits [B, 1 + Q]."""
     events, rows = len(source), []
@@ -39,7 +47,8 @@ def test_both_ways_are_what_single_pairs_say(events, negatives, width, beside, s
     torch.set_num_threads(threads)
     try:
         for way in (lambda *a: link_scores(*a[:-1], beside=a[-1]), by_tensors):
-            true, of_negatives = way(*given, negatives, beside)
+            source, others, *of_last = given
+            true, of_negatives = way(source, others, last_layer(*of_last), negatives, beside)
             assert (true.shape, of_negatives.shape) == ((events,), (events, negatives))
             assert true.dtype == of_negatives.dtype == torch.float32
             found = torch.cat([true.unsqueeze(1), of_negatives], dim=1)
@@ -53,10 +62,11 @@ def test_both_ways_are_what_single_pairs_say(events, negatives, width, beside, s
 def test_what_is_not_float32_is_left_to_tensor_operations():
     given = [tensor.detach().double() for tensor in make(4, 2, 5)]
     exact = pair_by_pair(*given, 2, False)
-    true, negatives = link_scores(*given, 2, beside=False)
+    true, negatives = link_scores(*given[:2], last_layer(*given[2:]), 2, beside=False)
     torch.testing.assert_close(torch.cat([true.unsqueeze(1), negatives], dim=1), exact.float())
     with torch.autocast("cpu", torch.bfloat16):
-        true, negatives = link_scores(*(tensor.detach() for tensor in make(4, 2, 5)), 2, beside=False)
+        source, others, *of_last = (tensor.detach() for tensor in make(4, 2, 5))
+        true, negatives = link_scores(source, others, last_layer(*of_last), 2, beside=False)
     assert true.dtype == negatives.dtype == torch.float32
     assert not torch.equal(torch.cat([true.unsqueeze(1), negatives], dim=1), exact.float())
 
@@ -66,7 +76,8 @@ def test_what_is_not_a_number_stays_so(place):
     given = dict(zip(("source", "others", "weight", "bias"), make(3, 1, 4), strict=True))
     with torch.no_grad():
         given[place][1, 2] = torch.nan
-    true, negatives = link_scores(*given.values(), 1, beside=False)
+    last = last_layer(given["weight"], given["bias"])
+    true, negatives = link_scores(given["source"], given["others"], last, 1, beside=False)
     assert true.isnan().tolist() == [False, True, False]
     assert negatives.isnan().flatten().tolist() == [False, place == "source", False]
     (true.sum() + negatives.sum()).backward()
