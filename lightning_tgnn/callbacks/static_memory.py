@@ -147,6 +147,9 @@ class StaticPretraining(pl.Callback):
             raise InvalidArgumentError(
                 refusal("Trainer(limit_val_batches=...)", "0 in pretraining", trainer.limit_val_batches, cure)
             )
+        if any(isinstance(callback, StaticMemory) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+            cure = "leave StaticMemory out: rows that it has frozen would not be trained"
+            raise InvalidArgumentError(refusal("StaticPretraining", "without StaticMemory beside it", "both", cure))
         _table(pl_module)
         _training(trainer)
         check_place("path", self.path)
@@ -156,6 +159,12 @@ class StaticPretraining(pl.Callback):
         if not isinstance(pl_module.model, WithoutMemory):
             assert isinstance(pl_module.model, MemoryModel)
             pl_module.model = WithoutMemory(pl_module.model, _info(trainer))
+        pl_module.model.in_pretraining = True
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if isinstance(pl_module.model, WithoutMemory):
+            pl_module.model.in_pretraining = False
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -157,8 +157,8 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         Returns:
             Logits of the true destinations [B] and of the negatives [B, Q].
         """
-        with_negatives = batch.num_candidates > 2 * len(batch)
-        return check_link_scores(self.stage_order(self, batch), len(batch), with_negatives=with_negatives)
+        negatives = batch.negatives.shape[1] if len(batch) else 0
+        return check_link_scores(self.stage_order(self, batch), len(batch), negatives or None)
 
     def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
         positive, negatives = self.run_stages(batch)

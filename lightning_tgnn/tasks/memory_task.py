@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.models import ModelConfig
+from lightning_tgnn.models.memory.without_memory import WithoutMemory
 from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
@@ -111,6 +112,9 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         self._stream_info()  # before a strategy for event streams is suggested
         check_trainer(self.trainer, self._state_store)
         save_whole_checkpoints(self.trainer.strategy)
+        if isinstance(self.model, WithoutMemory) and not self.model.in_pretraining:
+            cure = "make a new task, with StaticMemory"
+            raise InvalidArgumentError(refusal("model", "a task with node memory", "one that was pretrained", cure))
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""

@@ -12,6 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -102,6 +103,10 @@ class Optimization:
             _warn_of_unused(task, lr=lr, weight_decay=weight_decay)
         for setting in {key for group in optimizer.param_groups for key in group} - {"params"}:
             check_choice("a setting in param_groups", setting, optimizer.defaults)
+        for group in optimizer.param_groups:
+            for name in ("lr", "weight_decay"):
+                if name in group and not isinstance(group[name], Tensor):
+                    check_not_negative(f"{name} of a group of parameters", group[name], cure="1e-3 is a usual rate")
         if self.lr_scheduler is None:
             if self.lr_scheduler_config:
                 cure = "give lr_scheduler, too"

@@ -18,13 +18,13 @@ def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tenso
     return returned
 
 
-def check_link_scores(returned: object, events: int, *, with_negatives: bool) -> tuple[Tensor, Tensor]:
+def check_link_scores(returned: object, events: int, negatives: int | None) -> tuple[Tensor, Tensor]:
     """Return what ``score`` has returned if it is logits of true destinations [B] and of negatives [B, Q].
 
     Args:
         returned: By a task.
         events: B.
-        with_negatives: Whether the batch has any.
+        negatives: Q, of the batch; None where they are not looked at.
 
     Raises:
         InvalidArgumentError: It is not.
@@ -32,10 +32,10 @@ def check_link_scores(returned: object, events: int, *, with_negatives: bool) ->
     parts = returned if isinstance(returned, tuple | list) else (returned,)
     shapes = [_told(part) for part in parts]
     if len(parts) == 2 and shapes[0] == [events] and len(shapes[1]) == 2 and shapes[1][0] == events:
-        positive, negatives = parts
-        if negatives.shape[1] or not with_negatives:
-            return positive, negatives
-    requirement = f"logits of the true destinations [{events}] and of the negatives [{events}, Q]"
+        of_true, of_negatives = parts
+        if negatives is None or of_negatives.shape[1] == negatives:
+            return of_true, of_negatives
+    requirement = f"logits of the true destinations [{events}] and of the negatives [{events}, {negatives or 'Q'}]"
     cure = "return two tensors of these shapes; of one negative an event, too, a column [B, 1]"
     raise InvalidArgumentError(refusal("the result of score", requirement, " and ".join(map(str, shapes)), cure))
 

@@ -253,6 +253,18 @@ def test_pretraining_refuses_what_would_see_too_much_or_leave_nothing(data, file
     assert other.read_text() == "src,dst,time"
 
 
+def test_a_task_that_was_pretrained_is_pretrained_again_and_of_no_use_for_anything_else(data, file, tmp_path):
+    module = pretrain(data, tmp_path / "rows.pt")
+    pretrain(data, tmp_path / "rows.pt", module)
+    for callbacks in ([], [StaticMemory(tmp_path / "rows.pt", trained=True)]):
+        for act in ("fit", "validate", "test"):
+            message = "model must be a task with node memory, got 'one that was pretrained'; make a new task, with"
+            with pytest.raises(InvalidArgumentError, match=message):
+                getattr(trainer(callbacks=callbacks), act)(module, datamodule=data)
+    with pytest.raises(InvalidArgumentError, match="StaticPretraining must be without StaticMemory beside it"):
+        trainer(callbacks=[StaticMemory(file), StaticPretraining(tmp_path / "a.pt")]).fit(task(), datamodule=data)
+
+
 def test_what_is_said_of_nodes_without_events(data, file, caplog):
     with caplog.at_level("INFO"):
         trainer(callbacks=[StaticMemory(file)]).fit(task(), datamodule=data)

@@ -171,6 +171,12 @@ def test_wrong_arguments_are_refused_at_once(options, message):
         ({"lr_scheduler_config": {"interval": "step"}}, "lr_scheduler_config must be left out without lr_scheduler"),
         ({"param_groups": {"*.bais": {"lr": 0.0}}}, r"param_groups must be patterns that fit a name, got '\*\.bais'"),
         ({"param_groups": {"*.bias": {"weigth_decay": 0.0}}}, "did you mean 'weight_decay'"),
+        (
+            {"param_groups": {"*.bias": {"lr": -0.1}}},
+            "lr of a group of parameters must be a finite number of at least 0",
+        ),
+        ({"param_groups": {"*": {"lr": "0.1"}}}, "lr of a group of parameters must be a finite number of at l.*'0.1'"),
+        ({"param_groups": {"*": {"weight_decay": -1}}}, "weight_decay of a group of parameters must be a finite num"),
     ],
 )
 def test_arguments_that_do_not_fit_the_model_are_refused_before_training(options, message):

@@ -431,7 +431,7 @@ class LossOfEach(EdgeClassification):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (OneTensor, r"the result of score must be logits .* \[20\] and .* \[20, Q\], got '\[20\]'; return"),
+        (OneTensor, r"the result of score must be logits .* \[20\] and .* \[20, 1\], got '\[20\]'; return"),
         (Column, r"the result of score must be logits .*, got '\[20, 1\] and \[20, 1\]'; return"),
         (NoNegatives, r"the result of score must be logits .*, got '\[20\] and \[20, 0\]'; return"),
         (PerEvent, r"the result of loss must be a tensor of one number, got \[20\]; return a mean"),
@@ -444,6 +444,18 @@ def test_what_a_task_of_ones_own_returns_is_checked(kind, message):
     labelled = EventStore.from_arrays(STORE.src, STORE.dst, STORE.time, STORE.edge_features, labels=np.arange(160) % 2)
     with pytest.raises(InvalidArgumentError, match=message):
         trainer(max_epochs=1).fit(kind(**SMALL), datamodule=data_module(store=labelled))
+
+
+class FirstNegative(LinkPrediction):
+    def score(self, embeddings, batch):
+        positive, negatives = super().score(embeddings, batch)
+        return positive, negatives[:, :1]
+
+
+def test_a_score_of_fewer_negatives_than_there_are_is_refused():
+    message = r"the result of score must be logits .* \[20, 3\], got '\[20\] and \[20, 1\]'; return"
+    with pytest.raises(InvalidArgumentError, match=message):
+        trainer(max_epochs=1).fit(FirstNegative(**SMALL), datamodule=data_module(num_train_negatives=3))
 
 
 def test_a_stage_that_is_missing_is_named():

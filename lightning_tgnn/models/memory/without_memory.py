@@ -22,6 +22,7 @@ class WithoutMemory(MemoryModel):
 
     Attributes:
         table: The static node memory.
+        in_pretraining: Whether a pretraining is under way; of no use for anything else.
 
     Raises:
         InvalidArgumentError: The model has no static node memory.
@@ -38,6 +39,7 @@ class WithoutMemory(MemoryModel):
         table = static_table(model)
         assert isinstance(model, MemoryTGNN)
         self.model, self.table = model, table
+        self.in_pretraining = False
         for part in (model.updater, model.message):
             if part is not None:
                 part.requires_grad_(False)
