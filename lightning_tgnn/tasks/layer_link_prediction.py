@@ -37,7 +37,8 @@ class LayerLinkPrediction(LinkPrediction):
         layer: Its class, or the import path of that, such as ``dgl.nn.SAGEConv`` or
             ``torch_geometric.nn.TransformerConv``. A checkpoint holds the path; from an untrusted one only those of
             `lightning_tgnn.trust.LAYERS` are imported, others have to be given again.
-        layer_args: The arguments that the class is called with.
+        layer_args: The arguments that the class is called with, numbers and words. A layer that takes a module is
+            subclassed, and the module made there.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

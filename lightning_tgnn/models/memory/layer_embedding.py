@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import InvalidArgumentError, check_import, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_import, check_mapping, refusal
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.models.memory.embeddings import Embedding
 from lightning_tgnn.models.memory.neighborhood import NeighborEdges, neighbor_edges
@@ -89,9 +89,15 @@ def layer_of(layer: str | type[nn.Module], arguments: Mapping[str, Any]) -> nn.M
         received = layer if isinstance(layer, str) else type(layer).__name__
         cure = f"give a layer's class or the path of it, and what it takes as layer_args; {FORM}"
         raise InvalidArgumentError(refusal("layer", "the class of a torch.nn.Module", received, cure))
+    for name, value in check_mapping("layer_args", arguments).items():
+        if isinstance(value, nn.Module | Tensor):
+            cure = "subclass the layer and make it there: checkpoints hold numbers and words only"
+            raise InvalidArgumentError(
+                refusal(f"layer_args[{name!r}]", "a number or a word", type(value).__name__, cure)
+            )
     try:
         return kind(**arguments)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         cure = f"give what {import_path(kind)} takes"
         raise InvalidArgumentError(
             refusal("layer_args", "its arguments", f"{dict(arguments)}: {error}", cure)

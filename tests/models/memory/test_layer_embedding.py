@@ -190,6 +190,17 @@ def test_a_layer_is_given_by_its_class_or_its_path(tmp_path, layer, arguments, p
             {"width": 3},
             r"layer_args must be its arguments, got .*'width'.*; give what torch.nn.Linear",
         ),
+        ("torch.nn.Linear", [3, 3], r"layer_args must be settings by name, got \[3, 3\]"),
+        (
+            "torch.nn.TransformerDecoder",
+            {"decoder_layer": torch.nn.Linear(3, 3), "num_layers": 1},
+            r"layer_args\['decoder_layer'\] must be a number or a word, got 'Linear'; subclass the layer and m",
+        ),
+        (
+            "torch.nn.Conv1d",
+            {"in_channels": 3, "out_channels": 2, "kernel_size": 1, "groups": 2},
+            "its arguments, got .*d",
+        ),
     ],
 )
 def test_what_is_no_layer_is_refused(layer, arguments, message):
