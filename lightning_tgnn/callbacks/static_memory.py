@@ -167,6 +167,10 @@ class StaticPretraining(pl.Callback):
             pl_module.model.in_pretraining = False
 
     @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")  # which Lightning then leaves out
+
+    @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.global_step:
             requirement, cure = "at least one step long, for its rows to be kept", "raise max_epochs or max_steps"

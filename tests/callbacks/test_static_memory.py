@@ -261,6 +261,11 @@ def test_a_task_that_was_pretrained_is_pretrained_again_and_of_no_use_for_anythi
             message = "model must be a task with node memory, got 'one that was pretrained'; make a new task, with"
             with pytest.raises(InvalidArgumentError, match=message):
                 getattr(trainer(callbacks=callbacks), act)(module, datamodule=data)
+    broken = task()
+    with pytest.raises(InvalidArgumentError, match="at least one step long"):
+        pretrain(data, tmp_path / "rows.pt", broken, max_epochs=0)
+    with pytest.raises(InvalidArgumentError, match="model must be a task with node memory, got 'one that was pretr"):
+        trainer().fit(broken, datamodule=data)
     with pytest.raises(InvalidArgumentError, match="StaticPretraining must be without StaticMemory beside it"):
         trainer(callbacks=[StaticMemory(file), StaticPretraining(tmp_path / "a.pt")]).fit(task(), datamodule=data)
 

@@ -37,7 +37,8 @@ def link_scores(
     if others.shape != wanted:
         cure = "give a row for each event's true destination and for each of its negatives"
         raise InvalidArgumentError(refusal("destinations", f"of shape {list(wanted)}", list(others.shape), cure))
-    if type(out) is nn.Linear and _compiled(source, others, out.weight, out.bias):
+    # No subclass: it may do more than a product.
+    if type(out) is nn.Linear and out.bias is not None and _compiled(source, others, out.weight, out.bias):
         return _LinkScores.apply(source, others, out.weight, out.bias, num_negatives, beside)
     return by_tensors(source, others, out, num_negatives, beside)
 

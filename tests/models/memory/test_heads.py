@@ -33,6 +33,13 @@ def test_rows_that_are_not_one_for_each_end_are_refused(rows, dtype):
         LinkPredictor(8).to(dtype)(torch.zeros(rows, 8, dtype=dtype), 10, 2)
 
 
+def test_a_last_layer_may_have_no_bias():
+    predictor, embeddings = LinkPredictor(8), torch.randn(40, 8)
+    expected = [logits - predictor.out.bias for logits in predictor(embeddings, 10, 2)]
+    predictor.out.bias = None
+    torch.testing.assert_close(list(predictor(embeddings, 10, 2)), expected)
+
+
 def test_a_last_layer_of_another_kind_is_called():
     class Doubled(torch.nn.Linear):
         def forward(self, rows):
