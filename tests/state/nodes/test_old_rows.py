@@ -32,7 +32,10 @@ def update(seed):
 
 
 def tables(state):
-    return {name: state[name].tolist() for name in ("memory", "memory_time", "mails", "mail_event", "mail_count")}
+    return {
+        name: state[name].tolist()
+        for name in ("memory", "memory_time", "mails", "mail_time", "mail_event", "mail_count")
+    }
 
 
 def whole(store):
