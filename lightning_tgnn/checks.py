@@ -171,6 +171,17 @@ def check_fraction(argument: str, value: object, *, cure: str, zero_allowed: boo
     return float(value)
 
 
+def check_share(argument: str, value: object, *, cure: str) -> float:
+    """Return ``value`` if it is a number in [0, 1].
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if not _is_finite(value) or not 0 <= value <= 1:
+        raise InvalidArgumentError(refusal(argument, "a number in [0, 1]", value, cure))
+    return float(value)
+
+
 def check_positive(argument: str, value: object, *, cure: str) -> float:
     """Return ``value`` if it is a finite number above zero.
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from inspect import signature
 from math import isfinite, sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
+from lightning.fabric.utilities.types import Optimizable
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
@@ -17,11 +18,19 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, check_positive, refusal
+from lightning_tgnn.checks import (
+    InvalidArgumentError,
+    check_choice,
+    check_int,
+    check_not_negative,
+    check_positive,
+    refusal,
+)
 from lightning_tgnn.tasks.optimizer_settings import scale_rates
 from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import batches_at_once
 
+_Made = TypeVar("_Made")
 OptimizerCallable = Callable[[Iterable], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler | Mapping[str, Any]]
 ParamGroups = Mapping[str, Mapping[str, Any]] | Callable[[str, Parameter], Mapping[str, Any]]
@@ -43,7 +52,7 @@ class Optimization:
             `functools.partial` of it; None leaves it to the task.
         lr_scheduler: Makes the schedule of the learning rate from the optimizer, or Lightning's dictionary of one. An
             argument ``total_steps`` that is not set yet, `OneCycleLR` has it, gets the number of optimizer steps of
-            the whole run, and the schedule then advances with every step.
+            the whole run. A schedule with such an argument advances with every step.
         lr_scheduler_config: ``interval`` (``"epoch"`` or ``"step"``), ``frequency``, ``monitor``, ``strict`` and
             ``name``, as in Lightning's ``lr_scheduler_config``.
         param_groups: Settings of the optimizer for some of the parameters: by a pattern of their names, such as
@@ -72,6 +81,8 @@ class Optimization:
             check_choice("a key of lr_scheduler_config", key, _SCHEDULE_KEYS)
         interval = (self.lr_scheduler_config or {}).get("interval", "epoch")
         check_choice("lr_scheduler_config['interval']", interval, ("epoch", "step"))
+        frequency = (self.lr_scheduler_config or {}).get("frequency", 1)
+        check_int("lr_scheduler_config['frequency']", frequency, minimum=1, cure="1 is every epoch or step")
         settings = self.param_groups.values() if isinstance(self.param_groups, Mapping) else []
         if not callable(self.param_groups) and self.param_groups is not None:
             mapping = isinstance(self.param_groups, Mapping)
@@ -99,7 +110,8 @@ class Optimization:
         if self.optimizer is None:
             optimizer = default(groups, lr=lr, weight_decay=weight_decay)
         else:
-            optimizer = self.optimizer(groups)
+            optimizer = _made("optimizer", self.optimizer, groups)
+            _check_optimizer(optimizer, task)
             _warn_of_unused(task, lr=lr, weight_decay=weight_decay)
         for setting in {key for group in optimizer.param_groups for key in group} - {"params"}:
             check_choice("a setting in param_groups", setting, optimizer.defaults)
@@ -140,7 +152,11 @@ class Optimization:
         choose = self.param_groups if callable(self.param_groups) else _by_pattern(self.param_groups, trained)
         groups: list[dict[str, Any]] = [{"params": []}]
         for name, parameter in trained:
-            setting = dict(choose(name, parameter))
+            chosen = choose(name, parameter)
+            if not isinstance(chosen, Mapping):
+                requirement, cure = "a function that returns settings", f"return {{}} for {name} where it has none"
+                raise InvalidArgumentError(refusal("param_groups", requirement, type(chosen).__name__, cure))
+            setting = dict(chosen)
             group = next((group for group in groups if _settings(group) == setting), None)
             if group is None:
                 groups.append(group := {"params": [], **setting})
@@ -149,13 +165,16 @@ class Optimization:
 
     def _schedule(self, make: LRSchedulerCallable, optimizer: Optimizer, trainer: pl.Trainer) -> Any:
         config = dict(self.lr_scheduler_config or {})
-        if _asks_for_length(make):
-            made = make(optimizer, total_steps=_steps(trainer))  # type: ignore[call-arg]
+        more = {"total_steps": _steps(trainer)} if _asks_for_length(make) else {}
+        if _counts_steps(make):
             config = {"interval": "step", **config}
-        else:
-            made = make(optimizer)
+        made = _made("lr_scheduler", make, optimizer, **more)
         if isinstance(made, Mapping):
             return {**made, **config}
+        if not hasattr(made, "step"):
+            requirement = "what makes a schedule, or Lightning's dictionary of one, of an optimizer"
+            cure = "return it from the function"
+            raise InvalidArgumentError(refusal("lr_scheduler", requirement, type(made).__name__, cure))
         monitor = getattr(made, "monitor", None)  # of LightningCLI's ReduceLROnPlateau
         if monitor is not None:
             config = {"monitor": monitor, **config}
@@ -171,7 +190,7 @@ class OptimizedTask(ResumableTask):
         optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
             it; ``lr`` and ``weight_decay`` are not used then.
         lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
-            the number of optimizer steps of the run; the schedule then advances with every step, else every epoch.
+            the number of optimizer steps of the run. With such an argument it advances every step, else every epoch.
         lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
         lr_scaling: By what learning rates are multiplied where n batches are trained at once, by ranks that share a
             batch or take turns: ``"none"``, ``"sqrt"`` of n, or ``"linear"``, n itself. The schedule is scaled as well.
@@ -203,6 +222,27 @@ class OptimizedTask(ResumableTask):
         self.optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling)
 
 
+def _made(argument: str, make: Callable[..., _Made], *given: object, **named: object) -> _Made:
+    """Make an optimizer or a schedule; what it does not take is refused with its own words."""
+    try:
+        return make(*given, **named)
+    except (TypeError, ValueError) as error:
+        requirement = "what makes one with the settings that it is given"
+        raise InvalidArgumentError(refusal(argument, requirement, str(error), "correct its settings")) from error
+
+
+def _check_optimizer(optimizer: object, task: pl.LightningModule) -> None:
+    """Refuse what is no optimizer, and one that would leave the parameters of the task as they are."""
+    if not isinstance(optimizer, Optimizable):
+        requirement, cure = "what makes an optimizer of parameters", "return it from the function"
+        raise InvalidArgumentError(refusal("optimizer", requirement, type(optimizer).__name__, cure))
+    own = {id(parameter) for parameter in task.parameters()}
+    foreign = sum(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"])
+    if foreign:
+        cure = "make it of the parameters that the function is called with"
+        raise InvalidArgumentError(refusal("optimizer", "of the task's parameters", f"{foreign} others", cure))
+
+
 def _warn_of_unused(task: pl.LightningModule, **given: float) -> None:
     """Say which settings of the task an optimizer of the user's own does not get to see."""
     known = signature(type(task)).parameters
@@ -230,7 +270,12 @@ def _asks_for_length(make: Callable[..., Any]) -> bool:
     given = getattr(make, "keywords", {})  # of functools.partial, which is what a class path becomes, too
     if any(given.get(name) is not None for name in _LENGTHS):
         return False
-    return "total_steps" in given or "total_steps" in signature(make).parameters
+    return _counts_steps(make)
+
+
+def _counts_steps(make: Callable[..., Any]) -> bool:
+    """Return whether the length of a schedule is one in steps of the optimizer, as OneCycleLR's is."""
+    return "total_steps" in getattr(make, "keywords", {}) or "total_steps" in signature(make).parameters
 
 
 def _steps(trainer: pl.Trainer) -> int:

@@ -39,7 +39,10 @@ def check_model(model: object, names: Collection[str], builds: str) -> None:
     Raises:
         InvalidArgumentError: It is such a thing.
     """
-    if (isinstance(model, str) and model in names) or _builds(model):
+    if isinstance(model, str) and model in names:
+        return
+    if callable(model) and _builds(model):
+        _check_called_with_info(model)
         return
     listed = ", ".join(repr(name) for name in sorted(names))
     cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
@@ -109,6 +112,17 @@ def at_path(argument: str, given: str | _Given) -> str | _Given:
 
 def _builds(given: object) -> bool:
     return callable(given) and not isinstance(given, nn.Module)
+
+
+def _check_called_with_info(model: Callable[..., object]) -> None:
+    try:
+        signature(model).bind(None)
+    except TypeError as error:
+        received = f"{getattr(model, '__name__', type(model).__name__)}: {error}"
+        requirement, cure = "called with the info of the data alone", "write model=lambda info: module"
+        raise InvalidArgumentError(refusal("model", requirement, received, cure)) from error
+    except ValueError:
+        pass  # not every function says what it is called with
 
 
 def _told(given: object) -> object:

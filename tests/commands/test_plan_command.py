@@ -355,6 +355,10 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(tmp_path, monkeypatch, capsys)
     assert json.loads((tmp_path / "runs/plan/plan.json").read_text())["measured"]["processes"] == 1
     main(["simulate", "--strategy=disttgl,sven", "--stages=runs/plan/costs.yaml", "--ranks=1,4", "--turns=4"])
     assert "4 turns of 20 events per rank" in capsys.readouterr().out
+    measured = json.loads((tmp_path / "runs/plan/plan.json").read_text())["measured"]
+    costs = yaml.safe_load((tmp_path / "runs/plan/costs.yaml").read_text())["strategies"]
+    assert costs["pipetgl"]["shares"] == {name: measured[name] for name in ("targets", "repeated")}
+    assert (list(costs["sven"]["shares"]), costs["depcache"]["shares"]) == (["ahead"], {})
     short = ["--trainer.limit_train_batches=2", "--trainer.limit_val_batches=2", "--test_after_fit=false"]
     main(["fit", "--config=runs/plan/recipe.yaml", *short])
     assert list(tmp_path.glob("runs/planned_*/version_0/checkpoints/last.ckpt"))

@@ -178,6 +178,34 @@ def test_rows_that_are_cut_may_have_costs_of_their_own():
     assert [given.of_plan(plan).seconds["score"] for plan in plans] == [0, 1, 2, 2]
 
 
+def test_shares_of_rows_are_options_that_those_of_a_strategy_go_before(tmp_path, capsys):
+    measured = {"targets": 0.9, "repeated": 0.8, "ahead": 0.6}
+    given = json.dumps({**json.loads(GIVEN), "shares": measured})
+    named = (
+        "sven:ahead=0.6", "sven:ahead=0", "pipetgl:targets=0.9:repeated=0.8", "pipetgl:targets=0.1:repeated=0.8",
+        "disttgl:store=sharded:ahead=0.6", "disttgl", "disttgl:store=sharded:epoch=2", "depcache",
+    )  # fmt: skip
+    left_open = ("sven", *named[1:2], "pipetgl", "pipetgl:targets=0.1", "disttgl:store=sharded", *named[5:])
+    options = ["--ranks=2", "--hosts=1", "--link=100:0", "--local_link=100:0", "--turns=8"]
+    known = figures(tmp_path, capsys, f"--strategy={','.join(named)}", f"--stages={GIVEN}", *options)["forecasts"]
+    found = figures(tmp_path, capsys, f"--strategy={','.join(left_open)}", f"--stages={given}", *options)["forecasts"]
+    seconds = [[one["seconds_per_turn"] for one in forecasts] for forecasts in (known, found)]
+    assert seconds[0] == seconds[1]
+    assert seconds[0][0] < seconds[0][1]
+    # Each strategy has its own, as `plan` writes them.
+    own = {"strategies": {"sven": json.loads(given), "pipetgl": json.loads(GIVEN)}}
+    options.append(f"--stages={json.dumps(own)}")
+    found = figures(tmp_path, capsys, "--strategy=sven,pipetgl:targets=0.9:repeated=0.8", *options)["forecasts"]
+    assert [one["seconds_per_turn"] for one in found] == [seconds[0][0], seconds[0][2]]
+
+
+def test_a_share_may_be_all_rows():
+    for written in ("pipetgl:targets=1:repeated=1", "sven:ahead=1"):
+        outline = SimulatedPlan.of(written).outline(2)
+        assert faults(programs(outline, 2, 6), outline, 2) == []
+        assert simulate(outline, RankLayout.of(2), Costs(SECONDS, SENT, Links()), 8).period > 0
+
+
 def test_files_and_runs_are_read(tmp_path):
     (tmp_path / "costs.yaml").write_text(f"seconds: {json.dumps(SECONDS)}\nbatch_size: 10\n")
     assert read_costs(str(tmp_path / "costs.yaml")).seconds == SECONDS
@@ -302,6 +330,11 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--stages={strategies: {svn: {seconds: {}}}}"], "a strategy of stages must be one of"),
         (["--stages={strategies: {depcache: {seconds: {}}}}"], "strategy must be one of 'depcache', got 'sven'"),
         (["--stages={strategies: {sven: {seconds: {embd: 1}}}}"], "got 'embd'; did you mean 'embed'?"),
+        (["--stages={seconds: {embed: 1}, shares: 3}"], "shares of stages must be names with shares, got 'int'"),
+        (["--stages={seconds: {embed: 1}, shares: {target: 1}}"], "got 'target'; did you mean 'targets'?"),
+        (["--stages={seconds: {embed: 1}, shares: {ahead: 2}}"], "ahead of stages must be a number in [0, 1], got 2"),
+        (["--group_size=4"], "group_size must be left out with strategies on events, got 4; they are for blad"),
+        (["--snapshots={count: 9}"], "snapshots must be left out with strategies on events, got '{count: 9}'"),
         (
             ["--bytes={row: 3}"],
             "bytes must be one of 'gradients', 'gradients_bfloat16', 'gradients_int8', ",

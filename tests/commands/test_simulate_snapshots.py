@@ -183,6 +183,8 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
         (["--strategy=blad:open_groups=0"], "open_groups of blad must be an integer of at least 1, got 0"),
         (["--ranks=3"], "ranks must be a multiple of the 2 processes of a device, got 3"),
         (["--strategy=vertex_partition:remote=-1"], "remote of vertex_partition must be a finite number of at least 0"),
+        (["--turns=9"], "turns must be left out with strategies on snapshots, got 9; every group is played once, or"),
+        (["--bytes={rows: 3}"], "bytes must be left out with strategies on snapshots, got '{rows: 3}'; the loads of"),
         (["--group_size=0"], "group_size must be an integer of at least 1, got 0"),
         (["--snapshots=gone.csv"], "snapshots must be a file that is there, got 'gone.csv'"),
         (

@@ -73,17 +73,17 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(tmp_path):
         ({"model": torch.nn.Linear(2, 2)}, "model must be what builds a module, or .*, got 'Linear'; .*lambda info"),
         ({"model": "gat", "hidden_dim": 10, "heads": 4}, "heads must be a divisor of hidden_dim=10, got 4"),
         (
-            {"model": torch.nn.Linear, "hidden_dim": 8},
+            {"model": torch.nn.Identity, "hidden_dim": 8},
             r"hidden_dim must be left out beside a model .*, got 8; give",
         ),
         (
-            {"model": torch.nn.Linear, "num_layers": 3},
+            {"model": torch.nn.Identity, "num_layers": 3},
             r"num_layers must be left out .*Net\(info, num_layers=3\)",
         ),
-        ({"model": torch.nn.Linear, "heads": 1}, "heads must be left out beside a model of your own, got 1"),
-        ({"model": torch.nn.Linear, "dropout": 0.0}, "dropout must be left out beside a model of your own, got 0"),
+        ({"model": torch.nn.Identity, "heads": 1}, "heads must be left out beside a model of your own, got 1"),
+        ({"model": torch.nn.Identity, "dropout": 0.0}, "dropout must be left out beside a model of your own, got 0"),
         (
-            {"model": torch.nn.Linear, "layer_norm": True},
+            {"model": torch.nn.Identity, "layer_norm": True},
             "layer_norm must be left out beside a model of your own, got",
         ),
         ({"num_layers": 0}, "num_layers must be"),

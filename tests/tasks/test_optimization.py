@@ -155,6 +155,10 @@ def test_another_optimizer_or_schedule_does_not_go_on_from_a_checkpoint(tmp_path
         ({"lr_scheduler": "StepLR"}, "lr_scheduler must be what makes one when called, got 'str'"),
         ({"lr_scheduler_config": {"intervall": "step"}}, "did you mean 'interval'"),
         ({"lr_scheduler_config": {"interval": "batch"}}, r"lr_scheduler_config\['interval'\] must be one of"),
+        (
+            {"lr_scheduler_config": {"frequency": 0}},
+            r"lr_scheduler_config\['frequency'\] must be an integer of",
+        ),
         ({"param_groups": {"*.bias": 0.0}}, "param_groups must be settings of the optimizer by pattern"),
         ({"lr_scaling": "square"}, "lr_scaling must be one of 'linear', 'none', 'sqrt', got 'square'"),
         ({"param_groups": ["*.bias"]}, "param_groups must be settings of the optimizer by pattern"),
@@ -177,6 +181,22 @@ def test_wrong_arguments_are_refused_at_once(options, message):
         ),
         ({"param_groups": {"*": {"lr": "0.1"}}}, "lr of a group of parameters must be a finite number of at l.*'0.1'"),
         ({"param_groups": {"*": {"weight_decay": -1}}}, "weight_decay of a group of parameters must be a finite num"),
+        (
+            {"param_groups": lambda name, _: None},
+            "param_groups must be a function that returns settings, got 'No",
+        ),
+        (
+            {"optimizer": partial(SGD, lr=-1.0)},
+            "optimizer must be .* got 'Invalid learning rate: -1.0'; correct",
+        ),
+        ({"optimizer": lambda _: None}, "optimizer must be what makes an optimizer of parameters, got 'NoneType'"),
+        (
+            {"optimizer": lambda _: SGD([torch.zeros(1, requires_grad=True)], lr=1.0)},
+            "optimizer must be of the task's parameters, got '1 others'; make it of the parameters that the function",
+        ),
+        ({"lr_scheduler": lambda _: None}, "lr_scheduler must be what makes a schedule, .*, got 'NoneType'; return it"),
+        ({"lr_scheduler": partial(OneCycleLR, max_lr=0.1, epochs=2)}, "lr_scheduler must be .* got 'You must define"),
+        ({"lr_scheduler": StepLR}, "lr_scheduler must be .* missing 1 required positional argument: 'step_size'"),
     ],
 )
 def test_arguments_that_do_not_fit_the_model_are_refused_before_training(options, message):
@@ -189,6 +209,16 @@ def test_a_run_without_an_end_has_no_length_for_a_schedule():
     data, task = task_of(lr_scheduler=partial(OneCycleLR, max_lr=0.1))
     with pytest.raises(InvalidArgumentError, match="total_steps of lr_scheduler must be known ahead"):
         fit(data, task, epochs=-1)
+
+
+@pytest.mark.parametrize("length", [{"total_steps": 20}, {"epochs": 2, "steps_per_epoch": 10}, {}])
+def test_a_schedule_with_a_length_in_steps_advances_with_every_step(length):
+    for config, interval in ((None, "step"), ({"interval": "epoch"}, "epoch")):
+        data, task = task_of(lr_scheduler=partial(OneCycleLR, max_lr=0.1, **length), lr_scheduler_config=config)
+        trainer, _ = fit(data, task, limit_train_batches=1, limit_val_batches=0, epochs=1)
+        (config,) = trainer.lr_scheduler_configs
+        assert config.interval == interval
+        assert config.scheduler.last_epoch == 1
 
 
 def test_settings_that_an_optimizer_does_not_see_are_named():

@@ -354,6 +354,10 @@ MISUSE = [
     ({"model": MeanModel(data_module().info)}, "model must be what builds a MemoryModel, .* got 'MeanModel'; give a"),
     ({"model": "tgm"}, "model must be what builds a MemoryModel, or one of 'apan', 'jodie', 'tgn', got 'tgm'; did"),
     ({"model": "own.Nothing"}, "model must be the import path of a class, got 'own.Nothing'; check the name, and that"),
+    (
+        {"model": nn.Linear},
+        "model must be called with the info of the data alone, got \"Linear: missing .*'out_features'\"; write",
+    ),
     ({"model": 7}, "model must be what builds a MemoryModel, .* got 'int'"),
     (
         {"model": lambda info: nn.Linear(2, 2)},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
+from lightning_tgnn.checks import check_int, check_not_negative, check_share
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,8 @@ class BatchShape:
         check_int("message_dim", self.message_dim, minimum=1, cure="give the width of a mail, 2 d_mem + d_edge")
         check_not_negative("sampled", self.sampled, cure="give the entries of a batch, N1")
         check_not_negative("original", self.original, cure="give the entries of a batch, N2")
-        check_redundancy("sampled_redundancy", self.sampled_redundancy)
-        check_redundancy("original_redundancy", self.original_redundancy)
-
-
-def check_redundancy(argument: str, value: float) -> None:
-    """Refuse ``value`` unless it is a number in [0, 1].
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
-    cure = "give the share of entries that repeat another"
-    if check_not_negative(argument, value, cure=cure) > 1:
-        raise InvalidArgumentError(refusal(argument, "a number in [0, 1]", value, cure))
+        for name in ("sampled_redundancy", "original_redundancy"):
+            check_share(name, getattr(self, name), cure="give the share of entries that repeat another")
 
 
 def sven_volume(batch: BatchShape) -> float:

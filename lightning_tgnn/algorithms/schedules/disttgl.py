@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lightning_tgnn.algorithms.schedules.epochs_and_copies import EpochsAndCopies
 from lightning_tgnn.algorithms.schedules.outlines import MADE_AHEAD, data_parallel, mean_gradients, pipelined
 from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_share, refusal
 from lightning_tgnn.types.layout import RankLayout, families_of
 from lightning_tgnn.types.outline import ALL_TO_ALL, LINKS, SERVER, WORKER, After, Outline, Reads, Stage
 
@@ -84,10 +84,15 @@ class DistTGLOutline:
     def __post_init__(self) -> None:
         self.schedule  # noqa: B018 - which checks them
         check_choice("store", self.store, (SERVED, SHARDED))
-        check_fraction("ahead", self.ahead, cure="give the share of rows that are asked for ahead, for example 0.5")
-        if self.ahead and not (self.store == SHARDED and self.epoch == 1 and self.fetch_ahead):
+        check_share("ahead", self.ahead, cure="give the share of rows that are asked for ahead, for example 0.5")
+        if self.ahead and not self.asks_ahead:
             requirement = "0 but with store='sharded', epoch=1 and fetch_ahead=True: no other rows travel ahead"
             raise InvalidArgumentError(refusal("ahead", requirement, self.ahead, "leave it out"))
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether sharded rows are asked for ahead."""
+        return self.store == SHARDED and self.epoch == 1 and self.fetch_ahead
 
     @property
     def schedule(self) -> EpochsAndCopies:

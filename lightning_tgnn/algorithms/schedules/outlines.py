@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_travels
-from lightning_tgnn.checks import check_fraction, check_int, check_positive
+from lightning_tgnn.checks import check_int, check_positive, check_share
 from lightning_tgnn.types.outline import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -66,7 +66,7 @@ def pipelined(micro_batches: int = 1, *, ahead: float = 0.0, remote: float = 1.0
     """
     check_positive("remote", remote, cure="give a share, for example 0.8 for a batch that is split by destination")
     check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2")
-    check_fraction("ahead", ahead, cure="give the share of rows that are asked for ahead, for example 0.5, or 0")
+    check_share("ahead", ahead, cure="give the share of rows that are asked for ahead, for example 0.5, or 0")
     stages = [*_before(), Stage("fetch", after=(After("sample"),))]
     first = (After("fetch"), After("updates", turns=1))
     for piece in range(micro_batches):

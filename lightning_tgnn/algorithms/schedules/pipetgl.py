@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_share, refusal
 from lightning_tgnn.types.outline import (
     ALL,
     ALL_REDUCE,
@@ -81,8 +81,8 @@ class PipeTGLOutline:
         check_choice("sampling", self.sampling, (BACKGROUND, AHEAD, AT_ONCE))
         check_choice("store", self.store, (HOST, SHARDED))
         check_choice("sends", self.sends, (GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS))
-        check_fraction("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
-        check_fraction("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
+        check_share("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
+        check_share("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
         if self.staleness is not None:
             check_int("staleness", self.staleness, minimum=0, cure="leave it out for that of the pipeline")
             if self.sends != GRADIENTS:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lightning_tgnn.algorithms.partitions.volume import check_redundancy
-from lightning_tgnn.checks import InvalidArgumentError, check_int, check_positive, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int, check_positive, check_share, refusal
 
 
 def fit_redundancy(batch_sizes: Sequence[int], rates: Sequence[float]) -> tuple[float, float]:
@@ -30,7 +29,7 @@ def fit_redundancy(batch_sizes: Sequence[int], rates: Sequence[float]) -> tuple[
         raise InvalidArgumentError(refusal("rates", f"as many as batch sizes, {len(batch_sizes)}", len(rates), cure))
     for size, rate in zip(batch_sizes, rates, strict=True):
         check_int("batch_sizes", size, minimum=1, cure="give events per batch")
-        check_redundancy("rates", rate)
+        check_share("rates", rate, cure="give the share of entries that repeat another")
     if len(set(batch_sizes)) < 2:
         cure = "profile a second batch size"
         raise InvalidArgumentError(refusal("batch_sizes", "at least two different ones", list(batch_sizes), cure))

@@ -52,21 +52,21 @@ class Candidates:
 
     def costs(self) -> dict[str, GivenCosts]:
         """Return what the stages of each strategy take: with that the simulator says what was measured."""
-        return {name: self._costs(name) for name in self.measured.strategies}
+        return {name: replace(self._costs(name), shares=self._shares(name)) for name in self.measured.strategies}
 
     def _sharing(self) -> Iterator[Candidate]:
         """Yield plans whose ranks all share each batch."""
         ranks, machines = self.cluster.ranks, self.cluster.machines
         size = self.shared_batch_size
-        ahead = self._ahead("sven")
+        ahead = self._shares("sven")
         plans: list[tuple[str, dict[str, Any], dict[str, Any], float]] = [
             ("depcache", {}, {}, self.cluster.devices),
             ("depcache", {"staleness": 1}, {}, self.cluster.devices),
-            ("sven", {"staleness": 0}, {"ahead": ahead}, 1 / machines),
-            ("sven", {}, {"ahead": ahead}, 1 / machines),
+            ("sven", {"staleness": 0}, ahead, 1 / machines),
+            ("sven", {}, ahead, 1 / machines),
         ]
         if self.remote is not None:
-            split, travels = {"split_batch": DESTINATION}, {"ahead": ahead, "remote": self.remote}
+            split, travels = {"split_batch": DESTINATION}, {**ahead, "remote": self.remote}
             plans += [("sven", {"staleness": 0} | split, travels, 1 / machines)]
             plans += [("sven", split, travels, 1 / machines)]
         for name, options, only_simulated, copies in plans:
@@ -84,7 +84,7 @@ class Candidates:
     def _pipelines(self) -> Iterator[Candidate]:
         """Yield pipelines: one or more on each machine, or over all of them with rows cut over their ranks."""
         ranks, machines = self.cluster.ranks, self.cluster.machines
-        only_simulated = {"targets": self.measured.targets, "repeated": self.measured.repeated}
+        only_simulated = self._shares("pipetgl")
         size = self._batch(1)
         for groups in [number for number in range(1, ranks) if ranks % number == 0]:
             options: dict[str, Any] = {"groups": groups} if groups > 1 else {}
@@ -115,7 +115,7 @@ class Candidates:
         size, copies = self._batch(found.minibatch), found.memory / self.cluster.machines
         options: dict[str, Any] = {name: value for name, value in found._asdict().items() if value > 1}
         options |= {"store": "sharded"} if sharded else {}
-        ahead = {"ahead": self._ahead(COPY_SHARDS)} if sharded and found.epoch == 1 else {}
+        ahead = self._shares(COPY_SHARDS) if sharded and found.epoch == 1 else {}
         for more in self._compressed():
             only_simulated = {"memory": found.memory, **ahead}
             global_batch, ranks = size * found.minibatch, self.cluster.ranks
@@ -164,15 +164,12 @@ class Candidates:
 
     def _as_measured(self, name: str, given: GivenCosts) -> dict[str, float]:
         ranks = self.measured.processes
-        rows = {"targets": self.measured.targets, "repeated": self.measured.repeated}
         options: dict[str, dict[str, Any]] = {
             "disttgl": {"memory": ranks},
-            "pipetgl": rows,
-            SHARDS: {"store": "sharded", **rows},
-            COPY_SHARDS: {"store": "sharded", "minibatch": ranks, "ahead": self._ahead(COPY_SHARDS)},
-            "sven": {"ahead": self._ahead("sven")},
+            SHARDS: {"store": "sharded"},
+            COPY_SHARDS: {"store": "sharded", "minibatch": ranks},
         }
-        plan = SimulatedPlan(name, name.partition(":")[0], options.get(name, {}))
+        plan = SimulatedPlan(name, name.partition(":")[0], options.get(name, {}) | self._shares(name))
         outline, layout = plan.outline(ranks), RankLayout.of(ranks)
         costs = given.of(plan, outline, ranks, Links())
         found = calibrated(outline, layout, costs, self.measured.strategies[name].seconds_per_turn)
@@ -187,6 +184,12 @@ class Candidates:
             return {**found, "updates": flows.get("aggregation", 0.0) / others / self.measured.processes}
         rows = sum(flows.get(kind, 0.0) for kind in ("dispatch", "dispatch_ahead", "request"))
         return {**found, "rows": rows / others, "updates": flows.get("aggregation", 0.0) / others}
+
+    def _shares(self, name: str) -> dict[str, float]:
+        """Return the shares of rows that a strategy takes as options of the simulator."""
+        if name in ("pipetgl", SHARDS):
+            return {"targets": self.measured.targets, "repeated": self.measured.repeated}
+        return {"ahead": self._ahead(name)} if name in ("sven", COPY_SHARDS) else {}
 
     def _ahead(self, name: str) -> float:
         """Return the share of rows that a strategy has asked for ahead."""

@@ -166,7 +166,7 @@ def _recommend(
         candidates = replace(candidates, remote=remote.share)
     # Before any plan may be refused: measuring takes minutes, and `simulate` takes what was measured.
     costs = {
-        name: {"seconds": given.seconds, "bytes": given.sent, "batch_size": given.batch_size}
+        name: {"seconds": given.seconds, "bytes": given.sent, "batch_size": given.batch_size, "shares": given.shares}
         for name, given in candidates.costs().items()
     }
     write_text(folder / "costs.yaml", yaml.safe_dump({"strategies": costs}, sort_keys=False))

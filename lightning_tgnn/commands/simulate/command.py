@@ -55,6 +55,7 @@ def _events(options: SimulateOptions, console: Console) -> list[str]:
     """Simulate strategies on events, print the table, and return what is to be said beside it."""
     plans = [SimulatedPlan.of(word) for word in options.written]
     costs = read_costs(options.stages, options.bytes)
+    plans = [plan.with_shares(costs.of_plan(plan).shares) for plan in plans]
     size = options.batch_size or costs.batch_size or 600
     forecasts: list[Forecast] = []
     for plan in plans:

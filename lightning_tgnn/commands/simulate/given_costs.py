@@ -21,15 +21,16 @@ from lightning_tgnn.checks import (
     check_int,
     check_not_negative,
     check_positive,
+    check_share,
     refusal,
 )
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_shares
 from lightning_tgnn.commands.report.run_log import read_latest
-from lightning_tgnn.commands.simulate.plans import OPTIONS, STORES, SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import OPTIONS, SHARES, STORES, SimulatedPlan
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
 
-_PARTS = ("seconds", "bytes", "batch_size")
+_PARTS = ("seconds", "bytes", "batch_size", "shares")
 _FORM = "write {seconds: {fetch: 0.002, embed: 0.02, ...}, bytes: {rows: 500000, ...}, batch_size: 600}"
 _PLANS = (
     "depcache",
@@ -52,12 +53,14 @@ class GivenCosts:
         seconds: Of stages.
         sent: Bytes by what travels.
         batch_size: Events per rank and turn; None where it is not said.
+        shares: Of rows, by the options of a strategy that give them: what it takes where its own options do not say.
         strategies: By name, where each takes something else.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     sent: dict[str, float] = field(default_factory=dict)
     batch_size: int | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
     strategies: Mapping[str, GivenCosts] = field(default_factory=dict)
 
     def of_plan(self, plan: SimulatedPlan) -> GivenCosts:
@@ -211,10 +214,17 @@ def _of_mapping(argument: str, held: Mapping[str, Any]) -> GivenCosts:
     sent = held.get("bytes", {})
     if not isinstance(sent, dict):
         raise InvalidArgumentError(refusal(f"bytes of {argument}", "names with bytes", type(sent).__name__, _FORM))
+    shares = held.get("shares", {})
+    if not isinstance(shares, dict):
+        cure = "write {targets: 0.4, repeated: 0.3} or {ahead: 0.5}"
+        raise InvalidArgumentError(refusal(f"shares of {argument}", "names with shares", type(shares).__name__, cure))
+    for name, value in shares.items():
+        check_choice(f"shares of {argument}", name, SHARES)
+        check_share(f"{name} of {argument}", value, cure="give what was measured, or leave it out")
     size = held.get("batch_size")
     if size is not None:
         check_int(f"batch_size of {argument}", size, minimum=1, cure="give the events per rank and turn")
-    return GivenCosts(seconds, _numbers("bytes", sent, _names(travelling=True)), size)
+    return GivenCosts(seconds, _numbers("bytes", sent, _names(travelling=True)), size, shares)
 
 
 def _numbers(argument: str, held: Mapping[str, Any], names: set[str]) -> dict[str, float]:

@@ -19,12 +19,14 @@ DESCRIPTION = """Time strategies without a process, on any number of ranks: even
   lightning-tgnn simulate --strategy pipetgl:groups=2 --ranks 16 --hosts 2 --link 500:0.2 --stages costs.yaml
   lightning-tgnn simulate --strategy sven --stages costs.yaml --timeline sven.png --trace sven.json
 
-costs.yaml, or the same in braces, has the seconds of the stages of a turn on one rank, and bytes that it sends (or 0):
+costs.yaml, or the same in braces, has the seconds of the stages of a turn on one rank, bytes that it sends (or 0), and
+shares of rows, which options of a strategy go before:
 
   seconds: {sample: 0.001, gather: 0.001, fetch: 0.002, update: 0.006, embed: 0.018, score: 0.002, write: 0.003,
             backward: 0.028, step: 0.002, other: 0.001}
   bytes: {rows: 400000, updates: 200000, gradients: 1200000}
   batch_size: 600
+  shares: {targets: 0.5, repeated: 0.5, ahead: 0}
 
 Measured seconds are those of a run with the callback SystemMonitor, which every recipe has: give its folder, with
 TensorBoard's files or a CSVLogger's metrics.csv. What training has waited for its batches is taken for a part of other
@@ -70,6 +72,12 @@ width, and for an edge and unit of width; operators whose names begin with graph
   all three   gradient_compression (bfloat16, int8, powersgd: gradients_powersgd of loads.yaml has its bytes)
 """
 
+# What strategies of the other kind do not take.
+_OF_EVENTS = {
+    "bytes": "the loads of stages say what travels",
+    "turns": "every group is played once, or as often as snapshots say",
+}
+_OF_SNAPSHOTS = dict.fromkeys(("snapshots", "group_size"), "they are for blad, snapshot_partition, vertex_partition")
 _ENDINGS = {"output": ".json", "timeline": ".png", "trace": ".json"}
 
 
@@ -130,6 +138,10 @@ class SimulateOptions:
             if ranks % self.hosts:
                 cure = "give as many ranks on each host"
                 raise InvalidArgumentError(refusal("hosts", f"a divisor of ranks={ranks}", self.hosts, cure))
+        kind, of_others = ("snapshots", _OF_EVENTS) if self.on_snapshots else ("events", _OF_SNAPSHOTS)
+        for argument, cure in of_others.items():
+            if (received := getattr(self, argument)) != getattr(SimulateOptions, argument):
+                raise InvalidArgumentError(refusal(argument, f"left out with strategies on {kind}", received, cure))
 
     @property
     def counts(self) -> list[int]:

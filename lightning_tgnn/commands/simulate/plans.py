@@ -34,6 +34,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 STORES = tuple(f"{name}:store={SHARDED}" for name in _PIPELINES)
 """Strategies whose stages take something else where rows are cut over ranks."""
+SHARES = ("targets", "repeated", "ahead")
+"""Options that are shares of rows, which go by the stream."""
 _STALENESS = {"depcache": 0, "depcomm": 0, "sven": 1}
 
 
@@ -86,6 +88,13 @@ class SimulatedPlan:
         """Under what name its costs are given where strategies have costs of their own; see `STORES`."""
         store = self.options.get("store")
         return self.name if store != SHARDED else f"{self.name}:store={store}"
+
+    def with_shares(self, shares: Mapping[str, float]) -> SimulatedPlan:
+        """Return the plan with the shares of rows that it takes and its options leave open."""
+        taken = {name: share for name, share in shares.items() if name in OPTIONS[self.name]}
+        if self.name == "disttgl" and not self.copies(0).asks_ahead:
+            taken.pop("ahead", None)
+        return replace(self, options={**taken, **self.options})
 
     @property
     def finds_staleness(self) -> bool:

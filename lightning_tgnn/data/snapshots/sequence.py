@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int, check_share, refusal
 from lightning_tgnn.data.snapshots.checks import (
     check_edge_columns,
     check_ranges,
@@ -121,10 +121,7 @@ class SnapshotSequence:
             InvalidArgumentError: A number of edges cannot be kept.
             DataError: As for the class.
         """
-        is_share = isinstance(turnover, int | float) and not isinstance(turnover, bool) and 0 <= turnover <= 1
-        if not is_share:
-            cure = "give a share, for example 0.1"
-            raise InvalidArgumentError(refusal("turnover", "a share in [0, 1]", turnover, cure))
+        check_share("turnover", turnover, cure="give a share, for example 0.1")
         if not isinstance(edge_counts, Sequence) or isinstance(edge_counts, str) or not edge_counts:
             cure = "say how many edges each snapshot keeps, for example [1000, 500, 1000]"
             raise InvalidArgumentError(refusal("edge_counts", "a number for each snapshot", edge_counts, cure))

@@ -51,13 +51,14 @@ class LayerEmbedding(Embedding):
         except TypeError as error:
             received = f"{type(layer).__name__}: {error}"
             raise InvalidArgumentError(refusal("layer", "called with two arguments", received, FORM)) from error
+        self._has_worked = False
 
     def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots."""
         edges = neighbor_edges(batch)
         senders = states.index_select(0, edges.rows)
         ends = (senders, senders[: edges.num_roots])
-        embedded = self._called(ends, edges)
+        embedded = self._called(ends, edges) if self._has_worked else self._tried(ends, edges)
         if not isinstance(embedded, Tensor) or embedded.dim() < 2 or len(embedded) != edges.num_roots:
             received = list(embedded.shape) if isinstance(embedded, Tensor) else type(embedded).__name__
             raise InvalidArgumentError(refusal("layer", f"of {edges.num_roots} rows, one per root", received, FORM))
@@ -66,6 +67,17 @@ class LayerEmbedding(Embedding):
             received, cure = list(embedded.shape), f"set embedding_dim={flat.shape[1]}, or change the layer"
             raise InvalidArgumentError(refusal("layer", f"of {self.embedding_dim} values per root", received, cure))
         return flat
+
+    def _tried(self, ends: tuple[Tensor, Tensor], edges: NeighborEdges) -> object:
+        """Call the layer for the first time, which may not take two sets of nodes, or rows of another width."""
+        try:
+            embedded = self._called(ends, edges)
+        except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+            requirement = f"one that takes senders and receivers, rows of {ends[0].shape[1]} values"
+            received = f"{type(self.layer).__name__}, which raised {type(error).__name__}: {error}"
+            raise InvalidArgumentError(refusal("layer", requirement, received, FORM)) from error
+        self._has_worked = True
+        return embedded
 
     def _called(self, ends: tuple[Tensor, Tensor], edges: NeighborEdges) -> object:
         if self.is_pyg:

@@ -218,6 +218,15 @@ class AllVertices(torch.nn.Module):
         return ends[0]
 
 
+class Narrow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.product = torch.nn.Linear(3, 8)
+
+    def forward(self, block, ends):
+        return self.product(ends[1])
+
+
 FORM = "a layer is called as layer.*senders, receivers.*, edge_index.* and otherwise as layer.block"
 
 
@@ -225,6 +234,10 @@ FORM = "a layer is called as layer.*senders, receivers.*, edge_index.* and other
     ("layer", "message"),
     [
         (OneInput, f"layer must be called with two arguments, got 'OneInput: too many .*'; {FORM}"),
+        (
+            Narrow,
+            f"senders and receivers, rows of 8 values, got 'Narrow, which raised RuntimeError: .*'; {FORM}",
+        ),
         (AllVertices, rf"layer must be of \d+ rows, one per root, got \[\d+, 8\]; {FORM}"),
         (OneInput(), f"layer must be the class of a torch.nn.Module, got 'OneInput'; give a layer's class .*{FORM}"),
         (7, "layer must be the class of a torch.nn.Module, got 'int'; give a layer's class or the path of it"),
