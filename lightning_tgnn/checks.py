@@ -249,6 +249,9 @@ def check_import(argument: str, path: str) -> Any:
         InvalidArgumentError: There is nothing of that name.
     """
     module, _, name = path.rpartition(".")
+    if not module:
+        cure = f"give the whole path, such as package.module.{name}"
+        raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure))
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:

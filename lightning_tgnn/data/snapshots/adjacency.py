@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.data.snapshots.sequence import Edges
+from lightning_tgnn.data.snapshots.sequence import Edges, SnapshotSequence
 from lightning_tgnn.types import SparseRows
 
 
@@ -33,6 +33,12 @@ class Adjacency:
     def num_matrices(self) -> int:
         """Matrices of a snapshot."""
         return self.num_relations + int(self.self_loops and self.num_relations > 1)
+
+    def notice(self, sequence: SnapshotSequence) -> str | None:
+        """Return what is to be told where each edge of a sequence counts twice; None where it does not."""
+        if not (self.undirected and sequence.holds_reverses):
+            return None
+        return "every edge is there in both directions and undirected=True counts it twice: set undirected=False"
 
     def matrices(self, edges: Edges, num_vertices: int) -> tuple[SparseRows, ...]:
         """Return the matrices of edges between vertices ``0 .. num_vertices - 1``."""

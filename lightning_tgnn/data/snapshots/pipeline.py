@@ -20,7 +20,9 @@ from lightning_tgnn.data.snapshots.loader import GroupOrder, SnapshotGroupLoader
 from lightning_tgnn.data.snapshots.neighborhoods import SampledGroups, checked_fanouts
 from lightning_tgnn.data.snapshots.sources.open_snapshots import (
     SYNTHETIC_SNAPSHOTS,
+    TURNOVER,
     SnapshotSource,
+    checked_trend,
     cut_of,
 )
 from lightning_tgnn.data.snapshots.split_snapshots import AskedTargets, SplitSnapshots
@@ -109,7 +111,7 @@ class SnapshotPipeline(SplitSnapshots):
         overlap: float = 0.0,
         lifetime: float | None = None,
         edge_counts: Sequence[int] | None = None,
-        turnover: float = 0.1,
+        turnover: float = TURNOVER,
         group_size: int = 8,
         batch_size: int = 1,
         vertices_per_batch: int | None = None,
@@ -141,6 +143,7 @@ class SnapshotPipeline(SplitSnapshots):
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
     ) -> None:
+        edge_counts = checked_trend(edge_counts, turnover)
         given = dict(locals())
         eval_negatives = negatives if eval_negatives is None else eval_negatives
         num_workers = default_workers() if num_workers is None else num_workers
@@ -214,7 +217,7 @@ class SnapshotPipeline(SplitSnapshots):
         groups = " / ".join(f"{len(numbers):,}" for numbers in (split.train, split.val, split.test))
         name = shown_name(self.source)
         self._tell(f"{name}: {sequence}; groups of {self.group_size}: {groups} for training, validation, test")
-        for notice in (split.notice, sequence.notice):
+        for notice in (split.notice, sequence.notice, self._form.adjacency.notice(sequence)):
             if notice is not None:
                 self._tell(f"{name}: {notice}")
 

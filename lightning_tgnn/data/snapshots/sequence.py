@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.checks import InvalidArgumentError, check_int, check_share, refusal
 from lightning_tgnn.data.snapshots.checks import (
     check_edge_columns,
@@ -185,6 +186,12 @@ class SnapshotSequence:
         change.index_add_(0, self.ends, -torch.ones_like(self.ends))
         lost = int((change.cumsum(0)[:-1] == 0).sum())
         return f"{lost:,} of {len(self.src):,} edges are in no snapshot" if lost else None
+
+    @property
+    def holds_reverses(self) -> bool:
+        """Whether every edge is there as often in the other direction, and not all of them are loops."""
+        sums = [counter_hash(0, *ends).sum() for ends in ((self.src, self.dst), (self.dst, self.src))]
+        return bool(sums[0] == sums[1]) and bool((self.src != self.dst).any())
 
     @cached_property
     def first_seen(self) -> Tensor:

@@ -217,7 +217,7 @@ def test_deletion_follows_the_trend_and_turns_over_edges():
     with pytest.raises(InvalidArgumentError, match=r"edge_counts\[1\] must be at most 200, got 201; the graph has 200"):
         SnapshotSequence.by_deletion(src, dst, [1, 201], num_nodes=30)
     for turnover in (2, "a", None, True, float("nan")):
-        with pytest.raises(InvalidArgumentError, match=rf"turnover must be a share in \[0, 1\], got '?{turnover}"):
+        with pytest.raises(InvalidArgumentError, match=rf"turnover must be a number in \[0, 1\], got '?{turnover}"):
             SnapshotSequence.by_deletion(src, dst, [1], num_nodes=30, turnover=turnover)
 
 
@@ -233,6 +233,21 @@ def test_a_static_graph_is_a_source_with_a_trend():
     data = SnapshotDataModule(graph, edge_counts=[100, 50, 20, 80, 60, 50], target="vertices", **QUIET)
     assert (data.info.num_snapshots, data.info.num_classes, data.info.feature_dim) == (6, 5, 4)
     assert (data.sequence.ends - data.sequence.begins).tolist() == [100, 50, 20, 80, 60, 50]
+    again = SnapshotDataModule(graph, edge_counts=np.array([100, 50, 20, 80, 60, 50]), target="vertices", **QUIET)
+    assert again.sequence.fingerprint == data.sequence.fingerprint
+    with pytest.raises(InvalidArgumentError, match=r"turnover must be left out without edge_counts, got 0\.3; give ed"):
+        SnapshotDataModule(turnover=0.3)
+
+
+def test_edges_that_would_count_twice_are_told(caplog):
+    one = torch.tensor([0, 1, 2, 3, 3]), torch.tensor([1, 2, 0, 1, 3])
+    both = torch.cat(one), torch.cat(one[::-1])
+    for (src, dst), undirected, told in ((one, True, False), (both, True, True), (both, False, False)):
+        sequence = SnapshotSequence(torch.zeros(9, dtype=torch.int64), torch.full((9,), len(src)), src, dst, 4)
+        with caplog.at_level("INFO", "lightning.pytorch"):
+            SnapshotDataModule(sequence, group_size=1, undirected=undirected, features="degree").setup()
+        assert ("every edge is there in both directions and undirected" in caplog.text) is told
+        caplog.clear()
 
 
 def test_the_load_of_generated_snapshots_varies_as_much_as_asked_for():

@@ -179,7 +179,11 @@ def test_a_layer_is_given_by_its_class_or_its_path(tmp_path, layer, arguments, p
             {},
             "layer must be the import path of a class, got 'nowhere.Conv'; .*No module named 'nowhere'",
         ),
-        ("SAGEConv", {}, "layer must be the import path of a class, got 'SAGEConv'"),
+        (
+            "SAGEConv",
+            {},
+            "layer must be the import path of a class, got 'SAGEConv'; give the whole path, such as package.",
+        ),
         (
             "os.system",
             {"command": "true"},

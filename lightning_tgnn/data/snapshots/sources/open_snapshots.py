@@ -35,6 +35,8 @@ from lightning_tgnn.data.streams.event_store import is_event_store
 from lightning_tgnn.files.npy_file import map_npy, mapped_tensor
 
 SYNTHETIC_SNAPSHOTS = "synthetic_snapshots"
+TURNOVER = 0.1
+"""Share of the edges of a static graph that change with each snapshot, where nobody says otherwise."""
 
 Column: TypeAlias = "int | str | Tensor | None"
 """A column of numbers: the name or number of one of the source's, or the numbers themselves."""
@@ -132,6 +134,19 @@ class SnapshotSource:
                 requirement = "a tensor, or left out, where no column of an event stream is meant"
                 cure = "give the values themselves, or take what the source holds"
                 raise InvalidArgumentError(refusal(name, requirement, value, cure))
+
+
+def checked_trend(edge_counts: object, turnover: float) -> Sequence[int] | None:
+    """Return how many edges each snapshot of a static graph keeps, arrays as lists; None for any other source.
+
+    Raises:
+        InvalidArgumentError: There is a ``turnover`` without such numbers.
+    """
+    if edge_counts is None and turnover != TURNOVER:
+        cure = "give edge_counts, or leave it out: of a stream events come and go by themselves"
+        raise InvalidArgumentError(refusal("turnover", "left out without edge_counts", turnover, cure))
+    listed = edge_counts.tolist() if isinstance(edge_counts, np.ndarray | Tensor) else edge_counts
+    return cast(Sequence[int] | None, listed)
 
 
 def cut_of(source: object, edge_counts: Sequence[int] | None, **settings: object) -> Cut | None:
