@@ -354,6 +354,20 @@ def test_another_task_keeps_its_own_defaults(capsys):
         (["--data.batch_siz=1"], r"got 'batch_siz'; did you mean 'batch_size'\?"),
         (["--test_after=false"], r"got '--test_after'; did you mean '--test_after_fit'\?"),
         (["--optimizer=AdamWW"], r"--optimizer must be the name .*, got 'AdamWW'; did you mean 'AdamW'\?"),
+        (
+            ["--lr_scheduler=StepLR"],
+            r"--lr_scheduler\.step_size must be given for StepLR, got 'nothing'; write --lr_sch",
+        ),
+        (
+            ["--lr_scheduler=StepLR", "--lr_scheduler.step_size=a"],
+            r"--lr_scheduler\.step_size must be an integer, got 'a'",
+        ),
+        (["--lr_scheduler=MultiStepLR", "--lr_scheduler.milestones=3"], r"milestones must be a list, got '3'; correct"),
+        (["--optimizer=SGD", "--optimizer.lr=x"], r"--optimizer\.lr must be a number, got 'x'; correct its value"),
+        (
+            ["--optimizer=SGD", "--optimizer.lr=-1"],
+            r"optimizer must be .*, got 'Invalid learning rate: -1\.0'; correct",
+        ),
         (["--model.help=Foo"], r"--model\.help must be followed by a class, got 'Foo'"),
         (["--trainer.callbacks=SystemMonitr"], r"--trainer\.callbacks must be .*; did you mean 'SystemMonitor'\?"),
         *(

@@ -20,6 +20,7 @@ from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal, s
 _TYPES = {
     **{"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"},
     **dict.fromkeys(("Mapping", "dict"), "a mapping"),
+    **dict.fromkeys(("Iterable", "Sequence", "list"), "a list"),
 }
 
 
@@ -121,6 +122,13 @@ def _unknown_argument(found: re.Match[str], told: _Told) -> str:
     return refusal(f"an argument of {path.rpartition('.')[2]} in {told.key}", "one that it has", given, cure)
 
 
+def _required_of_class(found: re.Match[str], told: _Told) -> str:
+    names = [f"{told.key}.{name}" for name in found["given"].split(", ")]
+    values = " ".join(f"{name} VALUE" for name in names)
+    kind = found["path"].rpartition(".")[2]
+    return refusal(", ".join(names), f"given for {kind}", "nothing", f"write {values}")
+
+
 def _unknown_class(found: re.Match[str], told: _Told) -> str:
     given = found["given"]
     base = told.base
@@ -204,10 +212,18 @@ _RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
     (r"unrecognized arguments: (?P<given>.+)", _unknown_option),
     (r"does not accept option '(?P<given>[^']+)'", _unknown_option),
     (r"class_path '(?P<path>[^']+)':\s+Option '(?P<given>[^']+)' is not accepted", _unknown_argument),
+    (r"class_path '(?P<path>[^']+)':\s+the following arguments are required: (?P<given>[^\n]+)", _required_of_class),
+    (
+        r"class_path '[^']+':\s+Parser key \"\w+\":(?:(?!Parser key).)*?Expected a <class '(?:int|float|bool)'>",
+        _wrong_type,
+    ),
     (r"class_path '(?P<given>[^']+)':\s+(?:module '[^']*' has no|No module named)", _unknown_class),
     (r"Expected a dot import path string: (?P<given>\S+)(?=.*Given value)", _unknown_class),
     (r"^(?P<option>--\S+): Expected a dot import path string: (?P<given>\S+)", _no_name),
-    (r"Import path .*?does not correspond to a subclass of (?P<kind>\w+)", _not_of_the_kind),
+    (
+        r"^(?!.*Problem with given class_path).*Import path .*?does not correspond to a subclass of (?P<kind>\w+)",
+        _not_of_the_kind,
+    ),
     (r"Path is not a file: '(?P<given>[^']*)'", _a_folder),
     (r"File does not exist: '(?P<given>[^']*)'", _no_file),
     (r"argument (?P<given>\S+): expected one argument", _no_value),
