@@ -139,14 +139,19 @@ class PlanRunner(SupervisedStrategy):
         assert self.lightning_module is not None
         run = self._begin(self.lightning_module, trainer)
         assert self.planned is not None
-        assert self._state is not None
-        assert self._updates is not None
-        self._updates.check(trainer)
-        self._state.give(run, self._saved)
+        state, updates = self._opened
+        updates.check(trainer)
+        state.give(run, self._saved)
         give_order(run, self.planned.order)
         super().setup(trainer)
         if trainer.state.fn == "fit":
-            self._updates.check_optimizers(self.optimizers)
+            updates.check_optimizers(self.optimizers)
+
+    @property
+    def _opened(self) -> tuple[OpenState, WeightUpdates]:
+        assert self._state is not None
+        assert self._updates is not None
+        return self._state, self._updates
 
     def _begin(self, task: pl.LightningModule, trainer: pl.Trainer) -> Run:
         """Return the run that begins, with its parts open."""
@@ -171,15 +176,14 @@ class PlanRunner(SupervisedStrategy):
             host_messages=self._host_messages,
             count_wait=self.exchange.traffic.add_wait,
             kept_rows=self._kept_rows,
-            send_gradients=self._send_gradients,
+            send_gradients=lambda: None if self._updates is None else self._updates.start(),
             stages=lambda: plan.order.stages(plan.store),
             writes_own_rows=self.state_dict_type == SHARDED,
         )
         if before is None or before.store is not plan.store:
             self._state = plan.store.open(run)
         if before is None or before.updates is not plan.updates:
-            may_be_unused = bool(self._ddp_kwargs.get("find_unused_parameters", False))
-            self._updates = plan.updates.open(run, may_be_unused=may_be_unused)
+            self._updates = plan.updates.open(run, may_be_unused=bool(self._ddp_kwargs.get("find_unused_parameters")))
         self.planned = plan
         return run
 
@@ -195,17 +199,15 @@ class PlanRunner(SupervisedStrategy):
         ranks, group = self._groups.layout.group_of(family, self.global_rank), self._groups.on_hosts(family, way)
         return Messages(ranks, self.global_rank, group, traffic=self.exchange.traffic)
 
-    def _send_gradients(self) -> None:
-        if self._updates is not None:
-            self._updates.start()
-
     @override
     def configure_ddp(self) -> None:
         super().configure_ddp()
-        assert self._updates is not None
+        self._attach()
+
+    def _attach(self) -> None:
         assert self.lightning_module is not None
         assert isinstance(self.model, DistributedDataParallel)
-        self._updates.attach(self.lightning_module, self.model, self._saved.pop("gradients", {}))
+        self._opened[1].attach(self.lightning_module, self.model, self._saved.pop("gradients", {}))
 
     @override
     def process_dataloader(self, dataloader: object) -> object:
@@ -222,10 +224,9 @@ class PlanRunner(SupervisedStrategy):
     @override
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
-        assert self._state is not None
-        assert self._updates is not None
-        self._state.begin_turn()
-        self._updates.begin_turn(len(batch) if hasattr(batch, "__len__") else 1)
+        state, updates = self._opened
+        state.begin_turn()
+        updates.begin_turn(len(batch) if hasattr(batch, "__len__") else 1)
 
     @override
     def on_validation_start(self) -> None:
@@ -242,8 +243,7 @@ class PlanRunner(SupervisedStrategy):
     @override
     def pre_backward(self, closure_loss: Tensor) -> None:
         super().pre_backward(closure_loss)
-        assert self._updates is not None
-        self._updates.before_backward()
+        self._opened[1].before_backward()
 
     @override
     def optimizer_step(
@@ -253,9 +253,8 @@ class PlanRunner(SupervisedStrategy):
         model: pl.LightningModule | Module | None = None,
         **kwargs: object,
     ) -> _Result:
-        assert self._updates is not None
         update = super().optimizer_step
-        return self._updates.step(closure, lambda passes: update(optimizer, passes, model, **kwargs))
+        return self._opened[1].step(closure, lambda passes: update(optimizer, passes, model, **kwargs))
 
     @override
     def on_train_end(self) -> None:
@@ -265,27 +264,28 @@ class PlanRunner(SupervisedStrategy):
 
     def strategy_state(self) -> dict[str, Any]:
         """Return what a checkpoint has to hold of the run; called on all ranks."""
-        assert self._updates is not None
-        assert self._state is not None
-        return {"gradients": self._updates.state_dict(), **self._state.state_dict()}
+        state, updates = self._opened
+        return {"gradients": updates.state_dict(), **state.state_dict()}
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
         checkpoint[_CHECKPOINT_KEY] = self.strategy_state()
-        assert self._updates is not None
         task: object = self.lightning_module
         if isinstance(task, ChecksGradients):  # on all ranks alike: these are means over the ranks
-            task.check_saved_gradients(self._updates.pending_gradients())
+            task.check_saved_gradients(self._opened[1].pending_gradients())
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     @override
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
         self._saved = dict(checkpoint.get(_CHECKPOINT_KEY, {}))
-        if self._updates is not None:
-            self._updates.forget()  # gradients of an earlier fit, whose weights have now gone
         if self._state is not None:
             self._state.forget()
+        if self._updates is not None:
+            self._updates.forget()  # gradients of an earlier fit, whose weights have now gone
+            if isinstance(self.model, DistributedDataParallel):  # within a fit: LearningRateFinder does so
+                self._attach()
+                self._updates.check_optimizers(self.optimizers)
         return checkpoint
 
     @override

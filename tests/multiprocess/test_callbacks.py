@@ -13,7 +13,13 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    Callback,
+    LearningRateFinder,
+    ModelCheckpoint,
+    OnExceptionCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -55,6 +61,7 @@ AVERAGED = {
     "pipetgl": lambda: PipeTGLStrategy(),
     "disttgl": lambda: DistTGLStrategy(memory=2),
 }
+SEARCHED = {"sven": SvenStrategy, **{name: AVERAGED[name] for name in ("depcache", "pipetgl")}}
 
 
 class Used(Callback):
@@ -211,6 +218,16 @@ def static_rows(rank, ranks, folder):
     return rows
 
 
+def searched(make, ranks):
+    """Return what a run ends with, without and with a search for a rate at its beginning that changes nothing."""
+    ends = []
+    for callbacks in ([], [LearningRateFinder(num_training_steps=3, update_attr=False)]):
+        data, task = build("tgn", 20)
+        found = fit(data, task, make(), ranks, callbacks=callbacks, epochs=1, max_steps=5, limit_val_batches=0)
+        ends.append([*found["weights"].values(), *found["trainer"].strategy.strategy_state()["gradients"].values()])
+    return ends
+
+
 def averaged(strategy, ranks):
     """Train with averages of the weights, look at them, and copy the task in between."""
     data, task = build("tgn", 15)
@@ -244,6 +261,7 @@ def on_rank(rank, ranks, folder):
     answers["lanes"] = in_lanes()
     answers["edge bank"] = {name: edge_bank(make(), ranks) for name, make in MONITORED.items()}
     answers |= {name: monitored(name, folder) for name in MONITORED}
+    answers["searched"] = {name: searched(make, ranks) for name, make in SEARCHED.items()}
     answers["averaged"] = {name: averaged(make(), ranks) for name, make in AVERAGED.items()}
     return answers | {"static": static_rows(rank, ranks, folder)}
 
@@ -274,6 +292,15 @@ def test_all_ranks_change_n_at_the_same_step_and_the_slowest_decides(ranks):
         used = answer["given"]["used"]
         assert used == plan + [2] * (EPOCHS * STEPS_PER_EPOCH - len(plan))
         assert answer["given"]["found"] == 2
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_a_run_is_the_same_after_a_search_for_a_rate(ranks, name):
+    for answer in ranks:
+        without, after = answer["searched"][name]
+        assert len(without) == len(after)
+        for one, other in zip(without, after, strict=True):
+            assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
 
 
 @pytest.mark.parametrize("name", AVERAGED)

@@ -101,6 +101,7 @@ class MeanUpdates:
         self._sync: GradientSync | None = None
         self._compressed = CompressedMean(part.compresses_by, run, self._exchange.traffic, background=part.delay > 0)
         self._task: pl.LightningModule | None = None
+        self._model: DistributedDataParallel | None = None
         self._passes = 0
 
     @property
@@ -141,10 +142,11 @@ class MeanUpdates:
             compressed=self._compressed.sum,
         )
         self._sync.load_state_dict(pending, self._device)
-        hook = self._sync.hook
-        # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
-        # Registered here, not by way of Lightning, which does so on CUDA only.
-        model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+        if model is not self._model:  # which has its hook, where a checkpoint is loaded within a fit
+            # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
+            # Registered here, not by way of Lightning, which does so on CUDA only.
+            model.register_comm_hook(None, lambda state, bucket: self._sync.hook(state, bucket))  # type: ignore[union-attr]
+        self._model = model
 
     def check(self, trainer: pl.Trainer) -> None:
         """Refuse what gradients that come late, or in part, cannot go with.
