@@ -218,6 +218,24 @@ def static_rows(rank, ranks, folder):
     return rows
 
 
+class Decay(Callback):
+    """Changes weights after every step."""
+
+    @torch.no_grad()
+    def on_train_batch_end(self, trainer, module, *_):
+        for weight in module.parameters():
+            weight.mul_(0.99)
+
+
+def decayed(strategy, ranks, **options):
+    """Return why a run is refused whose weights change by themselves; None where it is not."""
+    try:
+        fit(*build("tgn", 20, lr=1e-2), strategy, ranks, callbacks=[Decay()], epochs=1, **options)
+    except InvalidArgumentError as error:
+        return str(error)
+    return None
+
+
 def searched(make, ranks):
     """Return what a run ends with, without and with a search for a rate at its beginning that changes nothing."""
     ends = []
@@ -261,6 +279,12 @@ def on_rank(rank, ranks, folder):
     answers["lanes"] = in_lanes()
     answers["edge bank"] = {name: edge_bank(make(), ranks) for name, make in MONITORED.items()}
     answers |= {name: monitored(name, folder) for name in MONITORED}
+    answers["decayed"] = [
+        decayed(PipeTGLStrategy(), ranks),
+        decayed(PipeTGLStrategy(), ranks, limit_val_batches=0),
+        decayed(PipeTGLStrategy(sends="weights_and_moments"), ranks),
+        decayed(SvenStrategy(), ranks),
+    ]
     answers["searched"] = {name: searched(make, ranks) for name, make in SEARCHED.items()}
     answers["averaged"] = {name: averaged(make(), ranks) for name, make in AVERAGED.items()}
     return answers | {"static": static_rows(rank, ranks, folder)}
@@ -292,6 +316,14 @@ def test_all_ranks_change_n_at_the_same_step_and_the_slowest_decides(ranks):
         used = answer["given"]["used"]
         assert used == plan + [2] * (EPOCHS * STEPS_PER_EPOCH - len(plan))
         assert answer["given"]["found"] == 2
+
+
+def test_ranks_that_take_turns_do_not_come_to_have_other_weights(ranks):
+    for answer in ranks:
+        *refused, others, sven = answer["decayed"]
+        assert len(set(refused)) == 1
+        assert refused[0].startswith("weights must be changed by the gradients of all ranks alone, where ranks take")
+        assert others is sven is None
 
 
 @pytest.mark.parametrize("name", SEARCHED)

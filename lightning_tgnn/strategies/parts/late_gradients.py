@@ -9,11 +9,14 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts.trained_weights import Options, TrainedWeights, options_of, take_options
 from lightning_tgnn.types import MessageExchange
 from lightning_tgnn.types.exchange import RowHandle
 
 _OPERATION = "gradients"
+_COMPARED = "sizes of weights"
+_ROUNDING = 1e-4  # more than processors of several kinds make of the same updates
 
 
 @dataclass
@@ -122,11 +125,16 @@ class SentGradients:
             parameter.grad = value
 
     def show(self) -> None:
-        """Have the weights after the latest batch until `hide`."""
+        """Have the weights after the latest batch until `hide`; all ranks have to call it.
+
+        Raises:
+            InvalidArgumentError: Ranks have others: something else than the updates of all has changed them.
+        """
         if self._late and self._hidden is None:
             weights = [parameter.detach().clone() for parameter in self._trained.parameters]
             self._hidden = _Held(weights, _copied(self._trained.optimizer.state_dict()))
             self._update_quietly(self._late)
+        self._check_same()
 
     def hide(self) -> None:
         """Put back the weights that this rank goes on with."""
@@ -142,9 +150,27 @@ class SentGradients:
         take_options(optimizer, options)
 
     def finish(self) -> None:
-        """Make the updates that are left."""
+        """Make the updates that are left; all ranks have to call it.
+
+        Raises:
+            InvalidArgumentError: As in `show`.
+        """
         self._update_quietly(self._late)
         self._late = []
+        self._check_same()
+
+    def _check_same(self) -> None:
+        """Compare the weights of all ranks, to which the same gradients have been applied in the same order."""
+        messages, sizes = self._messages, self._trained.sizes()
+        of_all = sizes.new_zeros(messages.ranks, len(sizes))
+        of_all[messages.place] = sizes
+        of_all = messages.mean(of_all, _COMPARED)
+        apart = (of_all - of_all[0]).abs() > _ROUNDING * of_all[0]
+        if apart.any():
+            name = self._trained.names[int(apart.any(dim=0).nonzero()[0])]
+            requirement = "changed by the gradients of all ranks alone, where ranks take turns"
+            cure = "leave out what else changes weights (a callback, an optimizer_step), or take strategy='sven'"
+            raise InvalidArgumentError(refusal("weights", requirement, f"others of {name} on some rank", cure))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the first rank goes on with: its weights, and the gradients of later ranks."""

@@ -95,6 +95,11 @@ class TrainedWeights:
         self.optimizer.step()
 
     @torch.no_grad()
+    def sizes(self) -> Tensor:
+        """Return the sum of the absolute values of each parameter, float64 [P]."""
+        return torch.stack([parameter.double().abs().sum() for parameter in self.parameters])
+
+    @torch.no_grad()
     def set(self, weights: Sequence[Tensor]) -> None:
         """Change the weights."""
         for parameter, value in zip(self.parameters, weights, strict=True):
