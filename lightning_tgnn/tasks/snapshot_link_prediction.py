@@ -131,6 +131,8 @@ class SnapshotLinkPrediction(SnapshotModule):
         order = of_link.argsort(stable=True)
         ends = group.targets.rows[:, 1][order]
         starts = torch.searchsorted(of_link[order], torch.arange(len(sources) + 1, device=order.device)).tolist()
+        kept = order.new_empty(0, 2) if group.targets.kept is None else group.targets.kept
+        of_kept = torch.searchsorted(sources, kept[:, 0].contiguous())
         step = max(_SCORES_AT_ONCE // self.info.num_nodes, 1)
         for first in range(0, len(sources), step):
             some = sources[first : first + step]
@@ -140,6 +142,8 @@ class SnapshotLinkPrediction(SnapshotModule):
             positive = scores[places, true]
             self.check_scores(positive)
             scores[places, true] = -torch.inf  # a link is not ranked against other links of its source
+            here = (of_kept >= first) & (of_kept < first + step)
+            scores[of_kept[here] - first, kept[here, 1]] = -torch.inf
             for rows in torch.arange(len(places), device=places.device).split(step):
                 metrics.rank(positive[rows], scores[places[rows]])
 

@@ -84,10 +84,14 @@ class Targets(TensorFields):
         rows: int64 [q, c], rows of the group. For links of the next snapshot c = 2 + negatives: source, destination,
             and other destinations; for classes of edges c = 2; for classes or numbers of vertices c = 1.
         labels: [q], int64 classes or float32 numbers; None for links.
+        kept: int64 [k, 2], source and destination of links that the next snapshot keeps from the one before, of sources
+            that have a new one: these are asked about by nobody, but no wrong answers. None where there are none, and
+            in training.
     """
 
     rows: Tensor
     labels: Tensor | None = None
+    kept: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

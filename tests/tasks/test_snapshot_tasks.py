@@ -181,7 +181,8 @@ def test_without_groups_or_targets_the_loss_and_all_gradients_are_0(model):
     )
 
 
-def test_ranks_among_all_vertices(monkeypatch):
+@pytest.mark.parametrize("num_kept", [None, 0, 40])
+def test_ranks_among_all_vertices(num_kept, monkeypatch):
     """Against a loop over links: what scores higher, but for other links of the same source, in pieces of any size."""
     torch.manual_seed(1)
     data = structured()
@@ -191,7 +192,10 @@ def test_ranks_among_all_vertices(monkeypatch):
     pairs = rows[:, :2].unique(dim=0)  # some sources have several links
     rows = torch.cat([pairs, rows[: len(pairs), 2:]], 1)
     group = next(iter(data.test_dataloader())).groups[0]
-    group = replace(group, targets=Targets(rows))
+    kept = None if num_kept is None else torch.randint(COUNT, (num_kept, 2), generator=generator)
+    kept = kept if not num_kept else kept[torch.isin(kept[:, 0], rows[:, 0])]
+    links = rows[:, :2].tolist() + ([] if kept is None else kept.tolist())
+    group = replace(group, targets=Targets(rows, kept=kept))
     embeddings = torch.randn(COUNT, 8, generator=generator)
     task.requires_grad_(False)
     ranks = []
@@ -199,7 +203,7 @@ def test_ranks_among_all_vertices(monkeypatch):
         scores = {
             node: float(task.predictor(embeddings[[source, node, node]], 1, 1)[0])
             for node in range(COUNT)
-            if node == true or [source, node] not in rows[:, :2].tolist()
+            if node == true or [source, node] not in links
         }
         higher = sum(score > scores[true] for node, score in scores.items() if node != true)
         tied = sum(score == scores[true] for node, score in scores.items() if node != true)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -94,7 +94,18 @@ class TargetMaker:
 
     def of_group(self, group: int, epoch: int | None) -> Targets:
         """Return all targets of a group; arguments as in `at`."""
-        return self.at(group, self.places(group), epoch)
+        targets = self.at(group, self.places(group), epoch)
+        if self.kind != "links" or epoch is not None:
+            return targets
+        return replace(targets, kept=self._kept(group + 1, targets.rows[:, 0]))
+
+    def _kept(self, number: int, sources: Tensor) -> Tensor | None:
+        """Return the links of some sources that a snapshot keeps from the one before; None where it keeps none."""
+        edges, first = self.snapshots.sequence.edges(number), self.snapshots.sequence.first_new(number)
+        if not first:
+            return None
+        old = torch.stack([edges.src[:first], edges.dst[:first]], 1).long()
+        return old[torch.isin(old[:, 0], sources)]
 
 
 def _known(labels: Tensor) -> Tensor:

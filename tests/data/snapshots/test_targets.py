@@ -383,3 +383,23 @@ def test_sequences_are_told_apart():
     assert made.fingerprint == sequence().fingerprint
     assert sequence(begins=torch.tensor([0, 3, 4])).notice == "1 of 6 edges are in no snapshot"
     assert made.notice is None
+
+
+@pytest.mark.parametrize("cut", [{"num_snapshots": 12}, {"num_snapshots": 12, "lifetime": float("inf")}])
+def test_evaluation_knows_the_links_that_a_snapshot_keeps(cut):
+    data = SnapshotDataModule("synthetic", synthetic={"num_events": 300}, group_size=2, num_workers=0, **cut)
+    data.setup()
+    for batch in data.test_dataloader():
+        (group,) = batch.groups
+        before, then = (data.sequence.edges(group.number + later) for later in (0, 1))
+        links = [{*zip(one.src.tolist(), one.dst.tolist(), strict=True)} for one in (before, then)]
+        targets = {tuple(row[:2]) for row in group.targets.rows.tolist()}
+        if "lifetime" not in cut:
+            assert (group.targets.kept, targets) == (None, links[1])
+            continue
+        sources = {source for source, _ in targets}
+        assert {tuple(link) for link in group.targets.kept.tolist()} == {
+            link for link in links[0] if link[0] in sources
+        }
+        assert {*map(tuple, group.targets.kept.tolist())} | targets == {link for link in links[1] if link[0] in sources}
+    assert all(group.targets.kept is None for batch in data.train_dataloader() for group in batch.groups)
