@@ -96,6 +96,41 @@ def test_all_forms_of_the_same_snapshots_are_the_same():
     assert len(found) == 1
 
 
+def renamed(old, new, change=lambda values: values):
+    """Return the snapshots of PyG with a column under another name."""
+    graphs = pyg()
+    for graph in graphs:
+        graph[new] = change(graph[old])
+        del graph[old]
+    return graphs
+
+
+def test_weights_of_pyg_may_be_attributes_of_one_column(recwarn):
+    known = SnapshotDataModule(pyg(), **QUIET).info.fingerprint
+    for change in (lambda values: values, lambda values: values.unsqueeze(1)):
+        assert SnapshotDataModule(renamed("edge_weight", "edge_attr", change), **QUIET).info.fingerprint == known
+    assert not [one for one in recwarn if "edge_attr" in str(one.message)]
+    wide = renamed("edge_weight", "edge_attr", lambda values: torch.stack([values, values], 1))
+    with pytest.warns(UserWarning, match="nothing reads the edge_attr of its snapshots; give one column, and no other"):
+        assert SnapshotDataModule(wide, **QUIET).sequence.weights is None
+
+
+def test_a_label_of_pyg_is_of_edges_or_of_vertices_by_its_length():
+    known = SnapshotDataModule(pyg(), target="vertices", **QUIET).sequence
+    found = SnapshotDataModule(renamed("y", "label"), target="vertices", **QUIET).sequence
+    assert found.fingerprint == known.fingerprint
+    of_edges = pyg()
+    for graph in of_edges:
+        graph.label = torch.arange(graph.num_edges) % 2
+    found = SnapshotDataModule(of_edges, target="edges", **QUIET).sequence
+    assert torch.equal(found.edge_labels, torch.cat([graph.label for graph in of_edges]))
+    assert torch.equal(found.vertex_labels, known.vertex_labels)
+    of_edges[1].edge_index = torch.zeros(2, 4, dtype=torch.int64)  # as many as vertices
+    of_edges[1].edge_weight, of_edges[1].label = torch.ones(4), torch.zeros(4)
+    with pytest.raises(DataError, match="label of snapshot 1 must be told apart from one of edges, of which there are"):
+        SnapshotDataModule(of_edges, target="edges", **QUIET).setup()
+
+
 def test_edges_of_a_static_signal_are_those_of_every_snapshot():
     data = SnapshotDataModule(static_signal(), vertices="all", target="vertices", **QUIET)
     assert data.info.num_classes == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TypeVar
@@ -46,7 +47,7 @@ class GraphColumns:
         self.src, self.dst, self.num_nodes, self.time = src.long().cpu(), dst.long().cpu(), num_nodes, time
         self.weights = _numbers(_first(edges, _WEIGHTS))
         self.relations = _whole(_first(edges, _RELATIONS))
-        self.edge_labels = _labels(_first(edges, ("label", "edge_label")))
+        self.edge_labels = _labels(_first(edges, ("edge_label", "label")))
         self.features = _matrix(_first(vertices, ("x", "feat")))
         self.labels = _labels(_first(vertices, ("y", "label")))
 
@@ -61,9 +62,10 @@ def is_graph_list(source: object) -> bool:
 def from_graphs(graphs: Sequence[object]) -> SnapshotSequence:
     """Return the snapshots that graphs are, in the order of the list.
 
-    Of a PyG ``Data`` are read ``edge_index``, ``edge_weight``, ``edge_type``, ``edge_label``, ``x``, ``y`` and
-    ``time`` or ``t``; of a `dgl.DGLGraph` its edges, ``edata`` ``weight`` or ``w``, ``etype`` and ``label``, ``ndata``
-    ``feat`` and ``label``.
+    Of a PyG ``Data`` are read ``edge_index``, ``edge_weight`` or an ``edge_attr`` of one column, ``edge_type``,
+    ``edge_label``, ``x``, ``y`` and ``time`` or ``t``; a ``label`` is one of edges or of vertices by its length. Of a
+    `dgl.DGLGraph` are read its edges, ``edata`` ``weight`` or ``w``, ``etype`` and ``label``, ``ndata`` ``feat`` and
+    ``label``.
 
     Raises:
         DataError: A graph has what others lack, or something of another shape, or that must not be trained on.
@@ -111,11 +113,29 @@ def _columns(graph: object, number: int) -> GraphColumns:
     time = _first(columns, _TIMES)
     when = None if time is None else as_numbers(f"time of snapshot {number}", time)
     if when is not None and when.numel() != 1:
-        cure = "give the time of the snapshot, or a stream of events with times of their own to edge_counts"
+        cure = "give the time of the snapshot, or all events as one stream with num_snapshots or window"
         raise DataError(refusal(f"time of snapshot {number}", "one number", list(when.shape), cure))
     at = None if when is None else float(when)
     given = {name: values for name, values in columns.items() if isinstance(values, (Tensor, np.ndarray, list, tuple))}
-    return GraphColumns(src, dst, int(graph.num_nodes or 0), given, given, at)  # type: ignore[attr-defined]
+    num_nodes = int(graph.num_nodes or 0)  # type: ignore[attr-defined]
+    vertices, edges = dict(given), dict(given)
+    if _holds_weights(given):
+        edges["edge_weight"] = given["edge_attr"]
+    elif "edge_attr" in given and number == 0:
+        cure = "give one column, and no other weights"
+        warnings.warn(f"source: nothing reads the edge_attr of its snapshots; {cure}", stacklevel=2)
+    if "label" in given:  # of vertices or of edges
+        if len(given["label"]) == num_nodes == len(src):
+            requirement, cure = "told apart from one of edges, of which there are as many", "name it y, or edge_label"
+            raise DataError(refusal(f"label of snapshot {number}", requirement, f"{num_nodes} values", cure))
+        del (edges if len(given["label"]) == num_nodes else vertices)["label"]
+    return GraphColumns(src, dst, num_nodes, edges, vertices, at)
+
+
+def _holds_weights(columns: Mapping[str, object]) -> bool:
+    """Whether the ``edge_attr`` of a PyG ``Data`` are the weights of its edges: one column, and no other weights."""
+    shape = np.shape(columns.get("edge_attr", 0))  # type: ignore[call-overload]
+    return _first(columns, _WEIGHTS) is None and (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1))
 
 
 def _is_dgl(graph: object) -> bool:
