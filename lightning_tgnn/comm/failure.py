@@ -250,6 +250,12 @@ def _call_roll(error: BaseException) -> PeerFailureError:
         names = ", ".join(f"rank {other}" for other in sorted(missing))
         have = "has" if len(missing) == 1 else "have"
         return _told(store, f"{names} {have} gone without a word ({error}); {cure}")
+    if "timed out" in str(error).lower():
+        said = f"ranks have waited for each other in vain, though all are there ({error})"
+        alone = (
+            "has one of them gone another way, by trainer.should_stop or trainer.save_checkpoint on that rank alone?"
+        )
+        return _told(store, f"{said}; {cure}; {alone}")
     broke = "a connection between ranks broke" if any(sign in str(error) for sign in _SIGNS) else str(error)
     return _told(store, f"{broke}, though all ranks are there ({error}); {cure}")
 
