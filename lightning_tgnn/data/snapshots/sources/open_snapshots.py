@@ -145,8 +145,8 @@ def checked_trend(edge_counts: object, turnover: float) -> Sequence[int] | None:
     if edge_counts is None and turnover != TURNOVER:
         cure = "give edge_counts, or leave it out: of a stream events come and go by themselves"
         raise InvalidArgumentError(refusal("turnover", "left out without edge_counts", turnover, cure))
-    listed = edge_counts.tolist() if isinstance(edge_counts, np.ndarray | Tensor) else edge_counts
-    return cast(Sequence[int] | None, listed)
+    is_array = isinstance(edge_counts, np.ndarray | Tensor) and edge_counts.ndim == 1
+    return cast(Sequence[int] | None, edge_counts.tolist() if is_array else edge_counts)  # type: ignore[attr-defined]
 
 
 def cut_of(source: object, edge_counts: Sequence[int] | None, **settings: object) -> Cut | None:
