@@ -311,10 +311,10 @@ def test_a_table_of_a_csv_logger_is_read(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("step,train/loss\n1,0.5\n2,x\nx,1\n3,1,2\n1.5,1\n4,0.25\n5,\n6\n", "4 value(s) are damaged and left out"),
+        ("step,train/loss\n1,0.5\n2,x\nx,1\n3,1,2\n1.5,1\n4,0.25\n5,\n6\n", "5 value(s) are damaged and left out"),
         ("train/loss\n1\n", "metrics.csv cannot be read: no column 'step'"),
         ("", "metrics.csv cannot be read: no column 'step'"),
-        ("step,a\n1," + "9" * 200_000, "metrics.csv cannot be read: field larger than field limit (131072)"),
+        ("step,a\n1," + "9" * 200_000 + "\n", "metrics.csv cannot be read: field larger than field limit (131072)"),
         (b"step,\xff\n1,2\n", "metrics.csv cannot be read: 'utf-8' codec can't decode byte 0xff"),
     ],
 )
@@ -326,6 +326,20 @@ def test_damaged_tables_are_read_as_far_as_they_go(tmp_path, table, said):
     log = read_run(tmp_path)
     assert log.notices == [said]
     assert log.series["train/loss"].steps == [1, 4]
+
+
+@pytest.mark.parametrize("end", ["4,", "4,0.", "4,0.29", "4", '4,"0.2', "4,0.29\n5"])
+def test_a_row_that_broke_off_as_it_was_written_is_left_out_and_said_to_be(tmp_path, capsys, end):
+    header = "step,train/loss\n"
+    (tmp_path / "metrics.csv").write_text(f"{header}1,0.5\n{end}")
+    assert "1 value(s) are damaged and left out" in reported(capsys, tmp_path)
+    steps = [1, 4] if "\n" in end else [1]
+    assert read_run(tmp_path).series["train/loss"].steps == steps
+    (tmp_path / "metrics.csv").write_text(f"{header}4,0.")
+    assert "a run that has logged something, got" in (message := refused(tmp_path))
+    assert "; 1 value(s) are damaged and left out'" in message
+    (tmp_path / "metrics.csv").write_bytes(b"step,train/loss\r\n1,0.5\r\n4,0.25\r\n")  # as a run under way leaves it
+    assert read_run(tmp_path).notices == []
 
 
 def test_help_helps(capsys):

@@ -12,7 +12,8 @@ _STEP = "step"
 def read_csv(path: Path) -> tuple[dict[str, list[tuple[int, float]]], int]:
     """Return steps and values by tag, in the order of the file, and how many values or rows are damaged.
 
-    A row has the value of some tags at one step; the cells of the others are empty.
+    A row has the value of some tags at one step; the cells of the others are empty. One with too few cells, or a last
+    one without the end of its line, broke off as it was written and is left out: half a number is a number as well.
 
     Raises:
         ValueError: It is no table with a column of steps; the message is one line.
@@ -21,12 +22,17 @@ def read_csv(path: Path) -> tuple[dict[str, list[tuple[int, float]]], int]:
     broken = 0
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file, restval="")
+            lines = file.readlines()
+            if lines[1:] and not lines[-1].endswith(("\n", "\r")):
+                lines.pop()
+                broken += 1
+            rows = csv.DictReader(lines)
             if _STEP not in (rows.fieldnames or ()):
                 raise ValueError(f"no column {_STEP!r}")
             for row in rows:
-                step = _number(row.pop(_STEP))
-                if step is None or not step.is_integer() or None in row:
+                is_whole = None not in row and None not in row.values()  # neither more cells than the header nor less
+                step = _number(row.pop(_STEP)) if is_whole else None
+                if step is None or not step.is_integer():
                     broken += 1
                     continue
                 for tag, cell in row.items():

@@ -129,11 +129,11 @@ def read_run(folder: Path) -> RunLog:
     for path in sorted(folder.glob(_EVENT_FILES)):
         _read_file(path, log)
     _read_table(folder / CSV_FILE, log)
+    if log.broken:
+        log.notices.append(f"{log.broken} value(s) are damaged and left out")
     if not log.series:
         found = "; ".join([str(folder), *log.notices])
         raise DataError(refusal("RUN_DIR", "a run that has logged something", found, _CURE))
-    if log.broken:
-        log.notices.append(f"{log.broken} value(s) are damaged and left out")
     for series in log.series.values():  # a resumed run may have gone over steps once more
         order = sorted(range(len(series.steps)), key=series.steps.__getitem__)
         series.steps = [series.steps[place] for place in order]
