@@ -152,6 +152,16 @@ def test_errors_are_best_where_they_are_lowest(tmp_path, name):
     assert rows == {name: ("1.0000", "2"), "mrr": ("3.0000", "1")}
 
 
+def test_the_best_validation_is_a_finite_one(tmp_path):
+    with SummaryWriter(tmp_path) as writer:
+        for step, value in enumerate([math.nan, 0.75, math.inf, 0.5, -math.inf]):
+            writer.add_scalar("val/ap", value, step)
+            writer.add_scalar("val/loss", value, step)
+            writer.add_scalar("val/auc", math.inf, step)
+    rows = {row[0]: row[1:3] for row in figure_rows(read_run(tmp_path))}
+    assert rows == {"ap": ("0.7500", "1"), "loss": ("0.5000", "3"), "auc": ("", "")}
+
+
 def test_a_run_with_nothing_but_a_loss_has_a_page(tmp_path):
     with SummaryWriter(tmp_path) as writer:
         writer.add_scalar("train/loss", float("nan"), 1)

@@ -53,12 +53,12 @@ def _step_of_test(log: RunLog) -> int:
 
 
 def _best(name: str, curve: Series | None) -> tuple[str, str]:
-    if curve is None or not np.isfinite(curve.numbers()).any():
+    if curve is None or not (is_finite := np.isfinite(numbers := curve.numbers())).any():
         return "", ""
     words = re.split(r"[^a-z]+", name.lower())
     pick = np.nanargmin if any(word.endswith(_LOWER_IS_BETTER) for word in words) else np.nanargmax
-    place = int(pick(curve.numbers()))
-    return f"{curve.numbers()[place]:.4f}", str(curve.steps[place])
+    place = int(pick(np.where(is_finite, numbers, np.nan)))
+    return f"{numbers[place]:.4f}", str(curve.steps[place])
 
 
 def stage_seconds(log: RunLog) -> dict[str, float]:
