@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _SUFFIXES = (".csv", ".parquet")
-_CSV, _PARQUET = _SUFFIXES
+_CSV, PARQUET = _SUFFIXES
 
 
 def check_suffix(argument: str, path: str | Path) -> str:
@@ -33,7 +33,7 @@ def check_suffix(argument: str, path: str | Path) -> str:
         InvalidArgumentError: By none that is known, or pyarrow is missing.
     """
     suffix = check_choice(f"the ending of {argument}", Path(path).suffix.lower(), _SUFFIXES)
-    if suffix == _PARQUET:
+    if suffix == PARQUET:
         try:
             import pyarrow  # noqa: F401
         except ImportError:

@@ -194,23 +194,41 @@ def numbered(tmp_path_factory):
 def test_a_word_among_integers_is_an_unknown_node(numbered, tmp_path, kind):
     words = ["3", "x", "12", "99999999999999999999999", "1.5", "4.0"]
     write(pd.DataFrame({"src": words, "dst": "5"}), tmp_path / "pairs.csv")
-    ask(numbered, f"--score={tmp_path / 'pairs.csv'}", "--batch_size=3", f"--output={tmp_path / 'out'}{kind}")
-    answers = read(tmp_path / f"out{kind}")
-    assert answers["src"].fillna(-1).tolist() == [3, -1, 12, -1, -1, 4]
-    assert answers["dst"].astype(int).tolist() == [5] * 6
     unknown = ["ok", "unknown src x", "unknown src 12", f"unknown src {words[3]}", "unknown src 1.5", "ok"]
-    assert answers["status"].tolist() == unknown
     scores = Predictor.from_checkpoint(numbered / "a.ckpt").score([3, 4], [5, 5])
-    np.testing.assert_allclose(answers["probability"].dropna(), scores, atol=1e-6)
+    for batch_size in (1, 3, 100):
+        ask(numbered, f"--score={tmp_path / 'pairs.csv'}", f"--batch_size={batch_size}",
+            f"--output={tmp_path / 'out'}{kind}")  # fmt: skip
+        answers = read(tmp_path / f"out{kind}")
+        assert answers["src"].tolist() == [*words[:-1], "4"]  # so that answers can be joined to what was asked
+        assert answers["dst"].astype(int).tolist() == [5] * 6
+        assert answers["status"].tolist() == unknown
+        np.testing.assert_allclose(answers["probability"].dropna(), scores, atol=1e-6)
+    write(pd.DataFrame({"src": ["3", "12"], "dst": "5"}), tmp_path / "pairs.csv")
+    ask(numbered, f"--score={tmp_path / 'pairs.csv'}", "--batch_size=1", f"--output={tmp_path / 'out'}{kind}")
+    assert read(tmp_path / f"out{kind}")["src"].tolist() == [3, 12]  # integers, as those of the stream
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+@pytest.mark.parametrize("batch_size", [1, 100])
+def test_a_word_among_integers_stays_in_every_kind_of_answer(numbered, tmp_path, kind, batch_size):
+    for question, column in (("top_k", "src"), ("embed", "node")):
+        write(pd.DataFrame({column: ["3", "x", "x", "4"]}), tmp_path / "asked.csv")
+        ask(numbered, f"--{question}={tmp_path / 'asked.csv'}", f"--batch_size={batch_size}",
+            f"--output={tmp_path / 'out'}{kind}")  # fmt: skip
+        answers = read(tmp_path / f"out{kind}")
+        assert answers[column].drop_duplicates().tolist() == ["3", "x", "4"]
+        assert answers[column][answers["status"] != "ok"].tolist() == ["x", "x"]
 
 
 @pytest.mark.parametrize("kind", [".csv", ".parquet"])
 def test_integers_may_be_written_as_floats(numbered, tmp_path, kind):
-    ids, wanted = pd.Series([3.0, 5.0, 2.0**60, 1.5, 4.0]), ["3", "5", "", "", "4"]
+    ids = pd.Series([3.0, 5.0, 2.0**60, 1.5, 4.0])
     sources = write(pd.DataFrame({"node": ids}), tmp_path / f"nodes{kind}")
     ask(numbered, f"--embed={sources}", "--batch_size=2", f"--output={tmp_path / 'out.csv'}")
     answers = pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)
-    assert answers["node"].tolist() == wanted
+    assert answers["node"][[0, 1, 3, 4]].tolist() == ["3", "5", "1.5", "4"]
+    assert float(answers["node"][2]) == 2.0**60
     assert [status.split()[0] for status in answers["status"]] == ["ok", "ok", "unknown", "unknown", "ok"]
     events = pd.DataFrame({"src": [1.0, 2.0], "dst": [3.0, 4.0], "time": 201.0, "weight": 0.5, "size": 1.0})
     saved = []

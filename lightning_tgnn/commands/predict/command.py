@@ -12,13 +12,21 @@ from rich.console import Console
 
 from lightning_tgnn.checks import InvalidArgumentError, RowError, check_import, refusal
 from lightning_tgnn.commands.predict.options import DESCRIPTION, QUESTIONS, PredictOptions
-from lightning_tgnn.commands.predict.question_status import OK, plain, with_ids, with_status, with_unanswered
+from lightning_tgnn.commands.predict.question_status import (
+    OK,
+    as_given,
+    plain,
+    with_ids,
+    with_other_ids,
+    with_status,
+    with_unanswered,
+)
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.whole import check_apart, check_place
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
-from lightning_tgnn.serving.tables import answer_table, check_table, read_pieces
+from lightning_tgnn.serving.tables import PARQUET, answer_table, check_suffix, check_table, read_pieces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +59,7 @@ def predict(arguments: Sequence[str]) -> None:
             with _rows_of_file(options, "events", piece):
                 _observe(predictor, with_ids(predictor, piece, ("src", "dst")))
     columns = QUESTIONS[options.question]
-    answer = _ANSWERS[options.question](predictor, options)
+    answer, texts = _ANSWERS[options.question](predictor, options), _text_columns(predictor, options, columns)
     count = not_ok = 0
     with answer_table(options.output) as add:
         for piece in _pieces(predictor, options, options.question, columns):
@@ -60,9 +68,9 @@ def predict(arguments: Sequence[str]) -> None:
             answerable = questions[status == OK].apply(plain)
             with _rows_of_file(options, options.question, answerable):
                 answers = answer(answerable)
-            unanswered = _asked(predictor, questions[status != OK], list(columns))
+            unanswered = _asked(predictor, as_given(questions[status != OK], piece, columns), list(columns))
             answered = with_unanswered(answers, unanswered.assign(status=status[status != OK]))
-            add(answered)
+            add(answered.astype(dict.fromkeys(texts, "string")))
             count += len(piece)
             not_ok += int((answered["status"] != OK).sum())  # such a question has one row
     if options.save is not None:
@@ -125,6 +133,16 @@ def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple
             notice = f"{path}: nothing reads the column(s) {', '.join(unread)}"
             Console(stderr=True).print(notice, soft_wrap=True, highlight=False, markup=False)
         yield piece
+
+
+def _text_columns(predictor: Predictor, options: PredictOptions, columns: tuple[str, ...]) -> set[str]:
+    """Return the columns of ids that are text in the answers; Parquet has one type for all pieces, CSV needs none."""
+    found: set[str] = set()
+    if predictor.ids_are_integers and check_suffix("output", options.output) == PARQUET:
+        path = getattr(options, options.question)
+        for piece in read_pieces(options.question, path, columns, rows=options.batch_size):
+            found |= with_other_ids(predictor, piece, columns)
+    return found
 
 
 @contextmanager

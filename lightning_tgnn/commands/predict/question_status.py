@@ -25,7 +25,8 @@ def with_status(
 ) -> tuple[pd.DataFrame, pd.Series]:
     """Return questions with ids of the stream's type, and the status of each: "ok", or why it has no answer.
 
-    Unknown nodes have none, and times before the latest event, of which node state has moved on.
+    Ids that are not of that type become gaps, which `as_given` fills. Unknown nodes have no answer, and times before
+    the latest event, of which node state has moved on.
 
     Args:
         predictor: Knows the nodes of its stream.
@@ -80,6 +81,29 @@ def with_ids(predictor: Predictor, piece: pd.DataFrame, columns: tuple[str, ...]
             raise RowError(name, row, requirement, piece[name].iloc[row], "drop or repair that row")
         piece = piece.assign(**{name: plain(ids)})
     return piece
+
+
+def as_given(questions: pd.DataFrame, piece: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Return questions with the text that was given in the place of ids that are not of the stream's type.
+
+    Args:
+        questions: Of which `with_status` has made gaps of such ids.
+        piece: The questions as they were read.
+        columns: Which of their columns are nodes.
+    """
+    for name in columns:
+        is_held = questions[name].notna()
+        if not is_held.all():
+            texts = piece[name][questions.index].astype(str)
+            questions = questions.assign(**{name: questions[name].astype(object).where(is_held, texts)})
+    return questions
+
+
+def with_other_ids(predictor: Predictor, piece: pd.DataFrame, columns: tuple[str, ...]) -> set[str]:
+    """Return the columns of questions in which an id is not of the stream's type."""
+    if not predictor.ids_are_integers:
+        return set()
+    return {name for name in columns if _in_type(piece[name], predictor.id_type).isna().any()}
 
 
 def with_unanswered(answers: pd.DataFrame, unanswered: pd.DataFrame) -> pd.DataFrame:
