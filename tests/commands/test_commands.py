@@ -286,6 +286,10 @@ def test_help_helps(command, expected, capsys):
         ),
         (["partition", "--ranks=0"], r"ranks must be an integer of at least 1, got 0"),
         (["partition", "--ranks=2", "--row_limit=0.9"], r"row_limit must be at least 1, got 0.9; 1.1 is usual"),
+        (
+            ["partition", "--ranks=2", "--row_limit=1.5", "--methods=range,metis"],
+            r"row_limit must be left out without reflexbicut, got 1.5; leave it out, or add reflexbicut to --methods",
+        ),
         (["partition", "--ranks=2", "--split_batch=node"], r"split_batch must be one of 'destination', 'time', got"),
         (["bench", "--strategies=sven:split_batch=node"], r"split_batch must be one of 'destination', 'time', got"),
         (["partition", "--ranks=2", "--model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),

@@ -305,6 +305,8 @@ def test_damaged_stores_are_refused(tmp_path, action, change, message):
             "num_snapshots, window, events_per_snapshot must be one of them g",
         ),
         (["inspect", "--snapshots=0"], "num_snapshots must be an integer of at least 1, got 0; give a number of windo"),
+        (["inspect", "--snapshots=3", "--max_loss=0.5"], "max_loss must be left out with snapshots, got 0.5; leave"),
+        (["inspect", "--source=synthetic_snapshots", "--max_loss=0.5"], "max_loss must be left out with snapshots"),
         (["inspect", "--lifetime=3"], "num_snapshots, window, events_per_snapshot must be one of them given, got None"),
         (["convert", "--source=none.csv", "--output=o"], "none.csv must be an existing file, got 'no such file'"),
         (["generate", "--output=o", "--num_events=0"], "num_events must be an integer of at least 1, got 0"),

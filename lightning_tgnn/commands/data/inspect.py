@@ -15,7 +15,7 @@ from rich.table import Table as PrintedTable
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, largest_batch, share_lost
 from lightning_tgnn.algorithms.streams.large_columns import Table, burstiness, in_pieces, summary
 from lightning_tgnn.algorithms.streams.stream_statistics import NodeCounts, count_statistics, repetition_statistics
-from lightning_tgnn.checks import check_fraction
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.commands.data.inspect_snapshots import CutOptions, inspect_snapshots
 from lightning_tgnn.commands.data.sorted_columns import AT_ONCE, SortedColumns, sort_columns
 from lightning_tgnn.commands.data.stream_figure import save_stream_figure
@@ -51,7 +51,7 @@ class InspectOptions:
     Args:
         output: Folder of the results; files of an earlier look are overwritten.
         max_loss: The largest useful batch loses at most this share of the updates of node memory. 0.75 lets Wikipedia's
-            usual batch of 600, which loses 0.73, pass.
+            usual batch of 600, which loses 0.73, pass. Not with snapshots.
     """
 
     output: str = "runs/inspect"
@@ -72,6 +72,9 @@ def inspect(arguments: Sequence[str]) -> None:
     own, of_cut, of_data = Options("data inspect", _DESCRIPTION, groups).parse(arguments)
     options, cut, folder = InspectOptions(**own), CutOptions(**of_cut), Path(own["output"])
     if cut.asked(of_data["source"]):
+        if options.max_loss != MAX_LOSS:
+            cure = "leave it out, or look at the stream"
+            raise InvalidArgumentError(refusal("max_loss", "left out with snapshots", options.max_loss, cure))
         inspect_snapshots(cut, of_data, folder)
         return
     store = read_source(**of_data)

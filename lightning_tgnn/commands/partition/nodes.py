@@ -20,7 +20,7 @@ from lightning_tgnn.algorithms.partitions.partition_cost import balance_report
 from lightning_tgnn.algorithms.partitions.reflexbicut import ROW_LIMIT, check_row_limit, maximum_bound, reflexbicut
 from lightning_tgnn.algorithms.partitions.simple import interval_partition, metis_partition, range_partition
 from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.commands.partition.comparison import make_each
 from lightning_tgnn.commands.partition.node_report import PartitionResult, print_partitions, save_heat_map
 from lightning_tgnn.commands.shared.kinds import EVENTS, KindOption
@@ -45,6 +45,7 @@ with the imbalance between ranks, and METHOD.pt, which the strategies take.
 """
 
 _DEFAULTS = {"batch_size": 600}
+_LIMITED = "reflexbicut"  # the method that `row_limit` is of
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ MAKERS: dict[str, Maker] = {
     "range": lambda known: range_partition(*known.size),
     "interval": lambda known: interval_partition(*known.size),
     "metis": lambda known: metis_partition(known.src, known.dst, *known.size),
-    "reflexbicut": lambda known: reflexbicut(
+    _LIMITED: lambda known: reflexbicut(
         known.fitted.demand, reliability=known.fitted.reliability, row_limit=known.row_limit
     ),
 }
@@ -104,11 +105,14 @@ class PartitionOptions:
     output: str = "runs/partition"
 
     def __post_init__(self) -> None:
-        names_of("methods", self.methods, MAKERS)
+        names = names_of("methods", self.methods, MAKERS)
         check_choice("model", self.model, MODEL_NAMES)
         check_int("ranks", self.ranks, minimum=1, cure="give the number of ranks that will train, for example 8")
         check_int("batches", self.batches, minimum=1, cure="32 is usual")
         check_row_limit(self.row_limit)
+        if self.row_limit != ROW_LIMIT and _LIMITED not in names:
+            cure = f"leave it out, or add {_LIMITED} to --methods"
+            raise InvalidArgumentError(refusal("row_limit", f"left out without {_LIMITED}", self.row_limit, cure))
         check_choice("split_batch", self.split_batch, SPLITS)
 
 
