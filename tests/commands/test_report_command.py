@@ -255,6 +255,24 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path):
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_a_page_of_before_is_replaced_and_no_other_file(tmp_path, capsys):
+    folder, mine = write_curve(tmp_path / "a folder"), tmp_path / "mine.html"
+    for page in ("<!doctype html>\n<title>years of work</title>", ""):
+        mine.write_text(page)
+        message = refused(folder, "--output", mine)
+        assert f"output must be a new file, or a page of a run to replace, got '{mine}'; name another file" in message
+        assert mine.read_text() == page
+    mine.unlink()
+    for _ in range(2):
+        reported(capsys, folder, "--output", mine)
+    page = mine.read_text(encoding="utf-8")
+    of_before, count = re.subn('<meta name="generator".*\n', "", page)
+    assert count == 1
+    mine.write_text(of_before, encoding="utf-8")
+    reported(capsys, folder, "--output", mine)
+    assert mine.read_text(encoding="utf-8") == page
+
+
 DAMAGED_SETTINGS = [b"a: [1", b"\xff\xfe\x00", b"!!python/object:os.system {}", b"[1, 2]", b"", b"a: 2020-99-99"]
 
 

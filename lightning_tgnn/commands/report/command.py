@@ -9,8 +9,9 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.report.run_log import read_latest
-from lightning_tgnn.commands.report.run_page import page_of
+from lightning_tgnn.commands.report.run_page import is_page, page_of
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.files.whole import check_ending, write_text
 
@@ -19,6 +20,7 @@ _DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings,
   lightning-tgnn report runs/quickstart/version_0
   lightning-tgnn report runs/quickstart --output quickstart.html     the latest version that has trained
 """
+_OUTPUT = "The page, a new file or a page of before; report.html in the folder of the run by default."
 _ENDINGS = (".html", ".htm")
 _SETTINGS_FILES = ("config.yaml", "hparams.yaml")
 
@@ -28,7 +30,8 @@ def report(arguments: Sequence[str]) -> None:
 
     Raises:
         DataError: There is no run that has logged something.
-        InvalidArgumentError: The page cannot be written, does not fit, or is called something else than a page.
+        InvalidArgumentError: The page cannot be written, does not fit, is called something else than a page, or would
+            replace a file that is none.
     """
     parser = OneLineErrors(
         "lightning-tgnn report",
@@ -37,10 +40,11 @@ def report(arguments: Sequence[str]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="Folder of a run, or of its versions.")
-    parser.add_argument("--output", help="The page; report.html in the folder of the run by default.")
+    parser.add_argument("--output", help=_OUTPUT)
     chosen = parser.parse_args(arguments)
     if chosen.output:
         check_ending("output", chosen.output, *_ENDINGS)
+        _check_kept(Path(chosen.output))
     log = read_latest(chosen.run_dir)
     folder = log.folder
     settings, without = read_settings(folder)
@@ -53,6 +57,13 @@ def report(arguments: Sequence[str]) -> None:
     console = Console()
     for line in (*notices, f"page: {output}"):
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def _check_kept(output: Path) -> None:
+    """Refuse to write over a file that is no page of a run; such a one may be replaced."""
+    if output.is_file() and not is_page(output):
+        cure = "name another file, or remove that one"
+        raise InvalidArgumentError(refusal("output", "a new file, or a page of a run to replace", str(output), cure))
 
 
 def read_settings(folder: Path) -> tuple[dict[str, str], str | None]:

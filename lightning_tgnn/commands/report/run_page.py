@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,12 @@ from lightning_tgnn.commands.report.run_log import RunLog, Series
 
 _SHOWN = ("train/loss", "train/accuracy", "system/events_per_second", "system/milliseconds_per_step")
 _MEMORY = {"memory/norm": "norm", "memory/age": "age, in the stream's unit"}
+# Lines of every page: of those written from now on, and of those written before.
+_MARKS = (
+    b'<meta name="generator" content="lightning-tgnn report">',
+    b"body { font: 15px/1.5 system-ui, sans-serif; color:",
+)
+_HEAD = 65_536  # bytes, among them the name of a folder
 # Where settings stand in a recipe, and in what a run from Python has logged.
 _FACTS = {"model": ("model.model", "model"), "source": ("data.source",), "strategy": ("trainer.strategy",)}
 # Shown elsewhere, or of no interest as a curve.
@@ -47,6 +55,14 @@ def page_of(log: RunLog, settings: Mapping[str, str], notices: list[str]) -> str
         settings=settings,
         table=_all_scalars(log),
     )
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a page of a run, of this version or an earlier one."""
+    with suppress(OSError), path.open("rb") as file:
+        head = file.read(_HEAD)
+        return any(mark in head for mark in _MARKS)
+    return False
 
 
 def _facts(log: RunLog, settings: Mapping[str, str]) -> list[tuple[str, str]]:
