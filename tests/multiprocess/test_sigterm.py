@@ -3,7 +3,10 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
+import time
 from datetime import timedelta
 
 import lightning.pytorch as pl
@@ -16,7 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.strategies.processes import signals
-from tests.multiprocess.ranks import run_ranks
+from tests.multiprocess.ranks import free_port, run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 
 RANKS = 2
@@ -102,3 +105,22 @@ def on_rank(rank, ranks, folder):
 def test_all_ranks_end_at_the_same_step(tmp_path):
     first, *others = run_ranks(on_rank, RANKS, str(tmp_path), timeout=150)
     assert all(places == first for places in others)
+
+
+def test_a_rank_that_would_join_a_first_one_that_has_gone_ends(tmp_path):
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NODE_RANK": "0", "LOCAL_RANK": "1"}
+    with subprocess.Popen(  # as the first one starts it
+        [sys.executable, "-m", "lightning_tgnn", "bench", "--source=synthetic", "--strategies=sven", "--devices=2"],
+        cwd=tmp_path,
+        env=os.environ | shared | {"WORLD_SIZE": "2"},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as second:
+        try:
+            assert any("GLOBAL_RANK: 1" in line for line in second.stderr)
+            time.sleep(1)  # it looks for the first one
+            second.send_signal(signal.SIGTERM)
+            said = second.communicate(timeout=20)[1]
+        finally:
+            second.kill()
+    assert (second.returncode, said.strip()) == (-signal.SIGTERM, "")

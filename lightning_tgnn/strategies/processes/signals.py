@@ -117,6 +117,20 @@ def deaf_to_interrupts() -> Iterator[None]:
         restore_interrupts(before)
 
 
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """Let SIGTERM end this process where it is for a while: who waits in C++ runs no handler of Python."""
+    before = signal.getsignal(signal.SIGTERM)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def ignore_interrupts() -> Handler | None:
     """Ignore Ctrl-C from now on, and return what `restore_interrupts` needs; other threads cannot, and get None."""
     if threading.current_thread() is not threading.main_thread():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import nullcontext
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -36,6 +37,7 @@ from lightning_tgnn.strategies.processes.signals import (
     FirstRankLauncher,
     Handler,
     Termination,
+    ended_at_once,
     ignore_interrupts,
     restore_interrupts,
 )
@@ -143,7 +145,9 @@ class SupervisedStrategy(DDPStrategy):
     @override
     def setup_distributed(self) -> None:
         try:
-            super().setup_distributed()
+            # A rank that joins the first one has nothing to tidy up yet, and would wait for one that has gone.
+            with ended_at_once() if self.global_rank != 0 else nullcontext():
+                super().setup_distributed()
         except Exception as error:
             if isinstance(self.launcher, FirstRankLauncher):  # those that it has started wait for this rank
                 self.launcher.kill(signal.SIGTERM)
