@@ -53,7 +53,9 @@ def _step_of_test(log: RunLog) -> int:
 
 
 def _best(name: str, curve: Series | None) -> tuple[str, str]:
-    if curve is None or not (is_finite := np.isfinite(numbers := curve.numbers())).any():
+    numbers = np.empty(0) if curve is None else curve.numbers()
+    is_finite = np.isfinite(numbers)
+    if curve is None or not is_finite.any():
         return "", ""
     words = re.split(r"[^a-z]+", name.lower())
     pick = np.nanargmin if any(word.endswith(_LOWER_IS_BETTER) for word in words) else np.nanargmax
