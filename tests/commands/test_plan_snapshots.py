@@ -296,6 +296,11 @@ def test_two_processes_measure_and_simulate_forecasts_the_same(tmp_path, monkeyp
     for name, seconds in planned.items():
         # Ranks have equal shares of the vertices in `simulate`, and those of METIS in `plan`.
         assert found[name] == pytest.approx(seconds, rel=0.3 if name.startswith("vertex_partition") else 1e-6), name
+    # Two updates between two ranks, of gradients whose weights are small and filled up to whole blocks.
+    (quantised,) = (one for one in again if one["strategy"] == "blad:processes_per_device=1:gradient_compression=int8")
+    nbytes = figures["measured"][0]["compressed"]["int8"]["nbytes"]
+    assert nbytes > figures["measured"][0]["costs"]["gradients"] / 4 * 260 / 256
+    assert quantised["bytes_sent"]["pieces of weights"] == pytest.approx(2 * 2 * nbytes)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,13 @@ def test_compressed_gradients_are_fewer_bytes(name, tmp_path, capsys):
     assert "gradients_powersgd of stages must be given: how many there are goes by the shapes" in str(ended.value)
 
 
+def test_bytes_of_compressed_gradients_that_are_given_go_before_those_that_follow():
+    costs = read_snapshot_costs(json.dumps(LOADS | {"gradients_int8": 40000, "gradients_bfloat16": 70000}))
+    assert [costs.gradient_bytes(name) for name in (None, "bfloat16", "int8")] == [120000, 70000, 40000]
+    costs = read_snapshot_costs(json.dumps(LOADS | {"gradients_int8": 0}))  # as where nobody has measured it
+    assert costs.gradient_bytes("int8") == pytest.approx(120000 / 4 * 260 / 256)
+
+
 def test_figures_of_blad_are_those_of_the_simulation(tmp_path, capsys):
     kept = tmp_path / "out.json"
     options = [f"--snapshots={SIZES}", "--ranks=4", "--hosts=2", "--batch_size=5", "--link=500:0.2"]

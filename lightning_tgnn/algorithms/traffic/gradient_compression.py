@@ -210,7 +210,7 @@ def is_compression(name: object) -> TypeGuard[str]:
 def compressed_bytes(name: str, exact: float) -> float | None:
     """Return the bytes of gradients that are ``exact`` bytes in float32; None where they go by the shapes of weights.
 
-    Weights are taken to fill their blocks.
+    Weights are taken to fill their blocks: small ones, which are padded, are more (`GradientCompression.nbytes`).
 
     >>> compressed_bytes("bfloat16", 1024.0), compressed_bytes("int8", 1024.0)
     (512.0, 260.0)

@@ -98,6 +98,8 @@ def measure_snapshots(
         costs,
         update=meter.update_seconds,
         message=meter.message_seconds,
+        gradients_bfloat16=compressed[BFloat16.name].nbytes,
+        gradients_int8=compressed[Int8.name].nbytes,
         gradients_powersgd=compressed[PowerSGD.name].nbytes,
         compress_bfloat16=compressed[BFloat16.name].seconds,
         compress_int8=compressed[Int8.name].seconds,

@@ -37,8 +37,8 @@ Options of a strategy follow its name after colons, with values as in YAML:
   sven      staleness=1, micro_batches=1, ahead=0 (share of rows that are asked for ahead), remote=1 (rows that travel
             over those of a batch that is split by time: less than 1 where it is split by destination)
   depcomm, depcache   staleness=0
-  all three and disttgl   gradient_compression (bfloat16, int8, powersgd, with bytes of gradients_powersgd; each takes
-            the seconds of compress_NAME)
+  all three and disttgl   gradient_compression (bfloat16, int8, powersgd, with bytes of gradients_NAME, which powersgd
+            needs; each takes the seconds of compress_NAME)
   pipetgl   groups=1, targets_first=true, pass_on=true, sampling=background (ahead, at_once), gather_ahead=true,
             sends=gradients (weights, weights_and_moments), targets=0.5 (share of rows that the batch before
             changes), repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1 of M ranks),
@@ -69,7 +69,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
   blad      balance=load (even), reorder=true, processes_per_device=1 (2, which is usual on GPUs), open_groups=2
   snapshot_partition   processes_per_device=1 (2), open_groups (as many as ranks, up to 8)
   vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own)
-  all three   gradient_compression (bfloat16, int8, powersgd: gradients_powersgd of loads.yaml has its bytes)
+  all three   gradient_compression (bfloat16, int8, powersgd: gradients_NAME of loads.yaml are its bytes)
 """
 
 # What strategies of the other kind do not take.

@@ -8,14 +8,17 @@ from typing import Any
 
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, check_rates
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Load, LoadModel
-from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, PowerSGD, compressed_bytes
+from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, refusal
 from lightning_tgnn.commands.simulate.given_costs import compressed_name, compressing_name, is_folder, read_mapping
 
-POWERSGD = compressed_name(PowerSGD.name)
 _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [...]}, widths: {graph 1: 16, nn 1: 64}}"
+_COMPRESSED = tuple(compressed_name(name) for name in COMPRESSIONS)
 _COMPRESSING = tuple(compressing_name(name) for name in COMPRESSIONS)
-_NUMBERS = ("backward_width", "state_width", "hand_over", "gradients", POWERSGD, "update", "message", *_COMPRESSING)
+_NUMBERS = (
+    *("backward_width", "state_width", "hand_over", "gradients", *_COMPRESSED),
+    *("update", "message", *_COMPRESSING),
+)
 _PARTS = ("loads", "last_only", "where_cut_loads", "widths", "exchanged_widths", "rates", *_NUMBERS)
 
 
@@ -32,7 +35,9 @@ class SnapshotCosts:
         rates: How fast an operator runs beside another on a device.
         hand_over: Seconds until a hidden state, or its gradient, has gone from one process of a device to the other.
         gradients: Bytes of all weights.
-        gradients_powersgd: Of what PowerSGD leaves of their gradients.
+        gradients_bfloat16: Of what rounding leaves of their gradients; 0 where nobody has said.
+        gradients_int8: Likewise, of quantising.
+        gradients_powersgd: Likewise, of PowerSGD.
         where_cut_loads: Of operators that take something else where vertices are cut: no product is kept there, as rows
             of neighbours travel each time.
         update: Seconds that an update takes beside its operators.
@@ -50,6 +55,8 @@ class SnapshotCosts:
     rates: Rates = ALONE
     hand_over: float = 0.0
     gradients: float = 0.0
+    gradients_bfloat16: float = 0.0
+    gradients_int8: float = 0.0
     gradients_powersgd: float = 0.0
     where_cut_loads: Mapping[str, Load] = field(default_factory=dict)
     update: float = 0.0
@@ -64,7 +71,7 @@ class SnapshotCosts:
         return replace(self, model=replace(self.model, loads={**self.model.loads, **self.where_cut_loads}))
 
     def gradient_bytes(self, compression: str | None) -> float:
-        """Return the bytes of gradients that travel for an update.
+        """Return the bytes of gradients that travel for an update: those given, or what follows from all weights.
 
         Args:
             compression: Its name; None for none.
@@ -74,12 +81,12 @@ class SnapshotCosts:
         """
         if compression is None or not self.gradients:
             return self.gradients
-        is_product = compression == PowerSGD.name
-        found = self.gradients_powersgd if is_product else compressed_bytes(compression, self.gradients)
+        name = compressed_name(compression)
+        found = float(getattr(self, name)) or compressed_bytes(compression, self.gradients)
         if not found:
             requirement = "given: how many there are goes by the shapes of the weights"
             cure = "give for example 20000, or leave the compression out"
-            raise InvalidArgumentError(refusal(f"{POWERSGD} of stages", requirement, "nothing", cure))
+            raise InvalidArgumentError(refusal(f"{name} of stages", requirement, "nothing", cure))
         return found
 
     def update_seconds(self, compression: str | None) -> float:
