@@ -246,6 +246,23 @@ def test_bench_measures_no_step_that_is_incomplete(monkeypatch, capsys):
         main([*stream, "--warmup=10"])
 
 
+@pytest.mark.parametrize(("warmup", "inside"), [(10, 30), (80, 20), (100, 0)])
+def test_bench_says_where_powersgd_has_not_begun(warmup, inside, monkeypatch, capsys):
+    figures = {"events_per_second": 1.0, "sent_per_event": 1.0, "sent_per_event_by_operation": {}, "hidden_share": None}
+    monkeypatch.setattr("lightning_tgnn.commands.bench.comparison._trained", lambda *a, **o: figures | {"val_ap": None})
+    monkeypatch.setattr("lightning_tgnn.commands.bench.comparison._write", lambda *given: None)
+    names = ("depcache", "sven:gradient_compression=powersgd", "sven:gradient_compression=int8")
+    stream = ["--synthetic.num_events=3000", "--batch_size=5", f"--strategies={','.join(names)}", "--steps=30"]
+    words = ["bench", *stream, f"--warmup={warmup}", "--rounds=1"]
+    main([*words, "--devices=2"])
+    said = f"{names[1]}: {inside} of the 30 updates that are measured are among the first 100, whose gradients travel"
+    printed = capsys.readouterr().out
+    assert (said in printed) == (inside > 0)
+    assert printed.count("updates that are measured") == (inside > 0)
+    main([*words, "--devices=1"])
+    assert "updates that are measured" not in capsys.readouterr().out  # one rank sends none
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [

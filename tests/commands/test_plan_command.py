@@ -200,6 +200,29 @@ def test_compressions_that_may_be_chosen_are_candidates():
     assert all(found[name].seconds["compress_powersgd"] == 0.1 for name in ("depcache", "sven", "disttgl"))
 
 
+def test_a_recipe_that_ends_before_powersgd_begins_leaves_it_out():
+    cluster, given = Cluster(2, 2, Links(), 64e9), measured()
+    made = {"int8": CompressedGradients(2.6e5, 0.0), "powersgd": CompressedGradients(3e4, 0.0)}
+    given = replace(given, compressed=made)
+
+    def left_out(epochs):
+        # 50 updates an epoch of 125 events on each of 4 ranks; 125 of 200 events where each rank has a copy.
+        plans = Candidates(given, cluster, 500, False, tuple(made), trained=(25000, epochs)).all()
+        found, printed = rank(plans, cluster, STREAM), io.StringIO()
+        print_plans(found, Console(file=printed, width=80))
+        lines = [line for line in printed.getvalue().splitlines() if line.startswith("left out: ")]
+        return {one.candidate.written: one.objection for one in found if one.objection}, lines
+
+    few, (line,) = left_out(2)
+    assert few["sven:gradient_compression=powersgd"] == (
+        "powersgd leaves the gradients of the first 100 updates as they are, and the recipe has 100"
+    )
+    assert all(name.endswith(":gradient_compression=powersgd") for name in few)
+    assert "disttgl:memory=4:gradient_compression=powersgd" not in few  # one epoch of 125 updates
+    assert re.fullmatch(rf"left out: .*: powersgd leaves the gradients of .*; {len(few) - 1} more likewise", line)
+    assert left_out(12) == ({}, [])
+
+
 @pytest.mark.usefixtures("in_own_group")
 def test_what_compression_leaves_and_takes_is_measured(tmp_path):
     class Task(pl.LightningModule):

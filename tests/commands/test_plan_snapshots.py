@@ -49,9 +49,9 @@ def data():
     return SnapshotDataModule("synthetic_snapshots", synthetic=SMALL, group_size=3, vertices="all")
 
 
-def plans(machines, devices, *, groups=8, links=None, on_gpu=False, compressions=(), **costs):
+def plans(machines, devices, *, groups=8, links=None, on_gpu=False, compressions=(), epochs=None, **costs):
     cluster = Cluster(machines, devices, links or Links(), float("inf"))
-    return SnapshotCandidates(data(), replace(COSTS, **costs), groups, cluster, on_gpu, compressions).all()
+    return SnapshotCandidates(data(), replace(COSTS, **costs), groups, cluster, on_gpu, compressions, epochs).all()
 
 
 def test_plans_of_all_strategies_are_candidates():
@@ -101,6 +101,21 @@ def test_compressions_that_may_be_chosen_are_candidates():
     assert slower[product.written].seconds == pytest.approx(product.seconds + 0.5)
     assert slower[half.written].seconds == half.seconds
     assert {one.written for one in plans(1, 1, compressions=names)} == {one.written for one in plans(1, 1)}
+
+
+def test_a_recipe_that_ends_before_powersgd_begins_leaves_it_out():
+    given = {"compressions": ("int8", "powersgd"), "gradients": 1e7, "gradients_powersgd": 500.0, "links": SLOW}
+    # Two updates an epoch, of four and of three groups.
+    short, longer = (plans(2, 2, groups=4, epochs=epochs, **given) for epochs in (50, 51))
+    assert longer[0].options["gradient_compression"] == "powersgd"
+    assert not any(one.objection for one in longer)
+    assert short[0].options["gradient_compression"] == "int8"
+    why = "left out: powersgd leaves the gradients of the first 100 updates as they are, and the recipe has 100"
+    left_out = [one for one in short if one.objection]
+    assert len(left_out) == 6
+    for one in left_out:
+        assert one.options["gradient_compression"] == "powersgd"
+        assert snapshot_reason(one, short) == why
 
 
 def test_gradients_that_lose_nothing_come_first_among_plans_that_are_nearly_as_fast():
@@ -274,7 +289,7 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(model, tmp_path, monkeypatch, 
 def test_two_processes_measure_and_simulate_forecasts_the_same(tmp_path, monkeypatch, capsys):
     tiny = [f"--synthetic={json.dumps(SMALL)}", "--group_size=3", "--hidden_dim=6", "--model=tgcn"]
     where = ["--devices=2", "--accelerator=cpu", "--measured_epochs=1", "--groups_per_update=4", "--link=500:0.2"]
-    where.append("--gradient_compression=int8,powersgd")
+    where += ["--gradient_compression=int8,powersgd", "--epochs=60"]  # longer than powersgd takes to begin
     words = ["plan", "--kind=snapshots", "--source=synthetic_snapshots", *where, *tiny]
     printed, other = run_commands(tmp_path, words)
     assert "recommended: " not in other

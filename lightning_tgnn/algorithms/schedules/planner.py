@@ -76,6 +76,7 @@ class Candidate:
         batches_at_once: Batches that are trained at weights that lack each other's updates.
         copies: Of node state on each machine; a part of one where the machines share it.
         note: What else speaks for it, in words; empty where nothing does.
+        objection: Why it cannot be recommended on any cluster; empty where it may be.
     """
 
     strategy: str
@@ -87,6 +88,7 @@ class Candidate:
     batches_at_once: int
     copies: float
     note: str = ""
+    objection: str = ""
 
     @property
     def written(self) -> str:
@@ -145,7 +147,7 @@ def assess(candidate: Candidate, cluster: Cluster, stream: Stream) -> Assessment
     elapsed = found.period * (found.turns - found.steady)
     waiting = {name: float(seconds.mean()) / elapsed for name, seconds in found.waiting(found.steady).items()}
     needed, loss = candidate.copies * stream.state_bytes, stream.loss(candidate.global_batch)
-    objection = ""
+    objection = candidate.objection
     if needed > cluster.memory:
         objection = f"node state does not fit: {needed / 1e9:.2f} GB on a machine with {cluster.memory / 1e9:.2f} GB"
     elif loss > stream.max_loss:

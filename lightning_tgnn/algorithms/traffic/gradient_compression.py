@@ -207,6 +207,16 @@ def is_compression(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and name in COMPRESSIONS
 
 
+def updates_as_they_are(given: GradientCompression | str | None) -> int:
+    """Return of how many updates a compression leaves the gradients as they are, before it begins.
+
+    >>> updates_as_they_are("powersgd"), updates_as_they_are("int8")
+    (100, 0)
+    """
+    kind = gradient_compression(given)
+    return kind.warm_up if isinstance(kind, PowerSGD) else 0
+
+
 def compressed_bytes(name: str, exact: float) -> float | None:
     """Return the bytes of gradients that are ``exact`` bytes in float32; None where they go by the shapes of weights.
 

@@ -17,7 +17,7 @@ from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
-from lightning_tgnn.commands.bench.contestants import Contestant
+from lightning_tgnn.commands.bench.contestants import Contestant, said_of_plain_gradients
 from lightning_tgnn.commands.bench.meters import Figures, Meter
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.data import FullGraphDataModule, SnapshotDataModule, TemporalDataModule
@@ -152,6 +152,7 @@ class Comparison:
         speed: The figure by which rounds are ordered.
         higher_is_faster: Whether it is a rate, not a time.
         of_last: Figures that count of the last round.
+        updates: Of the weights, counted from 0: those that are measured.
     """
 
     kind: str
@@ -165,6 +166,7 @@ class Comparison:
     speed: str
     higher_is_faster: bool
     of_last: Sequence[str]
+    updates: range
 
 
 @without_setup_notes()
@@ -178,6 +180,8 @@ def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Figures]
     about = {"kind": comparison.kind, "source": str(comparison.data.source), "ranks": processes.ranks}
     about |= {"hosts": processes.num_nodes, **comparison.about, "rounds": run.rounds}
     runs: dict[str, list[Figures]] = {name: [] for name in comparison.contestants}
+    for line in said_of_plain_gradients(comparison.contestants, comparison.updates) if processes.ranks > 1 else ():
+        say(line)
     for number, name in product(range(run.rounds), comparison.contestants):
         say(f"round {number + 1} of {run.rounds}: {name}")
         strategy = comparison.contestants[name].strategy()

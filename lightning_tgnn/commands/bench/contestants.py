@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from lightning.pytorch.strategies import StrategyRegistry
 
+from lightning_tgnn.algorithms.traffic.gradient_compression import updates_as_they_are
 from lightning_tgnn.commands.shared.options import name_and_options, names_of
 from lightning_tgnn.strategies.runner import PlanRunner
 
@@ -53,6 +54,22 @@ def contestants_of(text: str, kind: str) -> dict[str, Contestant]:
             fitting[name] = partial(found, **entry["init_params"])  # what the name means in a Trainer
     entries = names_of("strategies", text, fitting, lambda entry: entry.partition(":")[0])
     return {written: _contestant(written, fitting) for written in entries}
+
+
+def said_of_plain_gradients(contestants: Mapping[str, Contestant], measured: range) -> list[str]:
+    """Say which contestants send gradients as they are, before their compression begins, in updates that are measured.
+
+    Args:
+        contestants: By name.
+        measured: Updates of the weights, counted from 0.
+    """
+    lines = []
+    for name, contestant in contestants.items():
+        plain = updates_as_they_are(contestant.options.get("gradient_compression"))
+        if inside := len(range(measured.start, min(measured.stop, plain))):
+            updates = f"{inside:,} of the {len(measured):,} updates that are measured"
+            lines.append(f"{name}: {updates} are among the first {plain}, whose gradients travel as they are")
+    return lines
 
 
 def _contestant(written: str, classes: dict[str, Callable[..., PlanRunner]]) -> Contestant:

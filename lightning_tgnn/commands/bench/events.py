@@ -96,6 +96,7 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
         speed="events_per_second",
         higher_is_faster=True,
         of_last=["val_ap"],
+        updates=range(options.warmup, options.warmup + steps),
     )
     print_bench(*compare(comparison, run), run.output)
 

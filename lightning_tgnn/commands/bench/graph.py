@@ -101,5 +101,6 @@ def bench_graph(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, 
         speed="seconds_per_epoch",
         higher_is_faster=False,
         of_last=["train_accuracy", "test_accuracy"],
+        updates=range(options.warmup, options.epochs),
     )
     print_graph_bench(*compare(comparison, run), run.output)

@@ -99,6 +99,8 @@ def bench_snapshots(
         (found,) = trainer.test(task, datamodule=data, verbose=False) if is_last else [{}]
         return {"test_ap": found.get("test/ap")}
 
+    data.batch_size = options.groups_per_update  # as of one device; the meter divides it
+    updates = len(data.train_dataloader())
     comparison = Comparison(
         kind=SNAPSHOTS,
         contestants=contestants_of(options.strategies, SNAPSHOTS),
@@ -117,6 +119,7 @@ def bench_snapshots(
         speed="seconds_per_epoch",
         higher_is_faster=False,
         of_last=["test_ap"],
+        updates=range(options.warmup * updates, options.epochs * updates),
     )
     print_snapshot_bench(*compare(comparison, run), run.output)
 

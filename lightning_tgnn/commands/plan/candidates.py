@@ -12,11 +12,14 @@ from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.outlines import COMPRESS
 from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, parallelisms, sharing_ranks
 from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster, calibrated
+from lightning_tgnn.commands.plan.gradient_compression import too_short_for
 from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measurements
+from lightning_tgnn.commands.plan.recipe import epochs_of
 from lightning_tgnn.commands.plan.remote_rows import changed
 from lightning_tgnn.commands.simulate.given_costs import GivenCosts, compressed_name, compressing_name
 from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.outline import Outline
 from lightning_tgnn.types.schedule import DESTINATION
 
 
@@ -32,6 +35,8 @@ class Candidates:
         compressions: Of gradients, by their names, beside none.
         remote: Rows that travel where Sven's batches are split by destination, over those where they are split by time;
             None where nobody has counted them.
+        trained: Events of an epoch, and epochs of the recipe as those of one process; None for so many that every
+            compression begins.
     """
 
     measured: Measurements
@@ -40,6 +45,7 @@ class Candidates:
     keep_batch: bool
     compressions: Sequence[str] = ()
     remote: float | None = None
+    trained: tuple[int, int] | None = None
 
     @property
     def shared_batch_size(self) -> int:
@@ -147,7 +153,15 @@ class Candidates:
             size,
         )
         costs = scaled.of(plan, outline, ranks, links)
-        return Candidate(name, options, outline, costs, size, global_batch, at_once, copies)
+        objection = self._too_short(plan, outline, global_batch)
+        return Candidate(name, options, outline, costs, size, global_batch, at_once, copies, objection=objection)
+
+    def _too_short(self, plan: SimulatedPlan, outline: Outline, global_batch: int) -> str:
+        """Say why the recipe would send all gradients as they are; empty where it would not."""
+        if self.trained is None:
+            return ""
+        events, epochs = self.trained
+        return too_short_for(plan.compression, epochs_of(outline, epochs) * -(-events // global_batch))
 
     def _costs(self, name: str) -> GivenCosts:
         """Return what the stages of a strategy take, and the bytes that a rank would send if all rows were remote."""

@@ -160,7 +160,8 @@ def _recommend(
     distances, events = _distances(data), len(data.split.train)
     compressions = chosen_compressions(options.gradient_compression)
     largest = distances.largest_batch(options.max_loss, events)
-    candidates = Candidates(found, cluster, largest, options.batch_size is not None, compressions)
+    keep_batch, trained = options.batch_size is not None, (events, where.epochs)
+    candidates = Candidates(found, cluster, largest, keep_batch, compressions, trained=trained)
     remote = remote_rows(data, cluster.ranks, candidates.shared_batch_size)
     if remote is not None:
         candidates = replace(candidates, remote=remote.share)

@@ -11,7 +11,11 @@ import lightning.pytorch as pl
 import torch
 from torch.nn import Embedding
 
-from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, gradient_compression
+from lightning_tgnn.algorithms.traffic.gradient_compression import (
+    COMPRESSIONS,
+    gradient_compression,
+    updates_as_they_are,
+)
 from lightning_tgnn.checks import check_choice
 from lightning_tgnn.commands.bench.meters import finish
 from lightning_tgnn.strategies.parts.compressed_mean import sum_alone
@@ -43,6 +47,22 @@ def chosen_compressions(written: str | None) -> list[str]:
     for name in names:
         check_choice("gradient_compression", name, COMPRESSIONS)
     return names
+
+
+def too_short_for(compression: str | None, updates: int) -> str:
+    """Say why a recipe of so many updates would send all gradients as they are; empty where it would not.
+
+    Args:
+        compression: Of gradients, its name; None for none.
+        updates: Of the weights.
+
+    >>> too_short_for("powersgd", 12)
+    'powersgd leaves the gradients of the first 100 updates as they are, and the recipe has 12'
+    """
+    plain = updates_as_they_are(compression)
+    if not plain or updates > plain:
+        return ""
+    return f"{compression} leaves the gradients of the first {plain} updates as they are, and the recipe has {updates}"
 
 
 def gradient_bytes(task: pl.LightningModule) -> float:

@@ -14,6 +14,7 @@ from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster
 from lightning_tgnn.data import SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.data.pipeline import plain_values
 from lightning_tgnn.tasks import LinkPrediction, SnapshotLinkPrediction
+from lightning_tgnn.types.outline import Outline
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,20 @@ def recipe_of(plan: Candidate, cluster: Cluster, trained: Trained) -> str:
     """
     times = plan.outline.copies * plan.outline.lanes
     trainer = _trainer(plan.strategy, plan.options, cluster, trained.accelerator, ["SystemMonitor"])
-    trainer["max_epochs"] = max(round(trained.epochs / times), 1)
+    trainer["max_epochs"] = epochs_of(plan.outline, trained.epochs)
     more = [f"# An epoch trains every event {times} times."] if times > 1 else []
     data = {**_chosen(TemporalDataModule, trained.of_data), "batch_size": plan.batch_size}
     return _written(plan.written, cluster, more, trainer, (LinkPrediction, trained.of_task), (TemporalDataModule, data))
+
+
+def epochs_of(outline: Outline, epochs: int) -> int:
+    """Return the epochs of a recipe that trains as much as so many epochs of one process, or nearly.
+
+    Args:
+        outline: Of the turns, in an epoch of which every event may be trained several times.
+        epochs: Of one process.
+    """
+    return max(round(epochs / (outline.copies * outline.lanes)), 1)
 
 
 def snapshot_recipe_of(

@@ -14,6 +14,7 @@ from lightning_tgnn.algorithms.partitions.simple import metis_partition
 from lightning_tgnn.algorithms.schedules.planner import Cluster, compression_cost
 from lightning_tgnn.algorithms.schedules.snapshot_epochs import EVEN, LOAD
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.commands.plan.gradient_compression import too_short_for
 from lightning_tgnn.commands.plan.recipe import written_as
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
 from lightning_tgnn.commands.simulate.snapshot_forecasts import (
@@ -82,6 +83,7 @@ class SnapshotCandidates:
         cluster: Where the plans are to run.
         on_gpu: Whether the devices are GPUs.
         compressions: Of gradients, by their names, beside none.
+        epochs: Of the recipe; None for so many that every compression begins.
     """
 
     data: SnapshotDataModule
@@ -90,6 +92,7 @@ class SnapshotCandidates:
     cluster: Cluster
     on_gpu: bool
     compressions: Sequence[str] = ()
+    epochs: int | None = None
 
     def all(self) -> list[SnapshotCandidate]:
         """Return the plans of all strategies, the recommended one first, those that cannot be taken last.
@@ -122,6 +125,7 @@ class SnapshotCandidates:
             objection = f"its pairs of processes do not fit {cluster.devices} on each machine"
         elif self.groups % (cluster.ranks // processes):
             objection = f"{self.groups} groups of an update do not fit {cluster.ranks // processes} devices"
+        objection = objection or self._too_short(options)
         if objection:
             return SnapshotCandidate(BLAD, options, objection=objection)
         return self._taken(BLAD, options, self.groups * processes // cluster.ranks)
@@ -137,10 +141,17 @@ class SnapshotCandidates:
             except InvalidArgumentError as error:  # what cuts the graph is not installed
                 objection = str(error)
         for options in chosen:
-            if objection:
-                yield SnapshotCandidate(name, options, objection=objection)
+            if left_out := objection or self._too_short(options):
+                yield SnapshotCandidate(name, options, objection=left_out)
             else:
                 yield self._taken(name, options, self.groups, shares)
+
+    def _too_short(self, options: Mapping[str, Any]) -> str:
+        """Say why the recipe would send all gradients as they are; empty where it would not."""
+        if self.epochs is None:
+            return ""
+        updates = -(-len(groups_of(self.data)) // self.groups)
+        return too_short_for(options.get("gradient_compression"), self.epochs * updates)
 
     def _taken(
         self, name: str, options: Mapping[str, Any], batch_size: int, shares: VertexShares | None = None

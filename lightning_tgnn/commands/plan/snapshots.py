@@ -147,7 +147,8 @@ def _recommend(
     found, shared = measured[0], measured[-1]
     costs = _with_first_product(found.costs, shared.costs)
     compressions = chosen_compressions(options.gradient_compression)
-    plans = SnapshotCandidates(data, costs, groups, cluster, _on_gpu(where.accelerator), compressions).all()
+    on_gpu = _on_gpu(where.accelerator)
+    plans = SnapshotCandidates(data, costs, groups, cluster, on_gpu, compressions, where.epochs).all()
     print_snapshot_plans(plans, console)
     first = plans[0]
     trained = Trained(of_data, of_task, where.accelerator, where.epochs)

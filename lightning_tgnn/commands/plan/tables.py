@@ -41,6 +41,10 @@ def print_plans(found: Sequence[Assessment], console: Console) -> None:
     print_table(table, console)
     if note := where_state_belongs(found):
         console.print(note, soft_wrap=True, highlight=False)
+    if left_out := [one.candidate for one in found if one.candidate.objection]:
+        more = f"; {len(left_out) - 1} more likewise" if len(left_out) > 1 else ""
+        line = f"left out: {left_out[0].written}: {left_out[0].objection}{more}"
+        console.print(line, soft_wrap=True, highlight=False)
     if len(found) > _SHOWN:
         console.print(f"{len(found) - _SHOWN} slower ones are in plan.json", soft_wrap=True, highlight=False)
 
