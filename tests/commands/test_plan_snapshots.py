@@ -21,6 +21,7 @@ from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
 from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidate, SnapshotCandidates, vertex_shares
 from lightning_tgnn.commands.plan.snapshot_measure import held_out_error
 from lightning_tgnn.commands.plan.snapshot_tables import snapshot_reason
+from lightning_tgnn.commands.report.run_log import read_latest
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, read_snapshot_costs, written_costs
 from lightning_tgnn.strategies.names import StrategyRegistry
 from tests.multiprocess.ranks import run_commands
@@ -283,6 +284,8 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(model, tmp_path, monkeypatch, 
     assert [one["plan"] for one in others if "objection" in one][-1] == "vertex_partition"
     main(["fit", "--config=runs/plan/recipe.yaml"])
     assert list(tmp_path.glob("runs/planned_blad/version_0/checkpoints/last.ckpt"))
+    logged = read_latest(tmp_path / "runs/planned_blad/version_0").of_kind("scalars")
+    assert len(logged["train/loss"].numbers()) == 3  # updates, in the only epoch
 
 
 @pytest.mark.timeout(200)

@@ -73,7 +73,8 @@ def snapshot_recipe_of(
         trained: Arguments of `SnapshotDataModule` and `SnapshotLinkPrediction`.
     """
     trainer = _trainer(strategy, options, cluster, trained.accelerator, ["SystemMonitor", "SnapshotMonitor"])
-    trainer["max_epochs"] = trained.epochs
+    # An epoch has few updates, so that none would be logged by Lightning's default.
+    trainer |= {"max_epochs": trained.epochs, "log_every_n_steps": 1}
     data = {**_chosen(SnapshotDataModule, trained.of_data), "batch_size": batch_size}
     task = (SnapshotLinkPrediction, trained.of_task)
     return _written(written_as(strategy, options), cluster, [], trainer, task, (SnapshotDataModule, data))
