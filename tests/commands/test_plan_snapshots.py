@@ -221,6 +221,10 @@ def test_shares_of_ranks_are_those_of_their_vertices(monkeypatch):
             scored = source.targets.counts[number] / ranks
             assert found.sizes[number, rank].tolist() == [int((owner == rank).sum()), len(own), scored]
             assert found.sent[number, rank] == len(travels)
+            targets = source.targets.of_group(number, 0).rows.tolist() if number in source.split.train else []
+            read = {(row, int(owner[rows[0]])) for rows in targets for row in rows if owner[row] != owner[rows[0]]}
+            assert found.scored[number, rank] == sum(int(owner[row]) == rank for row, _ in read)
+    assert found.scored.sum() > 0
 
 
 def test_errors_are_those_of_sizes_that_were_not_fitted():
@@ -308,12 +312,14 @@ def test_two_processes_measure_and_simulate_forecasts_the_same(tmp_path, monkeyp
     main([*shlex.split(command), "--output=again.json"])
     assert "7 groups of up to 3 snapshots, 4 an update" in capsys.readouterr().out
     again = json.loads((tmp_path / "again.json").read_text())["forecasts"]
-    found = {re.sub(":remote=[^:]*", "", one["strategy"]): one["seconds_per_epoch"] for one in again}
+    found = {re.sub(":(remote|embeddings)=[^:]*", "", one["strategy"]): one["seconds_per_epoch"] for one in again}
     planned = {one["plan"]: one["seconds"] for one in figures["plans"]}
     assert found.keys() == planned.keys()
     for name, seconds in planned.items():
         # Ranks have equal shares of the vertices in `simulate`, and those of METIS in `plan`.
         assert found[name] == pytest.approx(seconds, rel=0.3 if name.startswith("vertex_partition") else 1e-6), name
+    cut = next(one for one in again if one["strategy"].startswith("vertex_partition"))
+    assert cut["bytes_sent"]["embeddings"] > 0
     # Two updates between two ranks, of gradients whose weights are small and filled up to whole blocks.
     (quantised,) = (one for one in again if one["strategy"] == "blad:processes_per_device=1:gradient_compression=int8")
     nbytes = figures["measured"][0]["compressed"]["int8"]["nbytes"]

@@ -61,6 +61,27 @@ def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
     assert vertex["weights"] == 3 * 2 * 120000
 
 
+def test_embeddings_of_targets_travel_where_vertices_are_cut(tmp_path, capsys):
+    kept, targets = tmp_path / "out.json", [6, 8, 10]
+    sizes = f"{{vertices: [10, 20, 30], edges: [9, 9, 9], targets: {targets}, group_size: 2}}"
+    options = ["--ranks=2", "--hosts=2", "--link=1:1", f"--snapshots={sizes}", f"--output={kept}"]
+    strategies = "--strategy=vertex_partition,vertex_partition:embeddings=0.25"
+
+    def forecasts(**more):
+        main(["simulate", f"--stages={json.dumps(LOADS | more)}", strategies, *options])
+        return json.loads(kept.read_text())["forecasts"], capsys.readouterr().out
+
+    (plain, _), printed = forecasts()
+    assert "embeddings" not in plain["bytes_sent"]  # nobody has said how wide they are
+    found, printed = forecasts(embedding_width=5)
+    assert "0.0 embeddings" in printed
+    for one, share in zip(found, (1, 0.25), strict=True):
+        sent = 2 * share * sum(targets) * 5 * 4  # forth, and gradients back
+        assert one["bytes_sent"] == plain["bytes_sent"] | {"embeddings": sent}
+        longer = one["seconds_per_epoch"] - plain["seconds_per_epoch"]
+        assert longer == pytest.approx(2 * 3 * 1e-3 + sent / 2 / 125000)  # as many from each of both ranks
+
+
 def test_what_is_handed_over_in_memory_is_told_apart_from_what_is_sent(tmp_path, capsys):
     def forecasts(hosts):
         kept, sizes = tmp_path / "out.json", "{vertices: [10, 20, 30], edges: [9, 9, 9], group_size: 2}"
@@ -190,6 +211,7 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
         (["--strategy=blad:open_groups=0"], "open_groups of blad must be an integer of at least 1, got 0"),
         (["--ranks=3"], "ranks must be a multiple of the 2 processes of a device, got 3"),
         (["--strategy=vertex_partition:remote=-1"], "remote of vertex_partition must be a finite number of at least 0"),
+        (["--strategy=vertex_partition:embeddings=-1"], "embeddings of vertex_partition must be a finite number"),
         (["--turns=9"], "turns must be left out with strategies on snapshots, got 9; every group is played once, or"),
         (["--bytes={rows: 3}"], "bytes must be left out with strategies on snapshots, got '{rows: 3}'; the loads of"),
         (["--group_size=0"], "group_size must be an integer of at least 1, got 0"),

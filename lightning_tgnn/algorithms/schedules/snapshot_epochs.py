@@ -22,7 +22,7 @@ from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL_TO_ALL
 
 LOAD, EVEN = "load", "even"
-FEATURES, STATES = "features", "hidden states"
+FEATURES, EMBEDDINGS, STATES = "features", "embeddings", "hidden states"
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +32,9 @@ class EpochForecast:
     Attributes:
         seconds: Until the last update is done.
         busy: float64 [ranks], seconds in which each rank computes.
-        sent: Bytes that all ranks send in it, by kind: ``"features"``, ``"hidden states"`` between ranks that share no
-            device, and ``"weights"``, which are their gradients, or ``"pieces of weights"`` where these are compressed
-            in pieces.
+        sent: Bytes that all ranks send in it, by kind: ``"features"``, ``"embeddings"`` of targets, ``"hidden states"``
+            between ranks that share no device, and ``"weights"``, which are their gradients, or ``"pieces of weights"``
+            where these are compressed in pieces.
         overlap: Share of the time in which ranks of one device run graph and NN operators at once, the mean over
             devices.
         shared: Bytes of hidden states and gradients that processes of a machine hand over in memory, which none sends.
@@ -56,7 +56,7 @@ class EpochForecast:
     def sent_between(self, layout: RankLayout) -> dict[str, float]:
         """Return how many of the bytes go from a host to another, by kind.
 
-        Weights go round a ring of all ranks, hidden states along a chain of them, features from every rank to every
+        Weights go round a ring of all ranks, hidden states along a chain of them, all else from every rank to every
         other alike; consecutive ranks are on a host.
 
         Args:
@@ -65,8 +65,8 @@ class EpochForecast:
         ranks, hosts = layout.ranks, np.asarray(layout.hosts)
         crossings = int((hosts[1:] != hosts[:-1]).sum())
         pairs = (hosts[:, None] != hosts).sum() / max(ranks * (ranks - 1), 1)
-        shares = {WEIGHTS: (crossings + (hosts[0] != hosts[-1])) / ranks, FEATURES: pairs}
-        shares[PIECES] = pairs
+        shares = dict.fromkeys((FEATURES, EMBEDDINGS, PIECES), pairs)
+        shares[WEIGHTS] = (crossings + (hosts[0] != hosts[-1])) / ranks
         shares[STATES] = crossings / max(ranks - 1, 1)
         return {kind: float(shares[kind] * size) for kind, size in self.sent.items()}
 
@@ -201,6 +201,7 @@ def vertex_partition_epoch(
     *,
     feature_bytes: Sequence[np.ndarray],
     exchanges: tuple[int, int] = (2, 2),
+    embedding_bytes: Sequence[np.ndarray] | None = None,
     gradient_bytes: float = 0.0,
     links: Links | None = None,
     compression: str | None = None,
@@ -217,6 +218,8 @@ def vertex_partition_epoch(
         layout: Of the ranks.
         feature_bytes: float64 [len_i] or [len_i, ranks] for each group, bytes that a rank sends in one exchange.
         exchanges: Of each snapshot, forward and backward.
+        embedding_bytes: float64 [ranks] for each group, bytes that a rank sends for the targets of others, and gets as
+            gradients; None for none.
         gradient_bytes: Of all weights.
         links: What features and gradients travel on.
         compression: Of gradients, its name: ``gradient_bytes`` are what it leaves.
@@ -242,8 +245,11 @@ def vertex_partition_epoch(
         busy += ahead.sum(axis=0) + back.sum(axis=0)
         seconds += float(ahead.max(axis=1).sum() + back.max(axis=1).sum() + meeting.sum())
         travelled += float(sent.sum()) * rounds
+        if embedding_bytes is not None and ranks > 1:
+            seconds += 2 * float(links.meeting(layout, ALL_TO_ALL, embedding_bytes[place][None]).sum())
     seconds += len(updates) * links.summing(layout, gradient_travels(compression), gradient_bytes)
-    return EpochForecast(seconds, busy, {FEATURES: travelled, **weights})
+    embedded = {} if embedding_bytes is None else {EMBEDDINGS: 2 * float(np.sum(embedding_bytes)) * (ranks > 1)}
+    return EpochForecast(seconds, busy, {FEATURES: travelled, **embedded, **weights})
 
 
 def _devices(updates: Sequence[Sequence[Sequence[int]]], layout: RankLayout) -> int:

@@ -42,7 +42,7 @@ class SnapshotCandidate:
         waiting: Share of it in which a rank computes nothing, the mean over ranks.
         sent: Bytes that go from a machine to another in it, by kind.
         objection: Why it cannot be taken; empty where it can.
-        remote: Rows that ranks send for a product, as a share of their vertices, where vertices are cut.
+        travel: What of their rows ranks send where vertices are cut, as options of the simulator.
     """
 
     strategy: str
@@ -52,7 +52,7 @@ class SnapshotCandidate:
     waiting: float = 0.0
     sent: Mapping[str, float] = field(default_factory=dict)
     objection: str = ""
-    remote: float | None = None
+    travel: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def written(self) -> str:
@@ -62,8 +62,8 @@ class SnapshotCandidate:
     @property
     def simulated(self) -> str:
         """As `lightning-tgnn simulate` writes it."""
-        remote = {} if self.remote is None else {"remote": round(self.remote, 4)}
-        return written_as(self.strategy, {**self.options, **remote})
+        travel = {name: round(share, 4) for name, share in self.travel.items()}
+        return written_as(self.strategy, {**self.options, **travel})
 
     def figures(self) -> dict[str, Any]:
         """Return all that is known of it as plain values; there are no seconds of what cannot be taken."""
@@ -163,9 +163,12 @@ class SnapshotCandidates:
             group_size=self.data.group_size, groups=self.groups, numbers=played, shares=shares,
         )  # fmt: skip
         waiting = float(found.waiting.mean())
-        remote = None if shares is None else float(shares.sent.sum() / max(shares.sizes[..., 0].sum(), 1.0))
-        sent = found.sent_between(layout)
-        return SnapshotCandidate(name, options, batch_size, found.seconds, waiting, sent, remote=remote)
+        travel, sent = {}, found.sent_between(layout)
+        if shares is not None:
+            scored = float(self.data.targets.counts[list(played)].sum())
+            travel["remote"] = float(shares.sent.sum() / max(shares.sizes[..., 0].sum(), 1.0))
+            travel["embeddings"] = float(shares.scored.sum() / max(scored, 1.0))
+        return SnapshotCandidate(name, options, batch_size, found.seconds, waiting, sent, travel=travel)
 
 
 def sizes_of(data: SnapshotDataModule) -> np.ndarray:
@@ -181,6 +184,8 @@ def groups_of(data: SnapshotDataModule) -> Sequence[int]:
 def vertex_shares(data: SnapshotDataModule, ranks: int) -> VertexShares:
     """Return what ranks have of every snapshot of training where METIS cuts the vertices, as `vertex_partition` does.
 
+    What is sent for targets is that of the first epoch, with the negatives of its links.
+
     Args:
         data: Whose snapshots.
         ranks: That have the vertices.
@@ -190,17 +195,29 @@ def vertex_shares(data: SnapshotDataModule, ranks: int) -> VertexShares:
     """
     edges = data.sequence
     owner = metis_partition(edges.src, edges.dst, edges.num_nodes, ranks)
-    sizes, sent = [], []
-    for snapshot in data.snapshots[: max(groups_of(data)) + 1]:
+    sizes, sent, scored_by_others, played = [], [], [], groups_of(data)
+    for snapshot in data.snapshots[: max(played) + 1]:
         of = owner[snapshot.vertices]
         reader, row = (
             torch.cat([getattr(relation, side) for relation in snapshot.layers[0]]) for side in ("rows", "columns")
         )
         reader = of[reader]
-        # A row travels once to a rank that reads it, however many edges it has there.
-        travelling = (reader * len(of) + row)[reader != of[row]].unique() % max(len(of), 1)
         scored = torch.full((ranks,), data.targets.counts[snapshot.number] / ranks, dtype=torch.float64)
         counted = (torch.bincount(each, minlength=ranks) for each in (of, reader))
         sizes.append(torch.stack([*counted, scored], dim=1))
-        sent.append(torch.bincount(of[travelling], minlength=ranks))
-    return VertexShares(*(torch.stack(each).double().numpy() for each in (sizes, sent)))
+        sent.append(_sent(row, reader, of, ranks))
+        targets = data.targets
+        rows = (targets.of_group(snapshot.number, 0) if snapshot.number in played else targets.none(0)).rows
+        # The owner of its first row scores a target.
+        scorer = owner[rows[:, 0]].repeat_interleave(rows.shape[1])
+        scored_by_others.append(_sent(rows.flatten(), scorer, owner, ranks))
+    return VertexShares(*(torch.stack(each).double().numpy() for each in (sizes, sent, scored_by_others)))
+
+
+def _sent(row: torch.Tensor, reader: torch.Tensor, owner: torch.Tensor, ranks: int) -> torch.Tensor:
+    """Return how many rows each rank sends where ranks read some, int64 [ranks].
+
+    A row travels once to a rank that reads it, however often it does.
+    """
+    travelling = (reader * len(owner) + row)[reader != owner[row]].unique() % max(len(owner), 1)
+    return torch.bincount(owner[travelling], minlength=ranks)

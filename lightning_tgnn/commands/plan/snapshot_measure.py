@@ -238,6 +238,7 @@ def _costs(
         LoadModel(loads, fitted.last_only),
         found,
         state_width=state / most,
+        embedding_width=float(task.model.embedding_dim),  # type: ignore[arg-type, union-attr]
         hand_over=local.latency + _FLOAT * state / local.bandwidth,
         gradients=gradient_bytes(task),
     )

@@ -59,6 +59,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
   widths: {graph 1: 16, nn 1: 64, head: 64}       of each forward operator, in order
   exchanged_widths: {graph 1: 64}                 of graph operators that may change places with the next one
   backward_width: 144                             state_width: 64 (numbers of a vertex's hidden state)
+  embedding_width: 64                             of a vertex, which vertex_partition sends where a target is scored
   rates: [[0.7, 1.0], [1.0, 0.8]]                 speed of a graph and an NN operator beside a graph and an NN operator
   hand_over: 1e-4                                 gradients: 120000 (bytes of all weights)
   update: 0.001, message: 1e-4, compress_int8: 2e-3   beside the operators of an update, and the link of a message
@@ -68,7 +69,8 @@ width, and for an edge and unit of width; operators whose names begin with graph
 
   blad      balance=load (even), reorder=true, processes_per_device=1 (2, which is usual on GPUs), open_groups=2
   snapshot_partition   processes_per_device=1 (2), open_groups (as many as ranks, up to 8)
-  vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own)
+  vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own), embeddings=1 (rows
+                       that it sends for targets of others, as a share of its own targets)
   all three   gradient_compression (bfloat16, int8, powersgd: gradients_NAME of loads.yaml are its bytes)
 """
 

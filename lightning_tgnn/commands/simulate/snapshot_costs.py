@@ -16,7 +16,7 @@ _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [
 _COMPRESSED = tuple(compressed_name(name) for name in COMPRESSIONS)
 _COMPRESSING = tuple(compressing_name(name) for name in COMPRESSIONS)
 _NUMBERS = (
-    *("backward_width", "state_width", "hand_over", "gradients", *_COMPRESSED),
+    *("backward_width", "state_width", "embedding_width", "hand_over", "gradients", *_COMPRESSED),
     *("update", "message", *_COMPRESSING),
 )
 _PARTS = ("loads", "last_only", "where_cut_loads", "widths", "exchanged_widths", "rates", *_NUMBERS)
@@ -32,6 +32,8 @@ class SnapshotCosts:
         exchanged_widths: Of graph operators that commute with the next one, where they have changed places.
         backward_width: With which the sizes of the measured backward were multiplied.
         state_width: Numbers of a vertex's hidden state.
+        embedding_width: Numbers of a vertex's embedding, which travels where vertices are cut and another rank scores a
+            target; 0 leaves that out.
         rates: How fast an operator runs beside another on a device.
         hand_over: Seconds until a hidden state, or its gradient, has gone from one process of a device to the other.
         gradients: Bytes of all weights.
@@ -52,6 +54,7 @@ class SnapshotCosts:
     exchanged_widths: Mapping[str, float] = field(default_factory=dict)
     backward_width: float = 1.0
     state_width: float = 0.0
+    embedding_width: float = 0.0
     rates: Rates = ALONE
     hand_over: float = 0.0
     gradients: float = 0.0

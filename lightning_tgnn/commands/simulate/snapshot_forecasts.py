@@ -34,7 +34,7 @@ _COMPRESSION = "gradient_compression"
 SNAPSHOT_OPTIONS: dict[str, dict[str, Any]] = {
     BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 1, "open_groups": 2, _COMPRESSION: None},
     SNAPSHOTS: {"processes_per_device": 1, "open_groups": None, _COMPRESSION: None},
-    VERTICES: {"remote": 0.5, _COMPRESSION: None},
+    VERTICES: {"remote": 0.5, "embeddings": 1.0, _COMPRESSION: None},
 }
 _FLOAT = 4  # bytes
 
@@ -46,16 +46,25 @@ class VertexShares:
     Attributes:
         sizes: float64 [T, ranks, 3], vertices, edges and targets.
         sent: float64 [T, ranks], rows that a rank sends for a product.
+        scored: float64 [T, ranks], rows that it sends for the targets of the group that a snapshot ends.
     """
 
     sizes: np.ndarray
     sent: np.ndarray
+    scored: np.ndarray
 
     @classmethod
-    def equal(cls, sizes: np.ndarray, ranks: int, remote: float) -> VertexShares:
-        """Return equal shares of snapshots of sizes [T, 3], of which ranks send ``remote`` times their vertices."""
+    def equal(cls, sizes: np.ndarray, ranks: int, remote: float, embeddings: float) -> VertexShares:
+        """Return equal shares of snapshots of sizes [T, 3].
+
+        Args:
+            sizes: Vertices, edges and targets.
+            ranks: That have them.
+            remote: Rows that a rank sends for a product, over its vertices.
+            embeddings: Rows that it sends for targets, over its targets.
+        """
         each = np.repeat(sizes[:, None] / ranks, ranks, axis=1)
-        return cls(each, remote * each[..., 0])
+        return cls(each, remote * each[..., 0], embeddings * each[..., 2])
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,8 @@ class SnapshotPlan:
             check_int(f"open_groups of {name}", options["open_groups"], minimum=1, cure=usual)
         if name == VERTICES:
             check_not_negative("remote of vertex_partition", options["remote"], cure="0.5 is half of a rank's vertices")
+            cure = "1 is a row for each target"
+            check_not_negative("embeddings of vertex_partition", options["embeddings"], cure=cure)
         if options.get("processes_per_device", 1) not in (1, 2):
             requirement, received = f"processes_per_device of {name}", options["processes_per_device"]
             raise InvalidArgumentError(refusal(requirement, "1 or 2", received, "give one of them"))
@@ -169,7 +180,8 @@ class SnapshotPlan:
         devices = self.devices(layout.ranks)
         own = [sizes[span] for span in spans]
         if self.name == VERTICES:
-            cut = shares or VertexShares.equal(sizes, layout.ranks, self.options["remote"])
+            travel = (self.options[name] for name in ("remote", "embeddings"))
+            cut = shares or VertexShares.equal(sizes, layout.ranks, *travel)
             return _cut_by_vertices(cut, spans, costs.where_cut, layout, links, updates, self.options[_COMPRESSION])
         compression = self.options[_COMPRESSION]
         operators = predicted_groups(
@@ -209,10 +221,12 @@ def _cut_by_vertices(
         backward.append(backward_seconds(costs.model, own, costs.backward_width))
     layers = costs.graph_widths
     width = sum(layers) / len(layers) if layers else 0.0
+    embedded = _FLOAT * costs.embedding_width
     return vertex_partition_epoch(
         [np.stack(of_ranks, axis=1) for of_ranks in zip(*forward, strict=True)],
         [np.stack(of_ranks, axis=1) for of_ranks in zip(*backward, strict=True)],
         updates, layout, feature_bytes=[cut.sent[span] * width * _FLOAT for span in spans],
+        embedding_bytes=[embedded * cut.scored[span.stop - 1] for span in spans] if embedded else None,
         exchanges=(len(layers), len(layers)), gradient_bytes=costs.gradient_bytes(compression), links=links,
         compression=compression,
     )  # fmt: skip

@@ -139,8 +139,23 @@ def test_vertex_partition_keeps_step_and_exchanges_in_every_layer():
     np.testing.assert_allclose(found.busy, sum(own.sum(axis=0) for own in (*forward, *backward)))
 
 
+def test_vertex_partition_exchanges_embeddings_once_a_group_and_their_gradients():
+    each, layout = [np.ones((3, 2)), np.ones((1, 2))], RankLayout.of(2, per_host=1)
+    given = {"feature_bytes": [np.zeros(3), np.zeros(1)], "exchanges": (0, 0), "links": LINKS}
+    plain = vertex_partition_epoch(each, each, [(0, 1)], layout, **given)
+    embeddings = [np.array([10.0, 30.0]), np.zeros(2)]
+    found = vertex_partition_epoch(each, each, [(0, 1)], layout, embedding_bytes=embeddings, **given)
+    assert found.sent == {**plain.sent, "embeddings": 2 * 40.0}
+    # All ranks meet where none has anything to send, too.
+    assert found.seconds - plain.seconds == pytest.approx(2 * ((2 + 30 / 5) + 2))
+
+
 def test_one_rank_sends_nothing(groups):
     alone = RankLayout.of(1)
+    embedded = vertex_partition_epoch(
+        [np.ones((2, 1))], [np.ones((2, 1))], [(0,)], alone, feature_bytes=[np.ones(2)], embedding_bytes=[np.ones(1)]
+    )
+    assert (embedded.seconds, embedded.sent["embeddings"]) == (4, 0)
     vertex = vertex_partition_epoch(
         [np.ones((2, 1))], [np.ones((2, 1))], [(0,)], alone, feature_bytes=[np.ones(2)], gradient_bytes=9.0, links=LINKS
     )
