@@ -186,7 +186,7 @@ def test_shares_of_rows_are_options_that_those_of_a_strategy_go_before(tmp_path,
         "disttgl:store=sharded:ahead=0.6", "disttgl", "disttgl:store=sharded:epoch=2", "depcache",
     )  # fmt: skip
     left_open = ("sven", *named[1:2], "pipetgl", "pipetgl:targets=0.1", "disttgl:store=sharded", *named[5:])
-    options = ["--ranks=2", "--hosts=1", "--link=100:0", "--local_link=100:0", "--turns=8"]
+    options = ["--ranks=2", "--local_link=1000:0", "--turns=8"]
     known = figures(tmp_path, capsys, f"--strategy={','.join(named)}", f"--stages={GIVEN}", *options)["forecasts"]
     found = figures(tmp_path, capsys, f"--strategy={','.join(left_open)}", f"--stages={given}", *options)["forecasts"]
     seconds = [[one["seconds_per_turn"] for one in forecasts] for forecasts in (known, found)]
@@ -199,11 +199,12 @@ def test_shares_of_rows_are_options_that_those_of_a_strategy_go_before(tmp_path,
     assert [one["seconds_per_turn"] for one in found] == [seconds[0][0], seconds[0][2]]
 
 
-def test_a_share_may_be_all_rows():
+def test_a_share_may_be_all_rows(tmp_path, capsys):
     for written in ("pipetgl:targets=1:repeated=1", "sven:ahead=1"):
         outline = SimulatedPlan.of(written).outline(2)
         assert faults(programs(outline, 2, 6), outline, 2) == []
-        assert simulate(outline, RankLayout.of(2), Costs(SECONDS, SENT, Links()), 8).period > 0
+        (found,) = figures(tmp_path, capsys, f"--strategy={written}", f"--stages={GIVEN}", "--ranks=2")["forecasts"]
+        assert found["seconds_per_turn"] > sum(SECONDS.values()) / 2
 
 
 def test_files_and_runs_are_read(tmp_path):

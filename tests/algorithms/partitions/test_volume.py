@@ -101,8 +101,7 @@ def test_depcache_moves_more_than_sven_when_ranks_exceed_t_plus_2(shape):
         ),
         (
             {"original_redundancy": -0.5},
-            "original_redundancy must be a finite number of at least 0, got -0.5; "
-            "give the share of entries that repeat another",
+            "original_redundancy must be a number in [0, 1], got -0.5; give the share of entries that repeat another",
         ),
     ],
 )

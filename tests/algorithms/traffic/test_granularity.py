@@ -57,7 +57,7 @@ def test_granularity_by_hand():
         (
             [100, 200],
             [0.5, math.nan],
-            "rates must be a finite number of at least 0, got nan; give the share of entries that repeat another",
+            "rates must be a number in [0, 1], got nan; give the share of entries that repeat another",
         ),
     ],
 )
