@@ -22,7 +22,8 @@ _ANSWER_SECONDS = 0.5
 _ALIKE_SECONDS = 10.0  # ranks that end by the same error may have had other work before it
 _FAILED = "has failed with"
 _TOLD = "_is_told"
-_SIGNS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
+_IN_VAIN = ("Timed out waiting", "Application timeout")  # of gloo, for a message
+_SIGNS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", *_IN_VAIN)
 
 
 _verdicts: list[str] = []
@@ -250,14 +251,19 @@ def _call_roll(error: BaseException) -> PeerFailureError:
         names = ", ".join(f"rank {other}" for other in sorted(missing))
         have = "has" if len(missing) == 1 else "have"
         return _told(store, f"{names} {have} gone without a word ({error}); {cure}")
-    if "timed out" in str(error).lower():
-        said = f"ranks have waited for each other in vain, though all are there ({error})"
-        alone = (
-            "has one of them gone another way, by trainer.should_stop or trainer.save_checkpoint on that rank alone?"
-        )
-        return _told(store, f"{said}; {cure}; {alone}")
+    return _told(store, words_of(error))
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an exchange has ended by where all ranks are there, and what may be the reason.
+
+    >>> words_of(RuntimeError("Timed out waiting 12000ms for recv operation to complete")).partition(",")[0]
+    'ranks have waited for each other in vain'
+    """
     broke = "a connection between ranks broke" if any(sign in str(error) for sign in _SIGNS) else str(error)
-    return _told(store, f"{broke}, though all ranks are there ({error}); {cure}")
+    broke = "ranks have waited for each other in vain" if any(sign in str(error) for sign in _IN_VAIN) else broke
+    alone = "has one gone another way, by trainer.should_stop or trainer.save_checkpoint on that rank alone?"
+    return f"{broke}, though all ranks are there ({error}); resume from the last checkpoint; {alone}"
 
 
 def _told(store: dist.Store, said: str) -> PeerFailureError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from inspect import signature
+from inspect import isclass, signature
 from math import isfinite, sqrt
-from typing import Any, TypeVar
+from typing import Any, SupportsInt, TypeVar
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.types import Optimizable
@@ -21,7 +21,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_tgnn.checks import (
     InvalidArgumentError,
     check_choice,
-    check_int,
     check_not_negative,
     check_positive,
     refusal,
@@ -82,7 +81,9 @@ class Optimization:
         interval = (self.lr_scheduler_config or {}).get("interval", "epoch")
         check_choice("lr_scheduler_config['interval']", interval, ("epoch", "step"))
         frequency = (self.lr_scheduler_config or {}).get("frequency", 1)
-        check_int("lr_scheduler_config['frequency']", frequency, minimum=1, cure="1 is every epoch or step")
+        if not isinstance(frequency, SupportsInt) or int(frequency) != frequency or frequency < 1:
+            requirement, cure = "an integer of at least 1", "1 is every epoch or step"
+            raise InvalidArgumentError(refusal("lr_scheduler_config['frequency']", requirement, frequency, cure))
         settings = self.param_groups.values() if isinstance(self.param_groups, Mapping) else []
         if not callable(self.param_groups) and self.param_groups is not None:
             mapping = isinstance(self.param_groups, Mapping)
@@ -153,10 +154,11 @@ class Optimization:
         groups: list[dict[str, Any]] = [{"params": []}]
         for name, parameter in trained:
             chosen = choose(name, parameter)
-            if not isinstance(chosen, Mapping):
+            try:
+                setting = dict(chosen)
+            except (TypeError, ValueError) as error:
                 requirement, cure = "a function that returns settings", f"return {{}} for {name} where it has none"
-                raise InvalidArgumentError(refusal("param_groups", requirement, type(chosen).__name__, cure))
-            setting = dict(chosen)
+                raise InvalidArgumentError(refusal("param_groups", requirement, type(chosen).__name__, cure)) from error
             group = next((group for group in groups if _settings(group) == setting), None)
             if group is None:
                 groups.append(group := {"params": [], **setting})
@@ -164,21 +166,20 @@ class Optimization:
         return [group for group in groups if group["params"]]
 
     def _schedule(self, make: LRSchedulerCallable, optimizer: Optimizer, trainer: pl.Trainer) -> Any:
-        config = dict(self.lr_scheduler_config or {})
         more = {"total_steps": _steps(trainer)} if _asks_for_length(make) else {}
-        if _counts_steps(make):
-            config = {"interval": "step", **config}
         made = _made("lr_scheduler", make, optimizer, **more)
-        if isinstance(made, Mapping):
-            return {**made, **config}
-        if not hasattr(made, "step"):
-            requirement = "what makes a schedule, or Lightning's dictionary of one, of an optimizer"
-            cure = "return it from the function"
+        if made is None:
+            requirement, cure = "what makes a schedule of an optimizer, or Lightning's dictionary of one", "return it"
             raise InvalidArgumentError(refusal("lr_scheduler", requirement, type(made).__name__, cure))
+        config: dict[str, Any] = {"interval": "step"} if _counts_steps(make) else {}
         monitor = getattr(made, "monitor", None)  # of LightningCLI's ReduceLROnPlateau
-        if monitor is not None:
-            config = {"monitor": monitor, **config}
-        return {"scheduler": made, **config}
+        if isinstance(made, Mapping):
+            config |= made
+        else:
+            config |= {"scheduler": made} if monitor is None else {"scheduler": made, "monitor": monitor}
+        config |= self.lr_scheduler_config or {}
+        _check_length(make, config, trainer)
+        return config
 
 
 class OptimizedTask(ResumableTask):
@@ -223,24 +224,26 @@ class OptimizedTask(ResumableTask):
 
 
 def _made(argument: str, make: Callable[..., _Made], *given: object, **named: object) -> _Made:
-    """Make an optimizer or a schedule; what it does not take is refused with its own words."""
+    """Make an optimizer or a schedule; what its class does not take is refused with the words of the class."""
     try:
         return make(*given, **named)
     except (TypeError, ValueError) as error:
+        if not isclass(getattr(make, "func", make)):  # of functools.partial
+            raise  # out of a function of the user's own
         requirement = "what makes one with the settings that it is given"
         raise InvalidArgumentError(refusal(argument, requirement, str(error), "correct its settings")) from error
 
 
 def _check_optimizer(optimizer: object, task: pl.LightningModule) -> None:
-    """Refuse what is no optimizer, and one that would leave the parameters of the task as they are."""
+    """Refuse what is no optimizer, and one that would leave all parameters of the task as they are."""
     if not isinstance(optimizer, Optimizable):
         requirement, cure = "what makes an optimizer of parameters", "return it from the function"
         raise InvalidArgumentError(refusal("optimizer", requirement, type(optimizer).__name__, cure))
     own = {id(parameter) for parameter in task.parameters()}
-    foreign = sum(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"])
-    if foreign:
+    held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    if own.isdisjoint(held):
         cure = "make it of the parameters that the function is called with"
-        raise InvalidArgumentError(refusal("optimizer", "of the task's parameters", f"{foreign} others", cure))
+        raise InvalidArgumentError(refusal("optimizer", "of the task's parameters", f"{len(held)} others", cure))
 
 
 def _warn_of_unused(task: pl.LightningModule, **given: float) -> None:
@@ -276,6 +279,17 @@ def _asks_for_length(make: Callable[..., Any]) -> bool:
 def _counts_steps(make: Callable[..., Any]) -> bool:
     """Return whether the length of a schedule is one in steps of the optimizer, as OneCycleLR's is."""
     return "total_steps" in getattr(make, "keywords", {}) or "total_steps" in signature(make).parameters
+
+
+def _check_length(make: Callable[..., Any], config: Mapping[str, Any], trainer: pl.Trainer) -> None:
+    """Refuse a length in steps that is shorter than the run, and so probably one in epochs."""
+    given = getattr(make, "keywords", {}).get("total_steps")
+    if not isinstance(given, int) or config.get("interval") != "step":
+        return
+    if given < (steps := trainer.estimated_stepping_batches) and isfinite(steps):
+        cure = "leave it out for these, or count epochs by lr_scheduler_config={'interval': 'epoch'}"
+        requirement = f"at least the {steps:,} steps of the run"
+        raise InvalidArgumentError(refusal("total_steps of lr_scheduler", requirement, given, cure))
 
 
 def _steps(trainer: pl.Trainer) -> int:

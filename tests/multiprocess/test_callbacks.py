@@ -236,6 +236,15 @@ def decayed(strategy, ranks, **options):
     return None
 
 
+def compared_after(ranks):
+    """Return how often ranks that take turns have compared their weights when a fit is over, and when it is saved."""
+    outcome = fit(*build("tgn", 20), PipeTGLStrategy(), ranks, epochs=1)
+    traffic = outcome["trainer"].strategy._updates._messages.traffic
+    counts = [traffic.snapshot()["sizes of weights"].calls]
+    outcome["trainer"].strategy.lightning_module_state_dict()
+    return [*counts, traffic.snapshot()["sizes of weights"].calls]
+
+
 def searched(make, ranks):
     """Return what a run ends with, without and with a search for a rate at its beginning that changes nothing."""
     ends = []
@@ -279,6 +288,7 @@ def on_rank(rank, ranks, folder):
     answers["lanes"] = in_lanes()
     answers["edge bank"] = {name: edge_bank(make(), ranks) for name, make in MONITORED.items()}
     answers |= {name: monitored(name, folder) for name in MONITORED}
+    answers["compared"] = compared_after(ranks)
     answers["decayed"] = [
         decayed(PipeTGLStrategy(), ranks),
         decayed(PipeTGLStrategy(), ranks, limit_val_batches=0),
@@ -324,6 +334,11 @@ def test_ranks_that_take_turns_do_not_come_to_have_other_weights(ranks):
         assert len(set(refused)) == 1
         assert refused[0].startswith("weights must be changed by the gradients of all ranks alone, where ranks take")
         assert others is sven is None
+
+
+def test_weights_are_compared_where_they_may_have_changed(ranks):
+    for answer in ranks:
+        assert answer["compared"] == [1, 1]  # in the validation at the end: nothing has changed since
 
 
 @pytest.mark.parametrize("name", SEARCHED)

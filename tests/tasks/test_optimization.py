@@ -194,8 +194,12 @@ def test_wrong_arguments_are_refused_at_once(options, message):
             {"optimizer": lambda _: SGD([torch.zeros(1, requires_grad=True)], lr=1.0)},
             "optimizer must be of the task's parameters, got '1 others'; make it of the parameters that the function",
         ),
-        ({"lr_scheduler": lambda _: None}, "lr_scheduler must be what makes a schedule, .*, got 'NoneType'; return it"),
+        ({"lr_scheduler": lambda _: None}, "lr_scheduler must be what makes a schedule .*, got 'NoneType'; return it"),
         ({"lr_scheduler": partial(OneCycleLR, max_lr=0.1, epochs=2)}, "lr_scheduler must be .* got 'You must define"),
+        (
+            {"lr_scheduler": partial(OneCycleLR, max_lr=0.1, total_steps=2)},
+            "total_steps of lr_scheduler must be at least the 14 steps of the run, got 2; .* lr_scheduler_config={'int",
+        ),
         ({"lr_scheduler": StepLR}, "lr_scheduler must be .* missing 1 required positional argument: 'step_size'"),
     ],
 )
@@ -219,6 +223,30 @@ def test_a_schedule_with_a_length_in_steps_advances_with_every_step(length):
         (config,) = trainer.lr_scheduler_configs
         assert config.interval == interval
         assert config.scheduler.last_epoch == 1
+
+
+def test_what_lightning_takes_of_schedules_is_taken():
+    def by_epoch(optimizer, total_steps):
+        return {"scheduler": LambdaLR(optimizer, lambda step: 1 / (step + 1)), "interval": "epoch"}
+
+    for given in ({"lr_scheduler": by_epoch}, {"lr_scheduler": partial(by_epoch, total_steps=2)}):
+        for frequency in (2.0, torch.tensor(1)):
+            data, task = task_of(**given, lr_scheduler_config={"frequency": frequency}, param_groups=lambda *_: ())
+            trainer, _ = fit(data, task, limit_train_batches=1, limit_val_batches=0, epochs=1)
+            (config,) = trainer.lr_scheduler_configs
+            assert (config.interval, config.frequency) == ("epoch", frequency)
+
+
+def test_an_error_of_a_function_of_ones_own_is_its_own():
+    def fails(parameters):
+        raise ValueError("of mine")
+
+    data, task = task_of(optimizer=fails)
+    with pytest.raises(ValueError, match=r"^of mine$"):
+        fit(data, task)
+    more = torch.nn.Parameter(torch.zeros(1))
+    data, task = task_of(optimizer=lambda parameters: SGD([*parameters, more], lr=0.1))
+    fit(data, task, limit_train_batches=1, limit_val_batches=0, epochs=1)
 
 
 def test_settings_that_an_optimizer_does_not_see_are_named():

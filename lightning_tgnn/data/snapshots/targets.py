@@ -104,8 +104,10 @@ class TargetMaker:
         edges, first = self.snapshots.sequence.edges(number), self.snapshots.sequence.first_new(number)
         if not first:
             return None
-        old = torch.stack([edges.src[:first], edges.dst[:first]], 1).long()
-        return old[torch.isin(old[:, 0], sources)]
+        is_asked = torch.zeros(self.snapshots.sequence.num_nodes, dtype=torch.bool)
+        is_asked[sources] = True
+        places = is_asked[edges.src[:first].long()].nonzero().squeeze(1)
+        return torch.stack([edges.src[places], edges.dst[places]], 1).long()
 
 
 def _known(labels: Tensor) -> Tensor:

@@ -72,6 +72,8 @@ class LayerEmbedding(Embedding):
         """Call the layer for the first time, which may not take two sets of nodes, or rows of another width."""
         try:
             embedded = self._called(ends, edges)
+        except (torch.OutOfMemoryError, InvalidArgumentError):
+            raise
         except (TypeError, ValueError, RuntimeError, AssertionError) as error:
             requirement = f"one that takes senders and receivers, rows of {ends[0].shape[1]} values"
             received = f"{type(self.layer).__name__}, which raised {type(error).__name__}: {error}"

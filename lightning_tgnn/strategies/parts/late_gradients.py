@@ -62,6 +62,7 @@ class SentGradients:
         self._late: list[LateGradient] = []  # of later ranks in the latest turn, in their order
         self._early = 0  # ranks whose updates of the turn under way were made before its passes
         self._hidden: _Held | None = None
+        self._is_compared = True  # whether the weights have been compared since the latest turn
 
     def before_passes(self, staleness: int) -> None:
         """Make the updates that the weights of this rank's batch must not lack.
@@ -83,6 +84,7 @@ class SentGradients:
             own: This rank's gradient.
             update: Steps the optimizer.
         """
+        self._is_compared = False
         options, messages = options_of(self._trained.optimizer), self._messages
         arriving = []
         for place in range(messages.ranks):
@@ -161,15 +163,19 @@ class SentGradients:
 
     def _check_same(self) -> None:
         """Compare the weights of all ranks, to which the same gradients have been applied in the same order."""
+        if self._is_compared:
+            return
+        self._is_compared = True
         messages, sizes = self._messages, self._trained.sizes()
         of_all = sizes.new_zeros(messages.ranks, len(sizes))
         of_all[messages.place] = sizes
         of_all = messages.mean(of_all, _COMPARED)
-        apart = (of_all - of_all[0]).abs() > _ROUNDING * of_all[0]
+        same = (of_all == of_all[0]) | ((of_all - of_all[0]).abs() <= _ROUNDING * of_all[0].abs())
+        apart = ~same & ~(of_all.isnan() & of_all[0].isnan())
         if apart.any():
             name = self._trained.names[int(apart.any(dim=0).nonzero()[0])]
             requirement = "changed by the gradients of all ranks alone, where ranks take turns"
-            cure = "leave out what else changes weights (a callback, an optimizer_step), or take strategy='sven'"
+            cure = "take strategy='sven', or leave out what changes weights, or gradients in on_before_optimizer_step"
             raise InvalidArgumentError(refusal("weights", requirement, f"others of {name} on some rank", cure))
 
     def state_dict(self) -> dict[str, Any]:

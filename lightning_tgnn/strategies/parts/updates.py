@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
+from weakref import ref
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -101,7 +102,7 @@ class MeanUpdates:
         self._sync: GradientSync | None = None
         self._compressed = CompressedMean(part.compresses_by, run, self._exchange.traffic, background=part.delay > 0)
         self._task: pl.LightningModule | None = None
-        self._model: DistributedDataParallel | None = None
+        self._model: ref[DistributedDataParallel] | None = None  # with the hook
         self._passes = 0
 
     @property
@@ -142,11 +143,11 @@ class MeanUpdates:
             compressed=self._compressed.sum,
         )
         self._sync.load_state_dict(pending, self._device)
-        if model is not self._model:  # which has its hook, where a checkpoint is loaded within a fit
+        if self._model is None or self._model() is not model:  # the same one where a checkpoint is loaded within a fit
             # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
             # Registered here, not by way of Lightning, which does so on CUDA only.
             model.register_comm_hook(None, lambda state, bucket: self._sync.hook(state, bucket))  # type: ignore[union-attr]
-        self._model = model
+        self._model = ref(model)
 
     def check(self, trainer: pl.Trainer) -> None:
         """Refuse what gradients that come late, or in part, cannot go with.

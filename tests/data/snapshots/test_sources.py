@@ -110,9 +110,11 @@ def test_weights_of_pyg_may_be_attributes_of_one_column(recwarn):
     for change in (lambda values: values, lambda values: values.unsqueeze(1)):
         assert SnapshotDataModule(renamed("edge_weight", "edge_attr", change), **QUIET).info.fingerprint == known
     assert not [one for one in recwarn if "edge_attr" in str(one.message)]
-    wide = renamed("edge_weight", "edge_attr", lambda values: torch.stack([values, values], 1))
-    with pytest.warns(UserWarning, match="nothing reads the edge_attr of its snapshots; give one column, and no other"):
-        assert SnapshotDataModule(wide, **QUIET).sequence.weights is None
+    for change in (lambda values: torch.stack([values, values], 1), lambda values: values.long(), torch.log):
+        others = renamed("edge_weight", "edge_attr", change)
+        others[0].edge_attr = others[0].edge_attr * (torch.nan if change is torch.log else 1)
+        with pytest.warns(UserWarning, match="nothing reads the edge_attr of its snapshots; give one column of"):
+            assert SnapshotDataModule(others, **QUIET).sequence.weights is None
 
 
 def test_a_label_of_pyg_is_of_edges_or_of_vertices_by_its_length():
@@ -125,10 +127,21 @@ def test_a_label_of_pyg_is_of_edges_or_of_vertices_by_its_length():
     found = SnapshotDataModule(of_edges, target="edges", **QUIET).sequence
     assert torch.equal(found.edge_labels, torch.cat([graph.label for graph in of_edges]))
     assert torch.equal(found.vertex_labels, known.vertex_labels)
-    of_edges[1].edge_index = torch.zeros(2, 4, dtype=torch.int64)  # as many as vertices
-    of_edges[1].edge_weight, of_edges[1].label = torch.ones(4), torch.zeros(4)
-    with pytest.raises(DataError, match="label of snapshot 1 must be told apart from one of edges, of which there are"):
-        SnapshotDataModule(of_edges, target="edges", **QUIET).setup()
+    # Beside `y`, and beside graphs that tell, it does not matter that one has as many edges as vertices.
+    of_edges[1].edge_index, of_edges[1].edge_weight = torch.zeros(2, 4, dtype=torch.int64), torch.ones(4)
+    of_edges[1].label = torch.zeros(4, dtype=torch.int64)
+    for has_y in (True, False):
+        found = SnapshotDataModule(of_edges, target="edges", **QUIET).sequence
+        assert torch.equal(found.edge_labels, torch.cat([graph.label for graph in of_edges]))
+        assert (found.vertex_labels is not None) == has_y
+        for graph in of_edges:
+            graph.y = None
+    # The name says it.
+    for graph in of_edges:
+        graph.edge_label, graph.label = graph.label, torch.arange(4)
+    found = SnapshotDataModule(of_edges, target="edges", **QUIET).sequence
+    assert torch.equal(found.edge_labels, torch.cat([graph.edge_label for graph in of_edges]))
+    assert torch.equal(found.vertex_labels, torch.arange(4).repeat(4, 1))
 
 
 def test_edges_of_a_static_signal_are_those_of_every_snapshot():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ class GraphColumns:
         self.src, self.dst, self.num_nodes, self.time = src.long().cpu(), dst.long().cpu(), num_nodes, time
         self.weights = _numbers(_first(edges, _WEIGHTS))
         self.relations = _whole(_first(edges, _RELATIONS))
-        self.edge_labels = _labels(_first(edges, ("edge_label", "label")))
+        self.edge_labels = _labels(_first(edges, ("label", "edge_label")))
         self.features = _matrix(_first(vertices, ("x", "feat")))
         self.labels = _labels(_first(vertices, ("y", "label")))
 
@@ -62,15 +62,16 @@ def is_graph_list(source: object) -> bool:
 def from_graphs(graphs: Sequence[object]) -> SnapshotSequence:
     """Return the snapshots that graphs are, in the order of the list.
 
-    Of a PyG ``Data`` are read ``edge_index``, ``edge_weight`` or an ``edge_attr`` of one column, ``edge_type``,
-    ``edge_label``, ``x``, ``y`` and ``time`` or ``t``; a ``label`` is one of edges or of vertices by its length. Of a
-    `dgl.DGLGraph` are read its edges, ``edata`` ``weight`` or ``w``, ``etype`` and ``label``, ``ndata`` ``feat`` and
-    ``label``.
+    Of a PyG ``Data`` are read ``edge_index``, ``edge_weight``, ``edge_type``, ``edge_label``, ``x``, ``y`` and ``time``
+    or ``t``. An ``edge_attr`` of one column of floating-point numbers is read as weights where there are no others, and
+    a ``label`` is one of edges or of vertices by its length, beside ``y`` of edges. Of a `dgl.DGLGraph` are read its
+    edges, ``edata`` ``weight`` or ``w``, ``etype`` and ``label``, ``ndata`` ``feat`` and ``label``.
 
     Raises:
         DataError: A graph has what others lack, or something of another shape, or that must not be trained on.
     """
-    return joined([_columns(graph, number) for number, graph in enumerate(graphs)])
+    weighs, label_of = _attributes_weigh(graphs), _label_of(graphs)
+    return joined([_columns(graph, number, label_of, weighs=weighs) for number, graph in enumerate(graphs)])
 
 
 def joined(held: Sequence[GraphColumns]) -> SnapshotSequence:
@@ -100,7 +101,36 @@ def joined(held: Sequence[GraphColumns]) -> SnapshotSequence:
     )
 
 
-def _columns(graph: object, number: int) -> GraphColumns:
+def _attributes_weigh(graphs: Sequence[Any]) -> bool:
+    """Whether the ``edge_attr`` of PyG's graphs is a weight of every edge in all of them, and there is no other."""
+    held = [graph.to_dict() for graph in graphs if _is_pyg(graph)]
+    if all(columns.get("edge_attr") is None for columns in held):
+        return False
+    for columns in held:
+        values = columns.get("edge_attr")
+        is_column = isinstance(values, Tensor) and values.is_floating_point() and values.shape[1:] in ((), (1,))
+        fits = is_column and values.shape[:1] == np.shape(columns.get("edge_index"))[-1:]
+        if not fits or not values.isfinite().all() or _first(columns, _WEIGHTS) is not None:
+            cure = "give one column of floating-point numbers in each, and no other weights"
+            warnings.warn(f"source: nothing reads the edge_attr of its snapshots; {cure}", stacklevel=3)
+            return False
+    return True
+
+
+def _label_of(graphs: Sequence[Any]) -> Collection[str]:
+    """Return what the ``label`` of PyG's graphs is of: edges or vertices by its length, both where both or none fit."""
+    held = [graph for graph in graphs if _is_pyg(graph) and graph.to_dict().get("label") is not None]
+    if any(graph.to_dict().get("y") is not None for graph in held):
+        return ("edges",)
+    lengths = [np.shape(graph.label)[:1] for graph in held]
+    of_edges = all(length == (graph.num_edges,) for length, graph in zip(lengths, held, strict=True))
+    of_vertices = all(length == (graph.num_nodes,) for length, graph in zip(lengths, held, strict=True))
+    if of_edges == of_vertices:
+        return ("edges", "vertices")
+    return ("edges",) if of_edges else ("vertices",)
+
+
+def _columns(graph: object, number: int, label_of: Collection[str], *, weighs: bool) -> GraphColumns:
     if _is_dgl(graph):
         src, dst = edges_of_dgl(graph, where=f" in snapshot {number}")  # type: ignore[arg-type]
         return GraphColumns(src, dst, graph.num_nodes(), graph.edata, graph.ndata, None)  # type: ignore[attr-defined]
@@ -117,25 +147,14 @@ def _columns(graph: object, number: int) -> GraphColumns:
         raise DataError(refusal(f"time of snapshot {number}", "one number", list(when.shape), cure))
     at = None if when is None else float(when)
     given = {name: values for name, values in columns.items() if isinstance(values, (Tensor, np.ndarray, list, tuple))}
-    num_nodes = int(graph.num_nodes or 0)  # type: ignore[attr-defined]
     vertices, edges = dict(given), dict(given)
-    if _holds_weights(given):
+    if weighs:
         edges["edge_weight"] = given["edge_attr"]
-    elif "edge_attr" in given and number == 0:
-        cure = "give one column, and no other weights"
-        warnings.warn(f"source: nothing reads the edge_attr of its snapshots; {cure}", stacklevel=2)
-    if "label" in given:  # of vertices or of edges
-        if len(given["label"]) == num_nodes == len(src):
-            requirement, cure = "told apart from one of edges, of which there are as many", "name it y, or edge_label"
-            raise DataError(refusal(f"label of snapshot {number}", requirement, f"{num_nodes} values", cure))
-        del (edges if len(given["label"]) == num_nodes else vertices)["label"]
-    return GraphColumns(src, dst, num_nodes, edges, vertices, at)
-
-
-def _holds_weights(columns: Mapping[str, object]) -> bool:
-    """Whether the ``edge_attr`` of a PyG ``Data`` are the weights of its edges: one column, and no other weights."""
-    shape = np.shape(columns.get("edge_attr", 0))  # type: ignore[call-overload]
-    return _first(columns, _WEIGHTS) is None and (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1))
+    if "edge_label" in given or "edges" not in label_of:
+        edges.pop("label", None)
+    if "vertices" not in label_of:
+        vertices.pop("label", None)
+    return GraphColumns(src, dst, int(graph.num_nodes or 0), edges, vertices, at)  # type: ignore[attr-defined]
 
 
 def _is_dgl(graph: object) -> bool:
