@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -53,6 +53,36 @@ class HybridPipeline(OrderPart):
         return HybridGroups(pipeline, VertexShares(self.partition).open(run, task), run.exchange)
 
 
+class KeptPartition:
+    """Where METIS has had the vertices, for runs that go on."""
+
+    def __init__(self) -> None:
+        self._held: tuple[int, Tensor] | None = None
+
+    def load(self, saved: Sequence[Any] | None) -> None:
+        """Take over what `saved` was; None keeps what there is."""
+        if saved is not None:
+            self._held = int(saved[0]), saved[1]
+
+    def give(self, order: object, ranks: int) -> None:
+        """Have an order go on with it, on as many ranks."""
+        shared = _shared_of(order)
+        if shared is not None and self._held is not None and self._held[0] == ranks:
+            shared.go_on_with(self._held[1])
+
+    def saved(self, order: object, ranks: int) -> list[Any] | None:
+        """Return what a checkpoint has to hold: M and the rank of every vertex, [N]; None for nothing."""
+        shared = _shared_of(order)
+        if shared is not None and (found := shared.found) is not None:
+            self._held = ranks, found.to(torch.uint8 if ranks <= 256 else torch.int32).cpu()
+        return None if self._held is None else [*self._held]
+
+
+def _shared_of(order: object) -> SharedVertices | None:
+    order = order.shared if isinstance(order, HybridGroups) else order
+    return order if isinstance(order, SharedVertices) else None
+
+
 class HybridGroups:
     """The order of one rank; see `HybridPipeline`.
 
@@ -63,20 +93,16 @@ class HybridGroups:
 
     Attributes:
         pipeline: The same.
+        shared: The same.
     """
 
     def __init__(self, pipeline: PipelinedGroups, shared: SharedVertices, exchange: RowExchange) -> None:
-        self.pipeline, self._shared, self._exchange = pipeline, shared, exchange
-
-    @property
-    def owner(self) -> Tensor:
-        """int64 [N], the rank of every vertex of groups that are cut."""
-        return self._shared.owner
+        self.pipeline, self.shared, self._exchange = pipeline, shared, exchange
 
     def __call__(self, task: SnapshotTask, batch: SnapshotBatch) -> Tensor:
         """Return the loss of this rank's groups, and of its targets of those that are cut."""
         cut = tuple(group for group in batch.groups if group.is_cut)
-        together = self._shared(task, SnapshotBatch(cut)) if cut else None
+        together = self.shared(task, SnapshotBatch(cut)) if cut else None
         loss = self.pipeline(task, SnapshotBatch(tuple(group for group in batch.groups if not group.is_cut)))
         return loss if together is None else loss + together
 
@@ -110,7 +136,7 @@ class HybridGroups:
                     _, embeddings = task.step(small.snapshots[0], task.start(small), last=last)
         finally:
             task.operators = before
-        own, links = share_of_snapshot(snapshot, self._shared.owner, self._exchange.rank, ranks)
+        own, links = share_of_snapshot(snapshot, self.shared.owner, self._exchange.rank, ranks)
         inner, ends = (counted[last] for last in (False, True))
 
         def each(of: Callable[[_CountedOperators], float]) -> float:
@@ -118,7 +144,7 @@ class HybridGroups:
             return of(inner) + (of(ends) - of(inner)) / len(group.snapshots)
 
         assert embeddings is not None  # of the last snapshot, which a head reads
-        _, _, scored = share_of_targets(group, self._shared.owner, self._exchange.rank, ranks)
+        _, _, scored = share_of_targets(group, self.shared.owner, self._exchange.rank, ranks)
         elsewhere = len(snapshot.vertices) - len(own.vertices)
         size = 4 * (each(lambda of: of.neighbors) * sum(links.received) + each(lambda of: of.everyones) * elsewhere)
         size += 8 * embeddings.shape[1] * sum(scored.received) / len(group.snapshots)  # rows, and their gradient

@@ -15,7 +15,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts.group_memory import KeptGroups, capacity_of_rank, kept_bytes, memory_of_rank
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
-from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups
+from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups, KeptPartition
 from lightning_tgnn.strategies.parts.measured_loads import MeasuredCalls, MeasuredLoads
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.strategies.parts.vertex_shares import SharedVertices
@@ -33,6 +33,7 @@ from lightning_tgnn.types import (
 from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
 
 LOADS, ORDERS, CUTS, KEPT, MACHINES = "loads", "orders", "group_cuts", "kept_sizes", "machines"
+PARTITION = "partition"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class SnapshotState:
         self._cuts: GroupCuts | None = None
         self._kept: KeptSizes | None = None
         self._machines: list[float] | None = None  # what limits and cuts hold for, see `_know_machine`
-        self._has_looked = False
+        self._has_looked, self._partition = False, KeptPartition()
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
         """Take over the loads of a checkpoint.
@@ -106,6 +107,7 @@ class SnapshotState:
         if any(now is not before for now, before in zip(of, self._known_of or of, strict=True)):
             self.forget()  # loads of another model, or of other snapshots
         self._known_of = of
+        self._partition.load(saved.get(PARTITION))
         if self._planned.reorder:
             task.operators = ChosenOperators(task.operators)
         if LOADS in saved:
@@ -130,6 +132,7 @@ class SnapshotState:
             cure = "take the loaders of SnapshotDataModule, or strategy='sven' for event streams"
             raise InvalidArgumentError(refusal("dataloader", "of snapshots", type(loader).__name__, cure))
         assert self._run is not None
+        self._partition.give(None if self._task is None else self._task.group_order, self._run.ranks)
         own = loader.follow(self._run.schedule, self._run.layout, self._run.rank)
         assert isinstance(own, SnapshotLoader)
         is_cut = self._task is not None and isinstance(self._task.group_order, SharedVertices)
@@ -169,7 +172,7 @@ class SnapshotState:
     def forget(self) -> None:
         """Know no loads: they come from the checkpoint, or anew."""
         self.loads = self.error = self._cuts = self._kept = self._machines = None
-        self._orders, self._has_looked = [], False
+        self._orders, self._has_looked, self._partition = [], False, KeptPartition()
 
     def take_back(self) -> None:
         """Leave the task as it was."""
@@ -192,6 +195,9 @@ class SnapshotState:
             held[KEPT] = astuple(self._kept)
         if self._machines is not None:
             held[MACHINES] = self._machines
+        order = None if self._task is None else self._task.group_order
+        if self._run is not None and (partition := self._partition.saved(order, self._run.ranks)) is not None:
+            held[PARTITION] = partition
         return held
 
     def _know(self, model: LoadModel) -> None:
@@ -247,7 +253,7 @@ class SnapshotState:
         (group,) = probe.groups
         processes = pipeline.hand_over.ranks
         kept = kept_bytes(task, group, in_batches=loader.in_batches)
-        cut_by = task.group_order.owner if isinstance(task.group_order, HybridGroups) else None
+        cut_by = task.group_order.shared.owner if isinstance(task.group_order, HybridGroups) else None
         self._know_machine(run, processes, pipeline.open_groups, cut_by)
         if processes > 1 and self._kept is None:
             left = memory_of_rank(run)

@@ -84,6 +84,20 @@ class SharedVertices:
         """int64 [N], the rank of every vertex; all ranks have to ask together, at first."""
         return _owner(self._partition, self._run).to(self._run.device)
 
+    @property
+    def found(self) -> Tensor | None:
+        """int64 [N], the owner where METIS has found it, which need not find it again; None else, or before."""
+        return vars(self).get("owner") if self._by_metis else None
+
+    def go_on_with(self, owner: Tensor) -> None:
+        """Have the vertices where METIS has had them before, unless something else says where they are."""
+        if self._by_metis:
+            self.owner = owner.long().to(self._run.device)
+
+    @property
+    def _by_metis(self) -> bool:
+        return isinstance(self._partition, str) and self._partition == "metis"
+
     @cached_property
     def _own(self) -> Tensor:
         return torch.nonzero(self.owner == self._rank).squeeze(1)
