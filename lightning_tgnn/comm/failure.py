@@ -251,13 +251,13 @@ def _call_roll(error: BaseException) -> PeerFailureError:
         names = ", ".join(f"rank {other}" for other in sorted(missing))
         have = "has" if len(missing) == 1 else "have"
         return _told(store, f"{names} {have} gone without a word ({error}); {cure}")
-    return _told(store, words_of(error))
+    return _told(store, _words_of(error))
 
 
-def words_of(error: BaseException) -> str:
+def _words_of(error: BaseException) -> str:
     """Return what an exchange has ended by where all ranks are there, and what may be the reason.
 
-    >>> words_of(RuntimeError("Timed out waiting 12000ms for recv operation to complete")).partition(",")[0]
+    >>> _words_of(RuntimeError("Timed out waiting 12000ms for recv operation to complete")).partition(",")[0]
     'ranks have waited for each other in vain'
     """
     broke = "a connection between ranks broke" if any(sign in str(error) for sign in _SIGNS) else str(error)

@@ -18,13 +18,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_tgnn.checks import (
-    InvalidArgumentError,
-    check_choice,
-    check_not_negative,
-    check_positive,
-    refusal,
-)
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, check_positive, refusal
 from lightning_tgnn.tasks.optimizer_settings import scale_rates
 from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import batches_at_once

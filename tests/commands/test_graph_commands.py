@@ -286,7 +286,10 @@ def test_help_is_that_of_the_kind(command, expected, capsys):
             ["partition", "--ranks=2", "--methods=ebv:gamma=1", "--kind=graph"],
             r"option of ebv must be one of alpha, beta, got 'gamma'",
         ),
-        (["partition", "--ranks=2", "--methods=hierarchical:gamma=2", "--kind=graph"], r"gamma must be in \[0, 1\]"),
+        (
+            ["partition", "--ranks=2", "--methods=hierarchical:gamma=2", "--kind=graph"],
+            r"gamma must be a number in \[0, 1\]",
+        ),
         (["partition", "--ranks=2", "--methods=ebv:alpha=x", "--kind=graph"], r"alpha must be a finite.*got 'x'"),
         (["partition", "--ranks=2", "--methods=ebv:alpha", "--kind=graph"], r"methods must be a name with options"),
         (["partition", "--ranks=900", *SYNTHETIC], r"ranks must be at most one for each of \d+ edges, got 900"),

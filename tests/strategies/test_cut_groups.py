@@ -1,12 +1,15 @@
 """Groups of snapshots whose vertices are cut: which ones are, and what is refused."""
 
+from types import SimpleNamespace
+
 import lightning.pytorch as pl
 import pytest
 import torch
 
 from lightning_tgnn import BLADStrategy, SnapshotDataModule, SnapshotLinkPrediction, VertexPartitionStrategy
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.strategies.parts import group_memory
+from lightning_tgnn.strategies.parts import VertexShares, group_memory
+from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups, KeptPartition
 from tests.multiprocess.training import Record
 
 pytestmark = pytest.mark.usefixtures("in_own_group")
@@ -70,3 +73,26 @@ def test_batches_are_evaluated_whole_where_vertices_are_cut():
         task = SnapshotLinkPrediction("tgcn", hidden_dim=5)
         figures.append(trainer(strategy).test(task, datamodule=data, verbose=False))
     assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize("is_hybrid", [False, True])
+def test_parts_that_metis_has_found_are_kept_for_as_many_ranks(is_hybrid):
+    def order(partition="metis", ranks=2):
+        run = SimpleNamespace(exchange=None, rank=0, ranks=ranks, device=torch.device("cpu"))
+        shared = VertexShares(partition).open(run, None)
+        return (HybridGroups(None, shared, None), shared) if is_hybrid else (shared, shared)
+
+    kept, parts = KeptPartition(), torch.tensor([1, 0, 1])
+    (first, shared) = order()
+    assert kept.saved(first, 2) is None  # nobody has asked yet
+    shared.owner = parts
+    saved = kept.saved(first, 2)
+    assert (saved[0], saved[1].dtype) == (2, torch.uint8)
+    assert kept.saved(None, 2) is not None  # when the run is over, too
+    later = KeptPartition()
+    later.load(saved)
+    for partition, ranks, is_given in (("metis", 2, True), ("metis", 3, False), ("interval", 2, False)):
+        other, shared = order(partition, ranks)
+        later.give(other, ranks)
+        assert ("owner" in vars(shared)) is is_given
+        assert not is_given or torch.equal(shared.owner, parts)

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.simple import check_ids, metis_partition
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
+from lightning_tgnn.checks import (
+    InvalidArgumentError,
+    check_choice,
+    check_int,
+    check_not_negative,
+    check_share,
+    refusal,
+)
 
 CUT_METHODS = ("hierarchical", "ebv", "hdrf", "random", "metis")
 _CHUNK = 1 << 22
@@ -55,10 +62,9 @@ def vertex_cut(
     """
     check_choice("partition", method, CUT_METHODS)
     check_int("num_nodes", num_nodes, minimum=1, cure="give the number of nodes, N")
-    for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
+    for name, value in (("alpha", alpha), ("beta", beta)):
         check_not_negative(name, value, cure="the paper's are gamma = 0.1, alpha = beta = 1")
-    if gamma > 1:
-        raise InvalidArgumentError(refusal("gamma", "in [0, 1]", gamma, "0.1 is usual"))
+    check_share("gamma", gamma, cure="0.1 is usual")
     check_ids("src", src, num_nodes)
     check_ids("dst", dst, num_nodes)
     if src.shape != dst.shape:

@@ -195,18 +195,17 @@ def vertex_shares(data: SnapshotDataModule, ranks: int) -> VertexShares:
     """
     edges = data.sequence
     owner = metis_partition(edges.src, edges.dst, edges.num_nodes, ranks)
-    sizes, sent, scored_by_others, played = [], [], [], groups_of(data)
+    sizes, sent, scored_by_others, played, targets = [], [], [], {*groups_of(data)}, data.targets
     for snapshot in data.snapshots[: max(played) + 1]:
         of = owner[snapshot.vertices]
         reader, row = (
             torch.cat([getattr(relation, side) for relation in snapshot.layers[0]]) for side in ("rows", "columns")
         )
         reader = of[reader]
-        scored = torch.full((ranks,), data.targets.counts[snapshot.number] / ranks, dtype=torch.float64)
+        scored = torch.full((ranks,), targets.counts[snapshot.number] / ranks, dtype=torch.float64)
         counted = (torch.bincount(each, minlength=ranks) for each in (of, reader))
         sizes.append(torch.stack([*counted, scored], dim=1))
         sent.append(_sent(row, reader, of, ranks))
-        targets = data.targets
         rows = (targets.of_group(snapshot.number, 0) if snapshot.number in played else targets.none(0)).rows
         # The owner of its first row scores a target.
         scorer = owner[rows[:, 0]].repeat_interleave(rows.shape[1])

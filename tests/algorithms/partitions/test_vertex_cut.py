@@ -152,7 +152,7 @@ def test_gamma_lowers_connections_between_hosts_and_keeps_edges_even():
         ({"src": torch.tensor([0, 1, 2, 9])}, "src"),
         ({"dst": torch.tensor([0])}, "dst must be as long as src, 4"),
         ({"hosts": torch.zeros(5, dtype=torch.int64)}, "ranks must be at most one for each of 4 edges, got 5"),
-        ({"gamma": 1.5}, r"gamma must be in \[0, 1\], got 1.5"),
+        ({"gamma": 1.5}, r"gamma must be a number in \[0, 1\], got 1.5"),
         ({"alpha": -1}, "alpha must be"),
     ],
 )
