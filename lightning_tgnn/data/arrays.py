@@ -24,7 +24,7 @@ def as_array(name: str, values: object) -> np.ndarray:
         values: A list, an array, a tensor, or a column of a table.
 
     Raises:
-        DataError: They are complex, masked or sparse, or rows of several lengths.
+        DataError: They are complex, masked or sparse, rows of several lengths, or a list of texts and others.
     """
     if isinstance(values, Tensor):
         if values.is_complex():
@@ -44,7 +44,17 @@ def as_array(name: str, values: object) -> np.ndarray:
         raise DataError(refusal(name, "numbers or ids, every row as long", str(error), "check the rows")) from None
     if array.dtype.kind == "c":
         raise _complex(name)
+    if array.dtype.kind == "U" and isinstance(values, (list, tuple)):
+        _refuse_among_texts(name, values)
     return array
+
+
+def _refuse_among_texts(name: str, values: Iterable[object]) -> None:
+    """Refuse numbers beside texts, of which NumPy makes texts: a missing one, which is NaN, would be the text 'nan'."""
+    for row, value in enumerate(values):
+        if isinstance(value, (bool, int, float, np.number, np.bool_)):
+            cure = "convert all of them, or drop that row where it stands for a missing one"
+            raise DataError(refusal(f"{name}[{row}]", "a text as others are", value, cure))
 
 
 def _with_entries(values: object) -> Iterable[object]:

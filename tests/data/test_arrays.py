@@ -58,6 +58,8 @@ def test_values_are_those_that_were_given():
         (torch.ones(3).to_sparse(), r"it must be dense, got 'torch.sparse_coo'; call .to_dense\(\)"),
         (torch.ones(3, device="meta"), "it must be a tensor with values"),
         ([[1], [2, 3]], "it must be numbers or ids, every row as long"),
+        (["a", float("nan")], r"it\[1\] must be a text as others are, got nan; convert all of them, or drop that row"),
+        ((1, "a"), r"it\[0\] must be a text as others are, got 1"),
         (torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8), "it must be numbers or ids"),
     ],
 )
@@ -117,6 +119,9 @@ def test_missing_texts_are_no_ids():
     for node_ids in ((str(number) for number in range(3)), [[1], [2, 3], [4]]):
         with pytest.raises(DataError, match="node_ids must be"):
             EventStore.from_arrays([0, 1, 2], [1, 2, 0], TIME, node_ids=node_ids)
+    for missing in (float("nan"), np.float32("nan"), None):
+        with pytest.raises(DataError, match=r"src(\[1\])? must be (a text|integers or strings)"):
+            EventStore.from_arrays(["a", missing, "c"], ["a", "b", "c"], TIME)
 
 
 NAMES = {"src": "s", "dst": "d", "time": "t"}

@@ -68,6 +68,8 @@ class Column:
             return Column(_decoded(series), self.name).ids()
         if series.dtype == nw.String:
             texts = np.asarray(series.to_list(), dtype=object)
+            if not all(isinstance(text, str) for text in texts):  # Narwhals looks at the first rows only
+                raise self._mixed()
             self._refuse_blank(texts)
             return texts
         values = series.to_numpy() if series.dtype.is_integer() else np.empty(0)

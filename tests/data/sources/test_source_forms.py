@@ -289,6 +289,14 @@ def test_bad_pandas_columns_are_refused(changes, message):
         TemporalDataModule(pd.DataFrame(FRAME | changes), **FEATURES).setup()
 
 
+@pytest.mark.parametrize("late", [3, 2.5, True, b"c"])
+def test_a_column_whose_type_changes_in_late_rows_is_refused(late):
+    frame = pd.DataFrame({"src": ["a", "b"] * 600 + [late], "dst": ["c"] * 1201, "time": range(1201)})
+    message = f"src .column 'src'. must be of one type, got 'str in row 0 and {type(late).__name__} in row 1200'"
+    with pytest.raises(DataError, match=message):
+        TemporalDataModule(frame).setup()
+
+
 def test_missing_and_doubled_columns_are_refused():
     frame = pd.DataFrame(FRAME)
     doubled = pd.concat([frame, frame[["x"]]], axis=1)
