@@ -66,9 +66,8 @@ class LocalStateStore:
     def commit(self, update: StateUpdate) -> CommitHandle:
         """Write memory and deliver mails; a full mailbox loses its oldest mail."""
         update = update.to(self.rows.memory.device)
-        for old in self._held_snapshots():
-            old.keep(self.rows, update.nodes)
-            old.keep(self.rows, update.mail_nodes)
+        self._keep_old(update.nodes)
+        self._keep_old(update.mail_nodes)
         self.rows.memory.index_copy_(0, update.nodes, update.memory)
         self.rows.memory_time.index_copy_(0, update.nodes, update.memory_time)
         slot = self.rows.mail_count[update.mail_nodes] % self.spec.mailbox_size
@@ -79,10 +78,20 @@ class LocalStateStore:
         self.position = update.position
         return _Committed()
 
+    def write(self, nodes: Tensor, rows: StateRows) -> None:
+        """Write whole rows of the distinct ``nodes``."""
+        self._keep_old(nodes)
+        for name, table in self._tables().items():
+            table[nodes] = getattr(rows, name)
+
+    def _keep_old(self, nodes: Tensor | None = None) -> None:
+        """Have the held snapshots keep the rows of distinct ``nodes`` (by default all), which are written to next."""
+        for old in self._held_snapshots():
+            old.keep(self.rows, nodes)
+
     def reset(self) -> None:
         """Return to the state before the first event."""
-        for old in self._held_snapshots():
-            old.keep(self.rows)
+        self._keep_old()
         for table in self._tables().values():
             table.zero_()
         self.position = 0
@@ -112,8 +121,7 @@ class LocalStateStore:
 
     def put(self, state: dict[str, Any]) -> None:
         """Write whole tables, [N, ...], or what gives them when indexed, and the position."""
-        for old in self._held_snapshots():
-            old.keep(self.rows)
+        self._keep_old()
         for name, table in self._tables().items():
             table.copy_(state[name][:])
         self.position = state["position"]

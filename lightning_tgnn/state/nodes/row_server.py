@@ -146,9 +146,7 @@ class RowServer:
 
     def _write(self, written: BatchWrites) -> None:
         local, local_row, update = self._local, self._local_row, written.update
-        places = local_row[written.nodes]
-        for name, table in vars(local.rows).items():
-            table[places] = getattr(written.rows, name)
+        local.write(local_row[written.nodes], written.rows)
         position = local.position if update.position == LEFT else update.position
         nodes, mail_nodes = local_row[update.nodes], local_row[update.mail_nodes]
         local.commit(replace(update, nodes=nodes, mail_nodes=mail_nodes, position=position))

@@ -16,7 +16,7 @@ from lightning_tgnn.types import RankLayout, Surroundings
 from tests.contracts.node_state import EDGE_FEATURES, NODES, SETTINGS, Draw, Reference, plain, rows_of
 from tests.multiprocess.ranks import run_ranks
 
-RANKS, TURNS = 4, 10
+RANKS, TURNS, EVALUATED = 4, 10, 3
 KINDS = ("plain", "ahead", "passed on", "mixed", "announced")
 BETWEEN = ("nothing", "nothing", "nothing", "save", "evaluate", "reset", "position", "held")
 CASES = [("host", kind, ranks, setting) for kind in KINDS[:4] for ranks in range(1, RANKS + 1) for setting in SETTINGS]
@@ -28,15 +28,15 @@ CASES += [
 WAYS = ("requests", "commits", "answers", "passed on")
 
 
-def batches(case):
+def batches(case, count=TURNS):
     """Return what each batch reads and writes and what is around it, turn by turn; and what comes after each turn."""
     _, kind, ranks, setting = case
-    number = CASES.index(case)
+    number = CASES.index(case) + TURNS - count
     draw, choice = Draw(number, setting, 1), random.Random(number)
-    updates = [draw.updates()[0] for _ in range(TURNS * ranks)]
+    updates = [draw.updates()[0] for _ in range(count * ranks)]
     written = [set(update.nodes.tolist()) for update in updates]
     turns = []
-    for turn in range(TURNS):
+    for turn in range(count):
         row = []
         for place in range(ranks):
             batch = turn * ranks + place
@@ -51,7 +51,7 @@ def batches(case):
                     passed_on=ascending(written[batch] & after),
                 )
             row.append((nodes, updates[batch], around))
-        turns.append((row, choice.choice(BETWEEN if turn < TURNS - 1 else BETWEEN[:5])))
+        turns.append((row, choice.choice(BETWEEN if turn < count - 1 else BETWEEN[:5])))
     return turns
 
 
@@ -82,8 +82,11 @@ def play(case, store, place):
         elif between == "evaluate":
             kept = store.snapshot()
             with torch.inference_mode():
-                store.fetch(nodes).wait()
-                store.commit(replace(update, memory=update.memory + 1))
+                for others, _ in batches(case, EVALUATED):
+                    nodes, update, around = others[place]
+                    step = store.read_ahead(nodes, around) if around is not None else store.fetch(nodes)
+                    step.wait()
+                    store.commit(replace(update, memory=update.memory + 1))
             store.restore(kept)
         elif between == "reset":
             store.reset()
