@@ -117,6 +117,9 @@ class Plan:
                 shown: object = type(part).__name__ if isinstance(part, PlannedPart) else part
                 received = part.__name__ if isinstance(part, type) else shown
                 raise InvalidArgumentError(refusal(name, f"the {name} of a plan", received, f"take {_EXAMPLES[name]}"))
+        if " at 0x" in repr(self.schedule):  # the address of an object, which is another in every process
+            requirement, cure = "one whose repr says what it is, by which runs go on", "make it a frozen data class"
+            raise InvalidArgumentError(refusal("schedule", requirement, self.schedule, cure))
         offered = frozenset[str]().union(*(part.offers for part in parts.values()))
         for name, part in parts.items():
             if missing := sorted(part.needs - offered):

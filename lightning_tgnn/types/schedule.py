@@ -39,8 +39,10 @@ class Turn:
     """What one rank does at once: a forward pass over some events, and a backward pass in training.
 
     Attributes:
-        events: The rank's own events, places in the pass; they may be none. With ``split="destination"`` they count the
-            events of the global batch in the order of their destinations, those of a destination in that of time.
+        events: The rank's own events, consecutive places in the pass; they may be none. Of ranks that share a global
+            batch, later ranks have later events: where several write to a node, the last one's counts. With
+            ``split="destination"`` they count the events of the global batch in the order of their destinations, those
+            of a destination in that of time.
         of: The global batch that they are from.
         draw: Which set of negatives they are trained with; None for the one of evaluation.
         ranks: How many ranks share the global batch.
@@ -95,7 +97,10 @@ class PlannedPart:
 
 
 class Schedule(PlannedPart, ABC):
-    """Says for every rank what its turns are. All ranks have as many."""
+    """Says for every rank what its turns are. All ranks have as many.
+
+    A checkpoint tells a schedule by its `repr`: make it a frozen data class.
+    """
 
     @abstractmethod
     def check(self, layout: RankLayout, num_events: int) -> None:

@@ -205,6 +205,16 @@ class HalfOfABatch(DataParallel):
         return [replace(turn, events=turn.events[: len(turn.events) // 2]) for turn in turns]
 
 
+class EverySecond(DataParallel):
+    def turns(self, layout, rank, over):
+        return [replace(turn, events=turn.of[rank :: layout.ranks]) for turn in super().turns(layout, rank, over)]
+
+
+class LastPartFirst(DataParallel):
+    def turns(self, layout, rank, over):
+        return super().turns(layout, layout.ranks - 1 - rank, over)
+
+
 class Order(Callback):
     def __init__(self):
         self.first, self.resets = [], []
@@ -247,6 +257,35 @@ def test_one_rank_follows_its_schedule_too():
 def test_turns_that_nobody_can_take_are_refused(schedule, options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         train(PlannedStrategy(**{**OF_EVENTS, "schedule": schedule, "order": InOrder()}), **options)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (
+            LastPartFirst(),
+            r"parts of a batch in the order of the ranks, got .*events=range\(0, 10\), of=range\(0, 20\)",
+        ),
+        (EverySecond(), r"turns of consecutive events, got .*events=range\(0, 20, 2\)"),
+    ],
+)
+def test_parts_that_do_not_follow_each_other_on_ranks_are_refused(schedule, message):
+    data = TemporalDataModule(random_store(60, 9, seed=1), batch_size=10, num_neighbors=2, num_workers=0)
+    data.setup()
+    with pytest.raises(InvalidArgumentError, match=f"schedule must be {message}"):
+        next(iter(data.train_dataloader().follow(schedule, RankLayout.of(2), 1)))
+    destinations = data.train_dataloader().follow(DataParallel("destination"), RankLayout.of(2), 1)
+    assert sum(len(batch) for batch in destinations) < len(destinations.events)
+
+
+class NoData(DataParallel):
+    def __repr__(self):
+        return object.__repr__(self)
+
+
+def test_a_schedule_is_told_by_what_it_says():
+    with pytest.raises(InvalidArgumentError, match=r"schedule must be one whose repr says what it is, .* data class"):
+        PlannedStrategy(**{**OF_EVENTS, "schedule": NoData()})
 
 
 @pytest.mark.usefixtures("in_own_group")

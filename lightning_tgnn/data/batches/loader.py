@@ -17,7 +17,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import check_global_batch_size
 from lightning_tgnn.data.batches.announcements import made_ahead
-from lightning_tgnn.data.batches.consecutive import check_turn, in_passes, with_upcoming
+from lightning_tgnn.data.batches.consecutive import check_parts, check_turn, in_passes, with_upcoming
 from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
@@ -111,6 +111,7 @@ class EventLoader:
             InvalidArgumentError: The ranks or the number of events do not fit.
         """
         schedule.check(layout, len(self.events))
+        check_parts(schedule, layout, Pass(len(self.events), self.batch_size, 0 if self._training else None))
         own = copy(self)
         own.schedule, own.layout, own.rank = schedule, layout, rank
         own._organizer, own._announcer = replace(self._organizer, router=router), announcer
