@@ -375,6 +375,8 @@ CASES += [Case("pipetgl shards, staleness 1", "apan", pipetgl(**INTERVAL, stalen
 WHOLE = planned(RoundRobin(), HostShards("range", True, False, False), TargetsFirst(), RingUpdates())
 CASES += [Case("pipetgl shards, two copies", "tgn", pipetgl(**SHARDS, groups=2), **OF_TWO | {"ranks": (4,)})]
 CASES += [Case("pipetgl shards looked at", "tgn", WHOLE, training={"looks": 1}, validate_every=1, **FEW)]
+PASSED_ON = {"ranks": (2,), "training": LOOKED_AT, "validate_every": 1}  # rows of validation, too
+CASES += [Case("pipetgl shards looked at, passed on", "jodie", pipetgl(**INTERVAL), **PASSED_ON, batch=6)]
 EXACT = [{"cache": False, "bits": None}, {"threshold": 0.0, "bits": None}]
 CUTS = [("gcn", method, EXACT[0]) for method in CUT_METHODS]
 CUTS += [("gcn", "hierarchical", EXACT[1]), ("gat", "hierarchical", EXACT[0]), ("gat", "random", EXACT[1])]
