@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, check_positive, refusal
 from lightning_tgnn.tasks.optimizer_settings import scale_rates
@@ -172,6 +172,9 @@ class Optimization:
         else:
             config |= {"scheduler": made} if monitor is None else {"scheduler": made, "monitor": monitor}
         config |= self.lr_scheduler_config or {}
+        if isinstance(config.get("scheduler"), ReduceLROnPlateau) and config.get("monitor") is None:
+            requirement, cure = "with a monitor for ReduceLROnPlateau", "set {'monitor': 'train/loss'}, say"
+            raise InvalidArgumentError(refusal("lr_scheduler_config", requirement, self.lr_scheduler_config, cure))
         _check_length(make, config, trainer)
         return config
 

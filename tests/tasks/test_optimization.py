@@ -200,6 +200,10 @@ def test_wrong_arguments_are_refused_at_once(options, message):
             {"lr_scheduler": partial(OneCycleLR, max_lr=0.1, total_steps=2)},
             "total_steps of lr_scheduler must be at least the 14 steps of the run, got 2; .* lr_scheduler_config={'int",
         ),
+        (
+            {"lr_scheduler": ReduceLROnPlateau, "lr_scheduler_config": {"frequency": 2}},
+            "lr_scheduler_config must be with a monitor for ReduceLROnPlateau, got .*frequency.*; set {'monitor': 'tra",
+        ),
         ({"lr_scheduler": StepLR}, "lr_scheduler must be .* missing 1 required positional argument: 'step_size'"),
     ],
 )
@@ -296,7 +300,8 @@ SCHEDULES = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_learning_rates_of_all_steps_are_scaled_by_the_ranks(name, scaling, factor):
     groups = {"bias": {"lr": 0.05}} if name != "cyclic" else None  # which would have one rate for all
-    given = {"lr_scheduler": SCHEDULES[name], "param_groups": groups}
+    config = {"monitor": "train/loss"} if name == "plateau" else None
+    given = {"lr_scheduler": SCHEDULES[name], "lr_scheduler_config": config, "param_groups": groups}
     plain, scaled = rates_of(Optimization(**given)), rates_of(Optimization(**given, lr_scaling=scaling))
     torch.testing.assert_close(scaled, factor * plain)
     assert (len(plain.unique(dim=0)) > 1) == (name != "none")
