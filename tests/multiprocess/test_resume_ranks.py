@@ -92,9 +92,13 @@ def on_rank(rank, ranks, folder):
     answers = {}
     for name, strategy in STRATEGIES.items():
         keep = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=STEP, save_top_k=-1, filename="{step}")
-        once = fit(
-            *prepare(ranks, name), strategy(), ranks, callbacks=[keep], epochs=epochs(name), enable_checkpointing=True
-        )
+        data, task = prepare(ranks, name)
+        saving = {"callbacks": [keep], "enable_checkpointing": True}
+        once = fit(data, task, strategy(), ranks, epochs=epochs(name), **saving)
+        if name == "depcache":  # nobody is seeded anew by an evaluation
+            drawn = torch.get_rng_state()
+            once["trainer"].validate(task, data, verbose=False)
+            assert torch.equal(torch.get_rng_state(), drawn)
         if name in REPEATED:
             again = fit(*prepare(ranks, name), strategy(), ranks, epochs=epochs(name))
             assert torch.equal(once["losses"], again["losses"]), name

@@ -77,22 +77,24 @@ def test_batches_are_evaluated_whole_where_vertices_are_cut():
 
 @pytest.mark.parametrize("is_hybrid", [False, True])
 def test_parts_that_metis_has_found_are_kept_for_as_many_ranks(is_hybrid):
-    def order(partition="metis", ranks=2):
+    def task(partition="metis", ranks=2):
         run = SimpleNamespace(exchange=None, rank=0, ranks=ranks, device=torch.device("cpu"))
         shared = VertexShares(partition).open(run, None)
-        return (HybridGroups(None, shared, None), shared) if is_hybrid else (shared, shared)
+        return SimpleNamespace(group_order=HybridGroups(None, shared, None) if is_hybrid else shared), shared
 
     kept, parts = KeptPartition(), torch.tensor([1, 0, 1])
-    (first, shared) = order()
-    assert kept.saved(first, 2) is None  # nobody has asked yet
+    (first, shared) = task()
+    kept.note(first, 2)
+    assert kept.state_dict() == {}  # nobody has asked yet
     shared.owner = parts
-    saved = kept.saved(first, 2)
-    assert (saved[0], saved[1].dtype) == (2, torch.uint8)
-    assert kept.saved(None, 2) is not None  # when the run is over, too
+    kept.note(first, 2)
+    kept.note(None, 2)  # when the run is over
+    saved = kept.state_dict()
+    assert (saved["partition"][0], saved["partition"][1].dtype) == (2, torch.uint8)
     later = KeptPartition()
-    later.load(saved)
+    later.load_state_dict(saved)
     for partition, ranks, is_given in (("metis", 2, True), ("metis", 3, False), ("interval", 2, False)):
-        other, shared = order(partition, ranks)
+        other, shared = task(partition, ranks)
         later.give(other, ranks)
         assert ("owner" in vars(shared)) is is_given
         assert not is_given or torch.equal(shared.owner, parts)

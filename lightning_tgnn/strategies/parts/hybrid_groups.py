@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -28,6 +28,7 @@ from lightning_tgnn.types import (
     SnapshotTask,
 )
 
+_PARTITION = "partition"  # in a checkpoint
 _PROBE = 1 << 16  # values, 256 kB
 _SAMPLED = 256  # vertices of a step that tells the widths
 _TIMES = 7
@@ -59,26 +60,30 @@ class KeptPartition:
     def __init__(self) -> None:
         self._held: tuple[int, Tensor] | None = None
 
-    def load(self, saved: Sequence[Any] | None) -> None:
-        """Take over what `saved` was; None keeps what there is."""
-        if saved is not None:
-            self._held = int(saved[0]), saved[1]
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` was; without it, keep what there is."""
+        if (partition := saved.get(_PARTITION)) is not None:
+            self._held = int(partition[0]), partition[1]
 
-    def give(self, order: object, ranks: int) -> None:
-        """Have an order go on with it, on as many ranks."""
-        shared = _shared_of(order)
+    def give(self, task: SnapshotTask | None, ranks: int) -> None:
+        """Have the order of a task go on with it, on as many ranks."""
+        shared = _shared_of(task)
         if shared is not None and self._held is not None and self._held[0] == ranks:
             shared.go_on_with(self._held[1])
 
-    def saved(self, order: object, ranks: int) -> list[Any] | None:
-        """Return what a checkpoint has to hold: M and the rank of every vertex, [N]; None for nothing."""
-        shared = _shared_of(order)
+    def note(self, task: SnapshotTask | None, ranks: int) -> None:
+        """Take down where the order of a task has them, on as many ranks, if METIS has found it."""
+        shared = _shared_of(task)
         if shared is not None and (found := shared.found) is not None:
             self._held = ranks, found.to(torch.uint8 if ranks <= 256 else torch.int32).cpu()
-        return None if self._held is None else [*self._held]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold, if there is anything: M and the rank of every vertex, [N]."""
+        return {} if self._held is None else {_PARTITION: [*self._held]}
 
 
-def _shared_of(order: object) -> SharedVertices | None:
+def _shared_of(task: SnapshotTask | None) -> SharedVertices | None:
+    order = None if task is None else task.group_order
     order = order.shared if isinstance(order, HybridGroups) else order
     return order if isinstance(order, SharedVertices) else None
 

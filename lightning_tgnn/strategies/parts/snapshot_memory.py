@@ -33,7 +33,6 @@ from lightning_tgnn.types import (
 from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
 
 LOADS, ORDERS, CUTS, KEPT, MACHINES = "loads", "orders", "group_cuts", "kept_sizes", "machines"
-PARTITION = "partition"
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class SnapshotState:
         if any(now is not before for now, before in zip(of, self._known_of or of, strict=True)):
             self.forget()  # loads of another model, or of other snapshots
         self._known_of = of
-        self._partition.load(saved.get(PARTITION))
+        self._partition.load_state_dict(saved)
         if self._planned.reorder:
             task.operators = ChosenOperators(task.operators)
         if LOADS in saved:
@@ -132,7 +131,7 @@ class SnapshotState:
             cure = "take the loaders of SnapshotDataModule, or strategy='sven' for event streams"
             raise InvalidArgumentError(refusal("dataloader", "of snapshots", type(loader).__name__, cure))
         assert self._run is not None
-        self._partition.give(None if self._task is None else self._task.group_order, self._run.ranks)
+        self._partition.give(self._task, self._run.ranks)
         own = loader.follow(self._run.schedule, self._run.layout, self._run.rank)
         assert isinstance(own, SnapshotLoader)
         is_cut = self._task is not None and isinstance(self._task.group_order, SharedVertices)
@@ -177,7 +176,8 @@ class SnapshotState:
     def take_back(self) -> None:
         """Leave the task as it was."""
         self._calls.stop()
-        if self._task is not None:
+        if self._task is not None and self._run is not None:
+            self._partition.note(self._task, self._run.ranks)
             self._task.group_order = self._task.default_group_order
             if isinstance(self._task.operators, ChosenOperators):
                 self._task.operators = self._task.operators.inner
@@ -195,10 +195,9 @@ class SnapshotState:
             held[KEPT] = astuple(self._kept)
         if self._machines is not None:
             held[MACHINES] = self._machines
-        order = None if self._task is None else self._task.group_order
-        if self._run is not None and (partition := self._partition.saved(order, self._run.ranks)) is not None:
-            held[PARTITION] = partition
-        return held
+        if self._run is not None:
+            self._partition.note(self._task, self._run.ranks)
+        return held | self._partition.state_dict()
 
     def _know(self, model: LoadModel) -> None:
         assert self._task is not None

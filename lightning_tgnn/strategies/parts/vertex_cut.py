@@ -131,10 +131,11 @@ class ReplicaState:
         self._run, self._saved, self._task = run, saved, task
         self._tracked = run.task if isinstance(run.task, TracksAccuracy) else None
         self._replicas_before = task.replicas
-        self.replicas = None  # caches and threshold are of one run; a checkpoint keeps them
-        if self._cut_is_restored:
-            self._cut = None
-        self.controller, self._saved_accuracy = ThresholdController(), None
+        if run.trainer.state.fn == "fit":  # caches and threshold are of one fit; a checkpoint keeps them
+            self.replicas = None
+            if self._cut_is_restored:
+                self._cut = None
+            self.controller, self._saved_accuracy = ThresholdController(), None
         if "hosts" in saved and not self._same_way:
             before = _way(saved["hosts"], saved["relay"])
             now = _way(self.hosts.tolist(), self._planned.relay)

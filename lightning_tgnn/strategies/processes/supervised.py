@@ -17,6 +17,7 @@ from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException, _augment_message
+from lightning.pytorch.utilities.seed import isolate_rng
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -93,6 +94,7 @@ class SupervisedStrategy(DDPStrategy):
         self._interrupts: Handler | None = None  # what Ctrl-C did before this rank left it to the first
         self._termination: Termination | None = None
         self._decisions: SharedDecisions | None = None
+        self._is_seeded = False
 
     @override
     def _configure_launcher(self) -> None:
@@ -146,8 +148,12 @@ class SupervisedStrategy(DDPStrategy):
     def setup_distributed(self) -> None:
         try:
             # A rank that joins the first one has nothing to tidy up yet, and would wait for one that has gone.
-            with ended_at_once() if self.global_rank != 0 else nullcontext():
+            with (
+                ended_at_once() if self.global_rank != 0 else nullcontext(),
+                isolate_rng() if self._is_seeded else nullcontext(),  # a later run goes on with the first one's numbers
+            ):
                 super().setup_distributed()
+            self._is_seeded = True
         except Exception as error:
             if isinstance(self.launcher, FirstRankLauncher):  # those that it has started wait for this rank
                 self.launcher.kill(signal.SIGTERM)
