@@ -29,6 +29,15 @@ class FitProgress:
     def __init__(self) -> None:
         self._validated = -1
         self._loaded: _Loaded | None = None
+        self._begun_at: int | None = None  # batches, when the fit began to train
+
+    def forget(self) -> None:
+        """Forget the fit before: one that is being set up has trained nothing."""
+        self._begun_at = None
+
+    def has_trained(self, trainer: pl.Trainer) -> bool:
+        """Whether this is a fit that has trained a batch, since a checkpoint if it goes on with one."""
+        return trainer.state.fn == "fit" and self._begun_at is not None and _batches(trainer) > self._begun_at
 
     def note_validation(self, trainer: pl.Trainer) -> None:
         """Note that the validation after the current step is over."""
@@ -79,6 +88,7 @@ class FitProgress:
         """Tell the loops of a resumed fit what is still to be done; to be called when it starts."""
         loaded, self._loaded = self._loaded, None
         self._validated = -1
+        self._begun_at = _batches(trainer)
         if loaded is None or trainer.ckpt_path is None:
             return
         trainer.callback_metrics.update(loaded.figures)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec
-from weakref import WeakSet
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.nn import Module
@@ -17,6 +16,7 @@ from lightning_tgnn.checks import NotFiniteError, check_bool
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
 from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.tasks.resume import FitProgress, accumulated_gradients, restore_accumulated_gradients
+from lightning_tgnn.tasks.saving_callbacks import guard_files
 
 _Arguments = ParamSpec("_Arguments")
 LOOK_EVERY = 50
@@ -26,8 +26,6 @@ The loss is looked at in every batch. A gradient that is not finite makes its we
 nearly all cases: to read all gradients in every batch would cost 1 to 3 % of a step and find it one batch earlier.
 """
 _CHECKPOINT_KEY = "lightning_tgnn.fit"
-_silenced: WeakSet[ModelCheckpoint] = WeakSet()
-"""Callbacks that would have saved a checkpoint of a run that a fault has ended."""
 
 
 class TrainedTask(RestorableTask):
@@ -64,15 +62,22 @@ class TrainedTask(RestorableTask):
             if isinstance(callback, StochasticWeightAveraging):
                 callback.setup(self.trainer, self, "fit")
 
+    def configure_callbacks(self) -> Sequence[pl.Callback] | pl.Callback:
+        """Add none, and let those of the Trainer save a run that breaks off only where it has trained something.
+
+        Lightning calls this before it sets up a run, whose refusals come next.
+        """
+        self._fit_progress.forget()
+        guard_files(self.trainer)
+        return super().configure_callbacks()
+
     def on_fit_start(self) -> None:
         """Forget how an earlier fit ended."""
         self._fault = None
         self._until_look = None
         self._backward_in = None
-        for callback in _with_save_on_exception(self.trainer, False):
-            if callback in _silenced:
-                _silenced.discard(callback)
-                callback.save_on_exception = True
+        self._fit_progress.forget()
+        guard_files(self.trainer)  # of callbacks that `configure_callbacks` has added, too
 
     def on_train_start(self) -> None:
         """Go on where the checkpoint says."""
@@ -173,10 +178,11 @@ class TrainedTask(RestorableTask):
             check(*args, **kwargs)
         except NotFiniteError as fault:
             self._fault = fault
-            for callback in _with_save_on_exception(self.trainer, True):
-                callback.save_on_exception = False
-                _silenced.add(callback)
             raise
+
+    def has_work_to_save(self) -> bool:
+        """Whether this is a fit that has trained a batch, and nothing in it is known to be not finite."""
+        return self._fault is None and self._fit_progress.has_trained(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add where the fit stands, unless there is something in it that is not finite.
@@ -220,8 +226,3 @@ def _begin_averages_anew(checkpoint: dict[str, Any], *, told: bool) -> None:
 def _note_loaded_weights(task: Module, keys: object) -> None:
     assert isinstance(task, TrainedTask)
     task.has_trained_weights = True
-
-
-def _with_save_on_exception(trainer: pl.Trainer, value: bool) -> list[ModelCheckpoint]:
-    callbacks = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
-    return [callback for callback in callbacks if callback.save_on_exception == value]

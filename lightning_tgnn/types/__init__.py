@@ -119,7 +119,14 @@ from lightning_tgnn.types.stages import (
     has_stages,
     missing_stages,
 )
-from lightning_tgnn.types.tasks import ChecksGradients, DrawsNegatives, MeasuredTask, TellsStages
+from lightning_tgnn.types.tasks import (
+    ChecksGradients,
+    DrawsNegatives,
+    KnowsWork,
+    MeasuredTask,
+    TellsStages,
+    has_work_to_save,
+)
 from lightning_tgnn.types.temporal import EmbedAt, EventBatch, SampledRoots, SharedBatch, StreamInfo, Surroundings
 from lightning_tgnn.types.tensor_fields import TensorFields
 
@@ -154,6 +161,7 @@ __all__ = [
     "KeptRows",
     "KeptSizes",
     "KnownData",
+    "KnowsWork",
     "LayeredTask",
     "MeasuredTask",
     "MessageExchange",
@@ -235,6 +243,7 @@ __all__ = [
     "batches_at_once",
     "datamodule_of",
     "has_stages",
+    "has_work_to_save",
     "missing_stages",
     "on_this_rank",
     "ranks_per_batch",

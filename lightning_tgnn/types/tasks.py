@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from lightning_tgnn.types.stages import Stages
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
 
 
 @runtime_checkable
@@ -21,6 +24,21 @@ class ChecksGradients(Protocol):
             NotFiniteError: There are such.
         """
         ...
+
+
+@runtime_checkable
+class KnowsWork(Protocol):
+    """A task that knows whether its run has come to anything that is worth a checkpoint."""
+
+    def has_work_to_save(self) -> bool:
+        """Whether this is a fit that has trained a batch, and nothing in it is known to be not finite."""
+        ...
+
+
+def has_work_to_save(trainer: pl.Trainer) -> bool:
+    """Whether callbacks may save a run that an error ends: what they write over may hold more than it does."""
+    task: object = trainer.lightning_module
+    return not isinstance(task, KnowsWork) or task.has_work_to_save()
 
 
 @runtime_checkable

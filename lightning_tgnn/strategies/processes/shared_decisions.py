@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from lightning_tgnn.comm import all_end_alike
+from lightning_tgnn.types import has_work_to_save
 
 
 class SharedDecisions:
@@ -35,6 +36,7 @@ class SharedDecisions:
         self._loop = trainer.fit_loop.epoch_loop
         self._loop._get_monitor_value = partial(self._figure, trainer)  # type: ignore[method-assign]
         self._callbacks = trainer.checkpoint_callbacks
+        self._before = [vars(callback).get("on_exception") for callback in self._callbacks]
         for callback in self._callbacks:
             if isinstance(callback, ModelCheckpoint):
                 callback._monitor_candidates = partial(self._figures, callback)  # type: ignore[method-assign]
@@ -57,9 +59,10 @@ class SharedDecisions:
     def end(self) -> None:
         """Leave the Trainer and its callbacks as they were: another Trainer may have these next."""
         vars(self._loop).pop("_get_monitor_value", None)
-        for callback in self._callbacks:
-            for name in ("_monitor_candidates", "on_exception"):
-                vars(callback).pop(name, None)
+        for callback, before in zip(self._callbacks, self._before, strict=True):
+            vars(callback).pop("_monitor_candidates", None)
+            if vars(callback).pop("on_exception", None) is not None and before is not None:
+                callback.on_exception = before  # type: ignore[method-assign]
 
 
 def _save_together(
@@ -70,6 +73,8 @@ def _save_together(
     error: BaseException,
 ) -> None:
     if isinstance(callback, ModelCheckpoint) and not callback.save_on_exception:
+        return
+    if not has_work_to_save(trainer):
         return
     if isinstance(error, SIGTERMException) or all_end_alike(error, trainer.global_step):  # SIGTERM ends all at one step
         save(trainer, module, error)
