@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from lightning_tgnn.checks import NotFiniteError, check_bool
+from lightning_tgnn.files.requeue import requeue_between_steps
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
 from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.tasks.resume import FitProgress, accumulated_gradients, restore_accumulated_gradients
@@ -78,6 +79,7 @@ class TrainedTask(RestorableTask):
         self._backward_in = None
         self._fit_progress.forget()
         guard_files(self.trainer)  # of callbacks that `configure_callbacks` has added, too
+        requeue_between_steps(self.trainer)  # Lightning hears the signal from here on
 
     def on_train_start(self) -> None:
         """Go on where the checkpoint says."""

@@ -1,4 +1,7 @@
-"""Signals that end a run: SIGTERM ends all ranks at one step; Ctrl-C the first, which ends the others."""
+"""Signals that end a run: SIGTERM ends all ranks at one step; Ctrl-C the first, which ends the others.
+
+At the one with which SLURM says that it is about to end the job all ranks save a checkpoint at one step.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.comm import PeerFailureError, is_interrupt, peer_failure
+from lightning_tgnn.files.requeue import Requeue
 
 _EVALUATION_BATCHES = 8
 _Result = TypeVar("_Result")
@@ -28,6 +32,8 @@ Handler = Callable[[int, FrameType | None], object] | int
 
 class Termination:
     """Takes down that this process has been told to end, and ends the run where all ranks have come to.
+
+    So it is with the signal at which a SLURM job is requeued: once in a run all ranks save a checkpoint for it.
 
     Lightning's handler of the signal talks to the other ranks from wherever the process is, in the middle of another
     exchange as well, and only the first rank's word counts. Here the handler makes a note, and the ranks compare notes
@@ -43,6 +49,8 @@ class Termination:
     def __init__(self, trainer: pl.Trainer, device: torch.device, before: Termination | None = None) -> None:
         self._trainer, self._device = trainer, device
         self._told: bool = before is not None and before._told
+        self._requeue = Requeue(trainer)
+        self._is_due = self._has_requeued = False
         self._batches = 0
         self._compared: tuple[Tensor, dist.Work | None] | None = None
         trainer._signal_connector._sigterm_notifier_fn = self._note  # type: ignore[method-assign, assignment]
@@ -55,12 +63,19 @@ class Termination:
         self._told = True
 
     def compare(self) -> None:
-        """End the run if any rank had been told to at the step before; all ranks have to call it.
+        """End the run if any rank had been told to at the step before, or save; all ranks have to call it.
 
         Raises:
-            SIGTERMException: One has.
+            SIGTERMException: One has been told to end.
         """
-        own, before = torch.tensor([int(self._told)], device=self._device), self._compared
+        self._compare()
+        if self._is_due and not self._has_requeued:  # the ranks hear the signal at different steps
+            self._has_requeued = True
+            self._requeue.save()
+
+    def _compare(self) -> None:
+        notes = [int(self._told), int(self._requeue.take_note())]
+        own, before = torch.tensor(notes, device=self._device), self._compared
         with peer_failure("comparison of ranks between two steps"):
             self._compared = own, dist.all_reduce(own, dist.ReduceOp.MAX, async_op=True)
             if before is None:
@@ -68,16 +83,18 @@ class Termination:
             told, work = before
             if work is not None:
                 work.wait()
-        if told.item():
+        ends, is_due = told.tolist()
+        self._is_due = self._is_due or bool(is_due)
+        if ends:
             self._trainer._signal_connector.received_sigterm = True
             rank_zero_info(f"SIGTERM: all {self._trainer.world_size} ranks end after step {self._trainer.global_step}")
             raise SIGTERMException
 
     def compare_in_evaluation(self) -> None:
-        """Do so after some batches of an evaluation: they are many, and short."""
+        """End the run after some batches of an evaluation: they are many, and short. None is a moment to save at."""
         self._batches += 1
         if self._batches % _EVALUATION_BATCHES == 0:
-            self.compare()
+            self._compare()
 
 
 class FirstRankLauncher(_SubprocessScriptLauncher):
