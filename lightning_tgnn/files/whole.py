@@ -33,7 +33,8 @@ _NOT_WRITABLE = {
 
 def hidden_name(path: Path) -> Path:
     """Return a new name beside ``path`` for what is not complete yet."""
-    return path.with_name(f".{path.name}-{uuid4().hex}")
+    # Of all names with "ckpt_" in them Lightning takes the digits behind it for the number of a checkpoint.
+    return path.with_name(f".{path.name.replace('ckpt_', 'ckpt-')}-{uuid4().hex}")
 
 
 @contextmanager

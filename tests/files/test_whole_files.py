@@ -13,6 +13,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import AsyncCheckpointIO, TorchCheckpointIO
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, Predictor
 from lightning_tgnn import TemporalDataModule as Events
@@ -21,7 +22,7 @@ from lightning_tgnn.commands.data.stream_figure import save_stream_figure
 from lightning_tgnn.commands.partition.node_report import save_heat_map
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.partitions import save_partition
-from lightning_tgnn.files.whole import new_file, write_tensors, write_text
+from lightning_tgnn.files.whole import hidden_name, new_file, write_tensors, write_text
 from lightning_tgnn.serving.tables import answer_table
 from tests.data.disks import files_below, nobody
 from tests.data.example_streams import random_store
@@ -248,3 +249,10 @@ def test_other_errors_come_through_and_leave_nothing(tmp_path):
     with pytest.raises((AttributeError, TypeError), match="local"):
         write_tensors(tmp_path / "a", {"what": lambda: 0})
     assert held(tmp_path) == {}
+
+
+def test_what_is_not_complete_has_no_number_for_lightning(tmp_path):
+    saved = tmp_path / "hpc_ckpt_3.ckpt"
+    for path in (saved, hidden_name(saved)):
+        path.touch()
+    assert _CheckpointConnector.hpc_save_path(tmp_path) == str(tmp_path / "hpc_ckpt_4.ckpt")
