@@ -206,6 +206,23 @@ class Messages:
             dist.gather_object(value, gathered, dst=self._numbers[0], group=self.group)
         return gathered or []
 
+    def all_alike(self, number: int) -> bool:
+        """Return whether the ranks of the group, who have to call it together, all have the same number.
+
+        Args:
+            number: From 0 to 2^63 - 1.
+
+        Raises:
+            PeerFailureError: Another rank has failed, or has been silent for too long.
+        """
+        if self.ranks == 1:
+            return True
+        ends = torch.tensor([number, -number], device=self.device)
+        with peer_failure("comparison of ranks"):
+            dist.all_reduce(ends, dist.ReduceOp.MAX, group=self.group)
+            highest, lowest = ends.tolist()
+        return bool(highest == -lowest)
+
     def flush(self) -> None:
         """Wait until all that has been sent has left.
 

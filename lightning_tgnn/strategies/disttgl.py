@@ -119,11 +119,11 @@ class DistTGLStrategy(PlanRunner):
         return Plan(self.layout, self._schedule, self._rows, self._order, self._mean)
 
     @override
-    def _begin(self, task: pl.LightningModule, trainer: pl.Trainer) -> Run:
-        run = super()._begin(task, trainer)
+    def _begin(self, task: pl.LightningModule, trainer: pl.Trainer) -> tuple[Run, Plan]:
+        run, plan = super()._begin(task, trainer)
         if self._scale_epochs and trainer.state.fn == "fit":
             self._scale(trainer)  # before schedules of the learning rate ask for the number of steps
-        return run
+        return run, plan
 
     def _scale(self, trainer: pl.Trainer) -> None:
         """Have the Trainer make so many epochs that events are trained as often as in one process.

@@ -136,13 +136,13 @@ class PlanRunner(SupervisedStrategy):
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
+        self._compare_ranks(trainer)  # before any of them sends what another may not expect
         assert self.lightning_module is not None
-        run = self._begin(self.lightning_module, trainer)
-        assert self.planned is not None
+        run, plan = self._begin(self.lightning_module, trainer)
         state, updates = self._opened
         updates.check(trainer)
         state.give(run, self._saved)
-        give_order(run, self.planned.order)
+        give_order(run, plan.order)
         super().setup(trainer)
         if trainer.state.fn == "fit":
             updates.check_optimizers(self.optimizers)
@@ -153,8 +153,8 @@ class PlanRunner(SupervisedStrategy):
         assert self._updates is not None
         return self._state, self._updates
 
-    def _begin(self, task: pl.LightningModule, trainer: pl.Trainer) -> Run:
-        """Return the run that begins, with its parts open."""
+    def _begin(self, task: pl.LightningModule, trainer: pl.Trainer) -> tuple[Run, Plan]:
+        """Return the run that begins, with its parts open, and its plan."""
         before, plan = self.planned, self.plan(task, trainer)
         if self._groups is None or self._groups.layout != plan.layout:
             check_families(plan.layout)
@@ -185,7 +185,7 @@ class PlanRunner(SupervisedStrategy):
         if before is None or before.updates is not plan.updates:
             self._updates = plan.updates.open(run, may_be_unused=bool(self._ddp_kwargs.get("find_unused_parameters")))
         self.planned = plan
-        return run
+        return run, plan
 
     def _messages(self, family: str, *, of_copy: bool = False) -> Messages:
         assert self._groups is not None

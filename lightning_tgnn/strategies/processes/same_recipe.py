@@ -1,0 +1,254 @@
+"""What all ranks have to train alike: the data, and every setting that decides what is trained on it.
+
+Ranks on several hosts read files and recipes of their own. Where these differ, sums of gradients go on without an error
+while the copies of the weights drift apart, or messages come with lengths that nobody expects.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from hashlib import blake2b
+from inspect import currentframe
+from types import FrameType
+from zlib import crc32
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.comm import Messages
+from lightning_tgnn.types import BatchedData, Broadcast, FixedSettings, KnownData, datamodule_of
+
+_PACKAGE = __name__.partition(".")[0]
+_CURE = "start all with the same recipe and data"
+_FREE = frozenset({"source", "device", "devices", "global_rank", "local_rank", "node_rank", "trust"})
+_OF_SPEED = frozenset({"num_workers", "prefetch_batches", "row_cache_mb", "foreach", "fused"})
+"""Settings by which the ranks of a run may differ: where things are, and what is only a matter of speed."""
+_FREE_ENDS = ("dir", "path", "root", "folder", "file")
+_OF_UPDATES = frozenset({"lr", "weight_decay"})  # a search for rates may have left others, which no evaluation asks for
+_PATH = "a path"
+_DEEPEST = 6
+_MOST_READ = 1 << 16  # numbers of a tensor; to read a large one would take longer than a short run
+_TRAINED = (
+    "max_epochs",
+    "min_epochs",
+    "max_steps",
+    "min_steps",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "limit_train_batches",
+    "limit_val_batches",
+    "val_check_interval",
+    "check_val_every_n_epoch",
+    "num_sanity_val_steps",
+    "overfit_batches",
+    "reload_dataloaders_every_n_epochs",
+)
+"""Options of a Trainer that decide what a fit comes to, and when ranks meet in it."""
+
+
+def check_same_on_all(told: Mapping[str, str], everyone: Messages, broadcast: Broadcast) -> None:
+    """Refuse ranks that differ, on all of them alike; they have to call this together.
+
+    One small sum says whether they do. The values travel only where they do.
+
+    Args:
+        told: What this rank has, as text, by the name that a refusal calls it.
+        everyone: To all ranks.
+        broadcast: Sends a value of the first rank to all.
+
+    Raises:
+        InvalidArgumentError: Something that all ranks have a value of is not the same everywhere.
+        PeerFailureError: A rank has failed.
+    """
+    digest = blake2b(repr(sorted(told.items())).encode(), digest_size=7).digest()
+    if everyone.all_alike(int.from_bytes(digest, "big")):
+        return
+    refused = broadcast(_refused(everyone.gather(dict(told))))
+    if refused is not None:
+        raise InvalidArgumentError(refused)
+
+
+def _refused(of_ranks: list[dict[str, str]]) -> str | None:
+    """Return on the first rank what to say of ranks that differ; None elsewhere, and where they do not."""
+    first = of_ranks[0] if of_ranks else {}
+    of_all = [name for name in first if all(name in told for told in of_ranks)]  # others follow from what differs
+    names = [name for name in of_all if any(told[name] != first[name] for told in of_ranks)]
+    differing = {name: _by_value(name, of_ranks) for name in names}
+    if not differing:
+        return None
+    received = [*differing.values()] if len(differing) == 1 else [f"{name}: {one}" for name, one in differing.items()]
+    return refusal(", ".join(differing), "the same on all ranks", _Plain("; ".join(received)), _CURE)
+
+
+def _by_value(name: str, of_ranks: list[dict[str, str]]) -> str:
+    holders: dict[str, list[int]] = {}
+    for rank, told in enumerate(of_ranks):
+        holders.setdefault(told[name], []).append(rank)
+    ranks = {value: ", ".join(map(str, held)) for value, held in holders.items()}
+    return ", ".join(f"{value} on rank{'s' * (', ' in held)} {held}" for value, held in ranks.items())
+
+
+class _Plain(str):
+    """A text that a refusal shows in quotes of one kind, whatever quotes it has."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"'{self}'"
+
+
+def recipe_of(strategy: pl.strategies.Strategy, options: Mapping[str, str], trainer: pl.Trainer) -> dict[str, str]:
+    """Return what a rank is about to run, as text, by the name that a refusal calls it.
+
+    Args:
+        strategy: Of the Trainer.
+        options: Its `own_options`.
+        trainer: About to train or to evaluate, with its data read.
+    """
+    task, data, training = trainer.lightning_module, datamodule_of(trainer), trainer.state.fn == "fit"
+    told = {
+        "lightning_tgnn": str(vars(sys.modules[_PACKAGE]).get("__version__")),
+        "run": f"{trainer.state.fn and trainer.state.fn.value}",
+    }
+    told |= {"datamodule": type(data).__name__} | _texts(_graph(data), "{}", " of the data")
+    settings = dict(data.fixed_settings(training=training)) if isinstance(data, FixedSettings) else {}
+    if isinstance(data, BatchedData):
+        settings["batch_size"] = data.batch_size
+    told |= _texts(settings, f"{type(data).__name__}({{}}=...)")
+    hparams = {name: value for name, value in task.hparams.items() if training or name not in _OF_UPDATES}
+    told |= {"model": type(task).__name__} | _texts(hparams, f"{type(task).__name__}({{}}=...)")
+    names = _TRAINED if training else ("limit_val_batches", "limit_test_batches", "limit_predict_batches")
+    values = {name: getattr(trainer, name) for name in ("precision", *names)}
+    if training:  # all ranks save together, each by its own callbacks
+        savers = [one.state_key for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
+        told["Trainer(callbacks=...)"] = "; ".join(savers)
+    told |= _texts(values, "Trainer({}=...)")
+    return told | {"strategy": type(strategy).__name__} | dict(options)
+
+
+def _graph(data: object) -> dict[str, object]:
+    """Return what tells one graph from another; numbers with a fraction may be rounded otherwise on another machine."""
+    info = data.info if isinstance(data, KnownData) else None
+    if info is None or not is_dataclass(info):
+        return {}
+    values = {field.name: getattr(info, field.name) for field in fields(info)}
+    return {name: value for name, value in values.items() if not isinstance(value, float)}
+
+
+def optimizers_of(trainer: pl.Trainer) -> dict[str, str]:
+    """Return how the optimizers and schedulers of a rank are configured, by the name that a refusal calls it."""
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    names = sorted({name for group in groups for name in group if name != "params"})
+    configs = trainer.lr_scheduler_configs
+    told = {
+        "optimizers": [type(optimizer).__name__ for optimizer in trainer.optimizers],
+        "schedulers": [type(config.scheduler).__name__ for config in configs],
+        "settings of the schedulers": [
+            [_settings_of(config.scheduler), config.interval, config.frequency] for config in configs
+        ],
+        "parameters in the groups of the optimizers": [len(group["params"]) for group in groups],
+    }
+    options: dict[str, object] = {name: [group.get(name) for group in groups] for name in names}
+    if len(groups) == 1:
+        options = {name: groups[0][name] for name in names}
+    return _texts(told, "{}") | _texts(options, "{} of the optimizers")
+
+
+def _settings_of(scheduler: object) -> dict[str, object]:
+    held = {name: value for name, value in vars(scheduler).items() if not name.startswith("_")}
+    return {name: value for name, value in held.items() if isinstance(value, bool | int | float | str | list)}
+
+
+def own_options(strategy: object) -> dict[str, str]:
+    """Return the options that a strategy of this package is being made with, as text, by what a refusal calls them.
+
+    To be called where it is being made: parts that it is given are as new then, while runs give them state later.
+
+    Args:
+        strategy: Whose ``__init__``, of any of its classes, calls this.
+    """
+    values: dict[str, object] = {}
+    passed_on: dict[str, object] = {}
+    for frame in _being_made(strategy):
+        code, held = frame.f_code, frame.f_locals
+        if frame.f_globals["__name__"].partition(".")[0] != _PACKAGE:
+            continue  # what the options of a user's own class mean, nobody knows
+        names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        # Of partitions the first rank's counts, whatever the others are given.
+        values |= {name: held[name] for name in names if not isinstance(held[name], Tensor)}
+        passed_on = held.get("options", {})
+    values |= {name: value for name, value in passed_on.items() if isinstance(value, bool | int | float)}
+    return _texts(values, f"{type(strategy).__name__}({{}}=...)")
+
+
+def _being_made(strategy: object) -> Iterator[FrameType]:
+    """Yield the calls of ``__init__`` that make a strategy, of its last class first."""
+    frame, calls = currentframe(), []
+    while frame is not None:
+        if frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is strategy:
+            calls.append(frame)
+        frame = frame.f_back
+    yield from reversed(calls)
+
+
+def _texts(values: Mapping[str, object], called: str, ending: str = "") -> dict[str, str]:
+    kept = {str(name): value for name, value in values.items() if not _is_free(str(name))}
+    return {called.format(name) + ending: _text(value) for name, value in kept.items()}
+
+
+def _is_free(name: str) -> bool:
+    is_place = name.endswith(_FREE_ENDS) and name != "class_path"
+    return name in _FREE | _OF_SPEED or name.startswith("_") or is_place
+
+
+def _text(value: object, depth: int = 0) -> str:
+    """Return what two ranks have alike of equal values: no addresses, no paths, and no more than a type of the rest."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return f"{value:.12g}"  # 1.0 in one recipe is 1 in another
+    if isinstance(value, bool | int | Enum | None):
+        return str(value)
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and (os.sep in value or value.endswith(".pt"))):
+        return _PATH
+    if isinstance(value, str):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        value = torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {[*value.shape]} {_digest(value)}"
+    if depth == _DEEPEST:
+        return type(value).__qualname__
+    return _text_of_several(value, depth + 1)
+
+
+def _text_of_several(value: object, depth: int) -> str:
+    if isinstance(value, Mapping):
+        kept = {str(name): part for name, part in value.items() if not _is_free(str(name))}
+        return f"{{{', '.join(f'{name}: {_text(kept[name], depth)}' for name in sorted(kept))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_text(part, depth) for part in value)}]"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(_text(part, depth) for part in value))}}}"
+    if isinstance(value, type) or hasattr(value, "__qualname__"):  # a class or a function
+        return str(value.__qualname__)
+    if type(value).__module__.partition(".")[0] == _PACKAGE and hasattr(value, "__dict__"):  # a part of a plan
+        own = {name.lstrip("_"): part for name, part in vars(value).items()}
+        return f"{type(value).__qualname__}{_text_of_several(own, depth)}"
+    return type(value).__qualname__
+
+
+def _digest(values: Tensor) -> str:
+    if values.layout is not torch.strided or values.is_meta or values.numel() > _MOST_READ:
+        return ""
+    plain = values.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return f"{crc32(plain.flatten().view(torch.uint8).numpy().data):08x}"
