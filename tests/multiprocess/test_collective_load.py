@@ -83,6 +83,14 @@ def on_rank(rank, ranks, folder):
     assert str(refused.value).startswith("rank 0: ") == (rank != 0)
     with pytest.raises((FileNotFoundError, CheckpointError), match="nowhere"):
         opened(folder / "nowhere", rank, write, 0, alone)
+
+    apart = folder / f"host-{rank}" / "last.ckpt"
+    if rank == 0:
+        apart.parent.mkdir()
+        write_file(apart, 0, alone)
+    words = r"host-0/last\.ckpt must be a checkpoint that all ranks find, got 'none on rank 1 on .*, rank 2 on .*'"
+    with pytest.raises(CheckpointError, match=words):
+        opened(apart, rank, write, 0, alone)
     return True
 
 

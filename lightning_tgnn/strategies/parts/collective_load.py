@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,13 @@ def open_on_all(
             held = read(slice(messages.place, None, messages.ranks))
         except Exception as error:
             failed = error
-        told = messages.gather((held.pop(WRITING, None), failed and str(failed)))
-        refusals = [f"rank {rank}: {refused}" for rank, (_, refused) in enumerate(told) if refused is not None]
-        refused, alike = broadcast((refusals[:1], len({writing for writing, _ in told}) == 1))
+        lacks = socket.gethostname() if isinstance(failed, FileNotFoundError) else None
+        told = messages.gather((held.pop(WRITING, None), failed and str(failed), lacks))
+        refusals = [f"rank {rank}: {refused}" for rank, (_, refused, _) in enumerate(told) if refused is not None]
+        same = len({writing for writing, *_ in told}) == 1
+        apart, refused, alike = broadcast((_apart(path, told), refusals[:1], same))
+        if apart is not None:
+            raise CheckpointError(apart) from failed
         if failed is not None:
             raise failed
         if refused:
@@ -49,3 +54,12 @@ def open_on_all(
     received = f"another one in its place {_TRIES} times while ranks opened it"
     cure = "wait until nobody saves under that name, or give another checkpoint"
     raise CheckpointError(refusal(str(path), "the same checkpoint on all ranks", received, cure))
+
+
+def _apart(path: str | Path, told: Sequence[tuple[object, str | None, str | None]]) -> str | None:
+    """Return on the first rank what to say of a checkpoint that some ranks have opened and others do not find."""
+    lack = [f"rank {rank} on {host}" for rank, (_, _, host) in enumerate(told) if host is not None]
+    if not lack or all(refused is not None for _, refused, _ in told):
+        return None
+    cure = "keep checkpoints and runs in a folder that all machines see, or copy it to the same path on each"
+    return refusal(str(path), "a checkpoint that all ranks find", f"none on {', '.join(lack)}", cure)

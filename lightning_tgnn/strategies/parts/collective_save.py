@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
@@ -18,6 +19,7 @@ from lightning_tgnn.files.folder_replacement import begin_folder, move_in_place,
 from lightning_tgnn.files.whole import interrupts_wait, refusal_to_write, write_tensors, writing_to
 from lightning_tgnn.types import FULL, SHARDED, Broadcast, OneOfEach, OwnRows
 
+_SHARED = "give ModelCheckpoint(dirpath=...) or default_root_dir on a disk that all share"
 _Keys = tuple[str | int, ...]
 _Result = TypeVar("_Result")
 
@@ -170,12 +172,31 @@ def _check_shared(hidden: Path, place: Path, messages: Messages, broadcast: Broa
     blind = broadcast([(rank, host) for rank, (host, sees) in enumerate(seen) if not sees])
     if blind:
         rank, host = blind[0]
-        cure = (
-            "give ModelCheckpoint(dirpath=...) or default_root_dir on a disk that all share, or state_dict_type='full'"
-        )
+        cure = f"{_SHARED}, or state_dict_type='full'"
         received = f"a folder that rank {rank} on {host} does not see"
         requirement = "in a folder that all hosts share, with state_dict_type='sharded'"
         raise InvalidArgumentError(refusal(str(place), requirement, received, cure))
+
+
+def notice_own_folders(path: str | Path, messages: Messages) -> None:
+    """Warn of a file that the first rank has just written and that others, which may read it later, do not see.
+
+    Args:
+        path: The file; where it is no path of a disk, or not written yet, nothing is said.
+        messages: Between all ranks, which have to call this together.
+
+    Raises:
+        PeerFailureError: A rank has failed.
+    """
+    if "://" in str(path):
+        return
+    seen = messages.gather((socket.gethostname(), Path(path).expanduser().exists()))
+    blind = [f"rank {rank} on {host}" for rank, (host, sees) in enumerate(seen) if not sees and seen[0][1]]
+    if blind:
+        rank_zero_warn(
+            f"{path} is in a folder that {blind[0]} does not see: a test after the fit, or a run that goes on with it,"
+            f" will end there with an error; {_SHARED}"
+        )
 
 
 def _is_there(hidden: Path) -> bool:

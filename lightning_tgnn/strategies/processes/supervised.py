@@ -29,6 +29,7 @@ from lightning_tgnn.strategies.parts.collective_load import open_on_all
 from lightning_tgnn.strategies.parts.collective_save import (
     check_state_dict_type,
     check_writes_folders,
+    notice_own_folders,
     save_sharded,
 )
 from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
@@ -93,6 +94,7 @@ class SupervisedStrategy(DDPStrategy):
         self._attendance: Attendance | None = None
         self._copies: ModelCopies | None = None
         self._saved_buffers: list[dict[str, Tensor]] = []
+        self._has_saved = False
         self._interrupts: Handler | None = None  # what Ctrl-C did before this rank left it to the first
         self._termination: Termination | None = None
         self._decisions: SharedDecisions | None = None
@@ -269,6 +271,9 @@ class SupervisedStrategy(DDPStrategy):
             raise failed
         if refused is not None:  # all ranks end, none waits for one that has gone
             raise InvalidArgumentError(refused)
+        if not self._has_saved and self.world_size > 1:
+            self._has_saved = True  # folders do not change within a run
+            notice_own_folders(filepath, self._everyone)
 
     @override
     def teardown(self) -> None:
@@ -278,7 +283,7 @@ class SupervisedStrategy(DDPStrategy):
         if self._attendance is not None:
             self._attendance.end()
             self._attendance = None
-        self._copies, self._saved_buffers = None, []
+        self._copies, self._saved_buffers, self._has_saved = None, [], False
         before, self._interrupts = self._interrupts, None
         restore_interrupts(before)
         super().teardown()
