@@ -18,6 +18,7 @@ from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
 from lightning_tgnn.strategies.parts.orders import give_order
 from lightning_tgnn.strategies.parts.pipelined_order import PipelinedOrder
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
+from lightning_tgnn.strategies.processes.same_recipe import check_same_on_all, plan_of, recipe_of
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
 from lightning_tgnn.types import (
     SHARDED,
@@ -136,9 +137,8 @@ class PlanRunner(SupervisedStrategy):
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
-        self._compare_ranks(trainer)  # before any of them sends what another may not expect
-        assert self.lightning_module is not None
-        run, plan = self._begin(self.lightning_module, trainer)
+        check_same_on_all(lambda: recipe_of(self, trainer), self._everyone, self.broadcast)
+        run, plan = self._begin(trainer.lightning_module, trainer)
         state, updates = self._opened
         updates.check(trainer)
         state.give(run, self._saved)
@@ -156,12 +156,12 @@ class PlanRunner(SupervisedStrategy):
     def _begin(self, task: pl.LightningModule, trainer: pl.Trainer) -> tuple[Run, Plan]:
         """Return the run that begins, with its parts open, and its plan."""
         before, plan = self.planned, self.plan(task, trainer)
+        check_same_on_all(lambda: plan_of(plan), self._everyone, self.broadcast)
         if self._groups is None or self._groups.layout != plan.layout:
             check_families(plan.layout)
             before, self._groups = None, ProcessGroups(plan.layout, self.global_rank, self._timeout)
-            ranks = plan.layout.group_of(STATE, self.global_rank)
-            place = ranks.index(self.global_rank)
-            self.exchange = Exchange(len(ranks), place, self._groups.of(STATE), self.root_device)
+            ranks, group = plan.layout.group_of(STATE, self.global_rank), self._groups.of(STATE)
+            self.exchange = Exchange(len(ranks), ranks.index(self.global_rank), group, self.root_device)
         run = Run(
             layout=plan.layout,
             schedule=plan.schedule,

@@ -23,7 +23,6 @@ from lightning_tgnn import (
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts import InOrder, MeanGradients, Sharded
-from lightning_tgnn.strategies.processes.same_recipe import own_options
 from tests.data.example_streams import random_store
 from tests.multiprocess import snapshots
 from tests.multiprocess.ranks import run_ranks
@@ -129,13 +128,24 @@ CASES = {
         ),
         "Trainer(callbacks=...) must be",
     ),
-    "staleness": (lambda rank: on_stream(SvenStrategy(staleness=rank)), "SvenStrategy(staleness=...) must be"),
+    "staleness": (
+        lambda rank: on_stream(SvenStrategy(staleness=rank)),
+        "StaleGradients(delay=...) must be the same on",
+    ),
     "bucket": (lambda rank: on_stream(SvenStrategy(bucket_cap_mb=1 + rank)), "SvenStrategy(bucket_cap_mb=...) must be"),
     "strategy": (
         lambda rank: on_stream(DepCacheStrategy() if rank else SvenStrategy()),
         "strategy must be the same on all ranks, got 'SvenStrategy on rank 0, DepCacheStrategy on rank 1'",
     ),
-    "parts": (planned, "PlannedStrategy(updates=...) must be"),
+    "part": (
+        lambda rank: on_stream(SvenStrategy(micro_batches="adaptive" if rank else 1)),
+        "Pipelined(micro_batches=...) must be the same on all ranks, got '1 on rank 0, adaptive on rank 1'",
+    ),
+    "groups": (
+        lambda rank: on_stream(PipeTGLStrategy(groups=1 + rank)),
+        "copies of node state must be the same on all ranks, got '1 on rank 0, 2 on rank 1'",
+    ),
+    "parts": (planned, "MeanGradients(delay=...) must be"),
     "validate": (lambda rank: evaluated(rank, "validate"), NEIGHBOURS),
     "test": (lambda rank: evaluated(rank, "test"), NEIGHBOURS),
     "predict": (lambda rank: evaluated(rank, "predict"), NEIGHBOURS),
@@ -155,7 +165,7 @@ CASES = {
         "PlainSnapshots(lr=...) must be the same on all ranks, got '0.02 on rank 0, 0.1 on rank 1'",
     ),
     "cdfgnn": (lambda rank: on_graph(CDFGNNStrategy(), dropout=rank / 2), "Descent(dropout=...) must be"),
-    "bits": (lambda rank: on_graph(CDFGNNStrategy(bits=(8, 4)[rank])), "CDFGNNStrategy(bits=...) must be"),
+    "bits": (lambda rank: on_graph(CDFGNNStrategy(bits=(8, 4)[rank])), "VertexCut(bits=...) must be"),
 }
 
 
@@ -207,21 +217,3 @@ def test_what_may_differ_between_machines_is_not_compared(tmp_path):
     first, second = run_ranks(trained, 2, str(tmp_path))
     for ours, theirs in zip(first, second, strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-class OwnStrategy(SvenStrategy):
-    """Gives options of its own to the one that it is."""
-
-    def __init__(self, number, **options):
-        super().__init__(micro_batches=2, **options)
-
-
-def test_options_are_told_as_they_are_given():
-    told = OwnStrategy(3, find_unused_parameters=True, partition=torch.arange(4))._own_options
-    assert told["OwnStrategy(micro_batches=...)"] == "2"
-    assert told["OwnStrategy(staleness=...)"] == "1"
-    assert told["OwnStrategy(find_unused_parameters=...)"] == "True"
-    assert "OwnStrategy(partition=...)" not in told
-    assert not any("number" in name or "row_cache_mb" in name for name in told)
-    assert SvenStrategy(partition="/a/x.pt")._own_options == SvenStrategy(partition="y.pt")._own_options
-    assert own_options(told) == {}

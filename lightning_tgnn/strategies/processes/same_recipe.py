@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
-from inspect import currentframe
-from types import FrameType
 from zlib import crc32
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Messages
-from lightning_tgnn.types import BatchedData, Broadcast, FixedSettings, KnownData, datamodule_of
+from lightning_tgnn.types import BatchedData, Broadcast, FixedSettings, KnownData, Plan, datamodule_of
 
 _PACKAGE = __name__.partition(".")[0]
 _CURE = "start all with the same recipe and data"
@@ -55,13 +54,13 @@ _TRAINED = (
 """Options of a Trainer that decide what a fit comes to, and when ranks meet in it."""
 
 
-def check_same_on_all(told: Mapping[str, str], everyone: Messages, broadcast: Broadcast) -> None:
-    """Refuse ranks that differ, on all of them alike; they have to call this together.
+def check_same_on_all(tell: Callable[[], Mapping[str, str]], everyone: Messages, broadcast: Broadcast) -> None:
+    """Refuse ranks that differ, on all of them alike; they have to call this together, before what depends on it.
 
     One small sum says whether they do. The values travel only where they do.
 
     Args:
-        told: What this rank has, as text, by the name that a refusal calls it.
+        tell: Returns what this rank has, as text, by the name that a refusal calls it.
         everyone: To all ranks.
         broadcast: Sends a value of the first rank to all.
 
@@ -69,6 +68,9 @@ def check_same_on_all(told: Mapping[str, str], everyone: Messages, broadcast: Br
         InvalidArgumentError: Something that all ranks have a value of is not the same everywhere.
         PeerFailureError: A rank has failed.
     """
+    if everyone.ranks == 1:
+        return
+    told = tell()
     digest = blake2b(repr(sorted(told.items())).encode(), digest_size=7).digest()
     if everyone.all_alike(int.from_bytes(digest, "big")):
         return
@@ -106,12 +108,11 @@ class _Plain(str):
         return f"'{self}'"
 
 
-def recipe_of(strategy: pl.strategies.Strategy, options: Mapping[str, str], trainer: pl.Trainer) -> dict[str, str]:
+def recipe_of(strategy: DDPStrategy, trainer: pl.Trainer) -> dict[str, str]:
     """Return what a rank is about to run, as text, by the name that a refusal calls it.
 
     Args:
-        strategy: Of the Trainer.
-        options: Its `own_options`.
+        strategy: Of the Trainer; of its plan see `plan_of`.
         trainer: About to train or to evaluate, with its data read.
     """
     task, data, training = trainer.lightning_module, datamodule_of(trainer), trainer.state.fn == "fit"
@@ -132,7 +133,8 @@ def recipe_of(strategy: pl.strategies.Strategy, options: Mapping[str, str], trai
         savers = [one.state_key for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
         told["Trainer(callbacks=...)"] = "; ".join(savers)
     told |= _texts(values, "Trainer({}=...)")
-    return told | {"strategy": type(strategy).__name__} | dict(options)
+    options = {name: value for name, value in strategy._ddp_kwargs.items() if isinstance(value, bool | int | float)}
+    return told | {"strategy": type(strategy).__name__} | _texts(options, f"{type(strategy).__name__}({{}}=...)")
 
 
 def _graph(data: object) -> dict[str, object]:
@@ -145,11 +147,12 @@ def _graph(data: object) -> dict[str, object]:
 
 
 def optimizers_of(trainer: pl.Trainer) -> dict[str, str]:
-    """Return how the optimizers and schedulers of a rank are configured, by the name that a refusal calls it."""
+    """Return how long a rank trains by which optimizers and schedulers, by the name that a refusal calls it."""
     groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
     names = sorted({name for group in groups for name in group if name != "params"})
     configs = trainer.lr_scheduler_configs
     told = {
+        "epochs": trainer.max_epochs,
         "optimizers": [type(optimizer).__name__ for optimizer in trainer.optimizers],
         "schedulers": [type(config.scheduler).__name__ for config in configs],
         "settings of the schedulers": [
@@ -168,36 +171,16 @@ def _settings_of(scheduler: object) -> dict[str, object]:
     return {name: value for name, value in held.items() if isinstance(value, bool | int | float | str | list)}
 
 
-def own_options(strategy: object) -> dict[str, str]:
-    """Return the options that a strategy of this package is being made with, as text, by what a refusal calls them.
-
-    To be called where it is being made: parts that it is given are as new then, while runs give them state later.
-
-    Args:
-        strategy: Whose ``__init__``, of any of its classes, calls this.
-    """
-    values: dict[str, object] = {}
-    passed_on: dict[str, object] = {}
-    for frame in _being_made(strategy):
-        code, held = frame.f_code, frame.f_locals
-        if frame.f_globals["__name__"].partition(".")[0] != _PACKAGE:
-            continue  # what the options of a user's own class mean, nobody knows
-        names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+def plan_of(plan: Plan) -> dict[str, str]:
+    """Return the parts of a plan and their settings, as text, by the name that a refusal calls them."""
+    told = {"copies of node state": str(len(plan.layout.copies)), "hosts": str(plan.layout.hosts)}
+    for kind in ("schedule", "store", "order", "updates"):
+        part = getattr(plan, kind)
+        settings = {field.name: getattr(part, field.name) for field in fields(part)} if is_dataclass(part) else {}
         # Of partitions the first rank's counts, whatever the others are given.
-        values |= {name: held[name] for name in names if not isinstance(held[name], Tensor)}
-        passed_on = held.get("options", {})
-    values |= {name: value for name, value in passed_on.items() if isinstance(value, bool | int | float)}
-    return _texts(values, f"{type(strategy).__name__}({{}}=...)")
-
-
-def _being_made(strategy: object) -> Iterator[FrameType]:
-    """Yield the calls of ``__init__`` that make a strategy, of its last class first."""
-    frame, calls = currentframe(), []
-    while frame is not None:
-        if frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is strategy:
-            calls.append(frame)
-        frame = frame.f_back
-    yield from reversed(calls)
+        settings = {name: value for name, value in settings.items() if not isinstance(value, Tensor)}
+        told |= {f"{kind} of the plan": type(part).__name__} | _texts(settings, f"{type(part).__name__}({{}}=...)")
+    return told
 
 
 def _texts(values: Mapping[str, object], called: str, ending: str = "") -> dict[str, str]:

@@ -34,7 +34,7 @@ from lightning_tgnn.strategies.parts.collective_save import (
 )
 from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
 from lightning_tgnn.strategies.processes.model_copies import ModelCopies
-from lightning_tgnn.strategies.processes.same_recipe import check_same_on_all, optimizers_of, own_options, recipe_of
+from lightning_tgnn.strategies.processes.same_recipe import check_same_on_all, optimizers_of
 from lightning_tgnn.strategies.processes.shared_decisions import SharedDecisions
 from lightning_tgnn.strategies.processes.signals import (
     FirstRankLauncher,
@@ -88,7 +88,6 @@ class SupervisedStrategy(DDPStrategy):
         options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
         if _IS_INTERACTIVE:  # there is no script to run once more
             options.setdefault("start_method", "spawn")
-        self._own_options = own_options(self)
         super().__init__(**options)
         self.state_dict_type = check_state_dict_type(state_dict_type)
         self._attendance: Attendance | None = None
@@ -167,11 +166,6 @@ class SupervisedStrategy(DDPStrategy):
             port, cure = self.cluster_environment.main_port, "unset it, or name another; torchrun takes --master-port"
             raise InvalidArgumentError(refusal("MASTER_PORT", "a port at which nobody listens", port, cure)) from error
 
-    def _compare_ranks(self, trainer: pl.Trainer) -> None:
-        """Refuse ranks that are about to run something else than others; to be called before they exchange anything."""
-        if self.world_size > 1:
-            check_same_on_all(recipe_of(self, self._own_options, trainer), self._everyone, self.broadcast)
-
     @property
     def _everyone(self) -> Messages:
         return Messages(range(self.world_size), self.global_rank, device=self.root_device)
@@ -179,9 +173,9 @@ class SupervisedStrategy(DDPStrategy):
     @override
     def setup(self, trainer: pl.Trainer) -> None:
         super().setup(trainer)
+        if trainer.state.fn == "fit":
+            check_same_on_all(lambda: optimizers_of(trainer), self._everyone, self.broadcast)
         if self.world_size > 1:
-            if trainer.state.fn == "fit":
-                check_same_on_all(optimizers_of(trainer), self._everyone, self.broadcast)
             self._termination = Termination(trainer, self.root_device, self._termination)
             self._decisions = SharedDecisions(trainer, self.broadcast)
 
