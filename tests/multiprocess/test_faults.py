@@ -146,8 +146,9 @@ def test_options_are_checked(options, message):
 def test_a_loss_scale_that_may_change_before_gradients_are_applied_is_refused():
     strategy = SvenStrategy(parallel_devices=[torch.device("cpu")])
     strategy.connect(build("tgn", 8)[1])
+    settings = {"precision": "16-mixed", "optimizers": [], "lightning_module": strategy.lightning_module}
     with pytest.raises(InvalidArgumentError, match=r"precision.* got '16-mixed'; set precision='bf16-mixed', or stale"):
-        strategy.setup(SimpleNamespace(precision="16-mixed", state=SimpleNamespace(fn="fit"), optimizers=[]))
+        strategy.setup(SimpleNamespace(state=SimpleNamespace(fn="fit"), **settings))
 
 
 def test_more_ranks_than_events_are_refused():

@@ -22,7 +22,9 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.comm import Messages
 from lightning_tgnn.strategies.parts import InOrder, MeanGradients, Sharded
+from lightning_tgnn.strategies.processes.same_recipe import check_same_on_all
 from tests.data.example_streams import random_store
 from tests.multiprocess import snapshots
 from tests.multiprocess.ranks import run_ranks
@@ -176,7 +178,17 @@ def refused(rank, ranks):
         with pytest.raises(InvalidArgumentError) as error:
             run(rank)
         answers[name] = str(error.value)
+    told = {"lr": "1", "dropout": "0.1"} if rank else {"lr": "1"}
+    with pytest.raises(InvalidArgumentError) as error:
+        check_same_on_all(lambda: told, Messages(range(ranks), rank), of_first)
+    answers["only on some"] = str(error.value)
     return answers
+
+
+def of_first(value):
+    held = [value]
+    torch.distributed.broadcast_object_list(held)
+    return held[0]
 
 
 @pytest.mark.timeout(200)
@@ -186,6 +198,7 @@ def test_ranks_that_differ_end_with_the_same_line():
     for name, (_, expected) in CASES.items():
         assert expected in first[name], (name, first[name])
         assert "\n" not in first[name], name
+    assert "dropout must be the same on all ranks, got 'nothing on rank 0, 0.1 on rank 1'" in first["only on some"]
 
 
 class Told:

@@ -65,7 +65,7 @@ def check_same_on_all(tell: Callable[[], Mapping[str, str]], everyone: Messages,
         broadcast: Sends a value of the first rank to all.
 
     Raises:
-        InvalidArgumentError: Something that all ranks have a value of is not the same everywhere.
+        InvalidArgumentError: Something is not the same everywhere.
         PeerFailureError: A rank has failed.
     """
     if everyone.ranks == 1:
@@ -74,19 +74,17 @@ def check_same_on_all(tell: Callable[[], Mapping[str, str]], everyone: Messages,
     digest = blake2b(repr(sorted(told.items())).encode(), digest_size=7).digest()
     if everyone.all_alike(int.from_bytes(digest, "big")):
         return
-    refused = broadcast(_refused(everyone.gather(dict(told))))
-    if refused is not None:
-        raise InvalidArgumentError(refused)
+    raise InvalidArgumentError(broadcast(_refused(everyone.gather(dict(told)))))
 
 
 def _refused(of_ranks: list[dict[str, str]]) -> str | None:
-    """Return on the first rank what to say of ranks that differ; None elsewhere, and where they do not."""
-    first = of_ranks[0] if of_ranks else {}
-    of_all = [name for name in first if all(name in told for told in of_ranks)]  # others follow from what differs
-    names = [name for name in of_all if any(told[name] != first[name] for told in of_ranks)]
-    differing = {name: _by_value(name, of_ranks) for name in names}
-    if not differing:
+    """Return on the first rank what to say of ranks that differ; None elsewhere."""
+    if not of_ranks:
         return None
+    known = dict.fromkeys(name for told in of_ranks for name in told)
+    names = [name for name in known if len({told.get(name) for told in of_ranks}) > 1]
+    of_all = [name for name in names if all(name in told for told in of_ranks)]  # others mostly follow from these
+    differing = {name: _by_value(name, of_ranks) for name in of_all or names}
     received = [*differing.values()] if len(differing) == 1 else [f"{name}: {one}" for name, one in differing.items()]
     return refusal(", ".join(differing), "the same on all ranks", _Plain("; ".join(received)), _CURE)
 
@@ -94,7 +92,7 @@ def _refused(of_ranks: list[dict[str, str]]) -> str | None:
 def _by_value(name: str, of_ranks: list[dict[str, str]]) -> str:
     holders: dict[str, list[int]] = {}
     for rank, told in enumerate(of_ranks):
-        holders.setdefault(told[name], []).append(rank)
+        holders.setdefault(told.get(name, "nothing"), []).append(rank)
     ranks = {value: ", ".join(map(str, held)) for value, held in holders.items()}
     return ", ".join(f"{value} on rank{'s' * (', ' in held)} {held}" for value, held in ranks.items())
 
