@@ -50,9 +50,9 @@ def as_array(name: str, values: object) -> np.ndarray:
 
 
 def _refuse_among_texts(name: str, values: Iterable[object]) -> None:
-    """Refuse numbers beside texts, of which NumPy makes texts: a missing one, which is NaN, would be the text 'nan'."""
+    """Refuse others beside texts, of which NumPy makes texts: a missing one, which is NaN, would be the text 'nan'."""
     for row, value in enumerate(values):
-        if isinstance(value, (bool, int, float, np.number, np.bool_)):
+        if not isinstance(value, str | list | tuple):
             cure = "convert all of them, or drop that row where it stands for a missing one"
             raise DataError(refusal(f"{name}[{row}]", "a text as others are", value, cure))
 

@@ -46,12 +46,17 @@ class Requeue:
         type(connector)._slurm_sigusr_handler_fn(connector, signal.SIGUSR1, None)  # type: ignore[arg-type]
 
 
-def requeue_between_steps(trainer: pl.Trainer) -> None:
-    """Save ahead of the next batch if SLURM is about to end a job of one process; ranks have to agree on one first."""
+def requeue_between_steps(trainer: pl.Trainer) -> Requeue | None:
+    """Save ahead of the next batch if SLURM is about to end a job of one process; ranks have to agree on one first.
+
+    Returns:
+        What has to be asked once more when there is no next batch; None where there is no such job.
+    """
     if trainer.world_size > 1 or not isinstance(trainer._accelerator_connector.cluster_environment, SLURMEnvironment):
-        return
-    loop = trainer.fit_loop.epoch_loop
-    loop.advance = partial(_advance, loop, Requeue(trainer))  # type: ignore[method-assign]
+        return None
+    loop, requeue = trainer.fit_loop.epoch_loop, Requeue(trainer)
+    loop.advance = partial(_advance, loop, requeue)  # type: ignore[method-assign]
+    return requeue
 
 
 def _advance(loop: _TrainingEpochLoop, requeue: Requeue, data_fetcher: _DataFetcher) -> None:

@@ -30,10 +30,15 @@ class FitProgress:
         self._validated = -1
         self._loaded: _Loaded | None = None
         self._begun_at: int | None = None  # batches, when the fit began to train
+        self._is_fit = False
 
     def forget(self) -> None:
-        """Forget the fit before: one that is being set up has trained nothing."""
-        self._begun_at = None
+        """Forget the fit before: one that is being set up has trained nothing, nor has a search for a rate in it."""
+        self._begun_at, self._is_fit = None, False
+
+    def open(self) -> None:
+        """Note that what is trained from now on is of the fit itself."""
+        self._begun_at, self._is_fit = None, True
 
     def has_trained(self, trainer: pl.Trainer) -> bool:
         """Whether this is a fit that has trained a batch, since a checkpoint if it goes on with one."""
@@ -88,7 +93,7 @@ class FitProgress:
         """Tell the loops of a resumed fit what is still to be done; to be called when it starts."""
         loaded, self._loaded = self._loaded, None
         self._validated = -1
-        self._begun_at = _batches(trainer)
+        self._begun_at = _batches(trainer) if self._is_fit else None
         if loaded is None or trainer.ckpt_path is None:
             return
         trainer.callback_metrics.update(loaded.figures)

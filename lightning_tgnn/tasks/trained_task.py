@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from lightning_tgnn.checks import NotFiniteError, check_bool
-from lightning_tgnn.files.requeue import requeue_between_steps
+from lightning_tgnn.files.requeue import Requeue, requeue_between_steps
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
 from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.tasks.resume import FitProgress, accumulated_gradients, restore_accumulated_gradients
@@ -54,6 +54,7 @@ class TrainedTask(RestorableTask):
         self._backward_in: int | None = None  # batch, counted over all epochs
         self._until_look: int | None = None  # batches; None before the first look of a fit
         self._fault: NotFiniteError | None = None
+        self._requeue: Requeue | None = None
         self.has_trained_weights = False
         self.register_load_state_dict_post_hook(_note_loaded_weights)
 
@@ -77,9 +78,15 @@ class TrainedTask(RestorableTask):
         self._fault = None
         self._until_look = None
         self._backward_in = None
-        self._fit_progress.forget()
+        self._fit_progress.open()
         guard_files(self.trainer)  # of callbacks that `configure_callbacks` has added, too
-        requeue_between_steps(self.trainer)  # Lightning hears the signal from here on
+        self._requeue = requeue_between_steps(self.trainer)  # Lightning hears the signal from here on
+
+    def on_train_end(self) -> None:
+        """Save for SLURM what it has asked for in the last batch or validation."""
+        requeue, self._requeue = self._requeue, None
+        if requeue is not None and requeue.take_note():
+            requeue.save()
 
     def on_train_start(self) -> None:
         """Go on where the checkpoint says."""

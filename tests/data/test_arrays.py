@@ -60,6 +60,8 @@ def test_values_are_those_that_were_given():
         ([[1], [2, 3]], "it must be numbers or ids, every row as long"),
         (["a", float("nan")], r"it\[1\] must be a text as others are, got nan; convert all of them, or drop that row"),
         ((1, "a"), r"it\[0\] must be a text as others are, got 1"),
+        (["a", b"b"], r"it\[1\] must be a text as others are, got b'b'"),
+        (["a", np.array(3)], r"it\[1\] must be a text as others are, got array\(3\)"),
         (torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8), "it must be numbers or ids"),
     ],
 )

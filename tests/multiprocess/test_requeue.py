@@ -72,14 +72,17 @@ def whole(tmp_path):
 def test_a_job_of_one_process_is_requeued_between_two_steps(tmp_path, whole):
     steps = len(whole["losses"])
     last = steps // EPOCHS - 1  # of the first epoch
-    for place, at in (("on_before_backward", 0), ("on_before_zero_grad", 4), ("on_validation_batch_start", last)):
+    late = [("on_before_backward", steps - 1), ("on_validation_batch_start", steps - 1)]  # there is no next batch
+    places = [("on_before_backward", 0), ("on_before_zero_grad", 4), ("on_validation_batch_start", last), *late]
+    for place, at in places:
         folder = tmp_path / f"{place}{at}"
         ended = train(folder, callbacks=[Signal(place, at)])
         assert [path.name for path in folder.glob("hpc*")] == ["hpc_ckpt_1.ckpt"]
-        resumed = train(folder)
-        assert len(resumed["losses"]) == steps - at - 1
-        check_goes_on(whole, ended, resumed)
-    assert (tmp_path / "asked").read_text() == "requeue 4711\n" * 3
+        if (place, at) not in late:  # which leave nothing to train
+            resumed = train(folder)
+            assert len(resumed["losses"]) == steps - at - 1
+            check_goes_on(whole, ended, resumed)
+    assert (tmp_path / "asked").read_text() == "requeue 4711\n" * len(places)
 
 
 def on_rank(rank, ranks, folder):
@@ -92,9 +95,12 @@ def on_rank(rank, ranks, folder):
         resumed = train(folder / name, strategy(), ranks)
         assert 0 < len(resumed["losses"]) < len(whole["losses"])
         check_goes_on(whole, ended, resumed)
+        last = len(whole["losses"]) - 1
+        train(folder / f"{name}, late", strategy(), ranks, [Signal("on_before_backward", last)] * rank)
+        assert [path.name for path in (folder / f"{name}, late").glob("hpc*")] == ["hpc_ckpt_1.ckpt"]
 
 
 @pytest.mark.timeout(180)
 def test_all_ranks_of_a_job_save_at_one_step(tmp_path):
     run_ranks(on_rank, 2, tmp_path, timeout=150)
-    assert (tmp_path / "asked").read_text() == "requeue 4712_5\n" * len(STRATEGIES)
+    assert (tmp_path / "asked").read_text() == "requeue 4712_5\n" * 2 * len(STRATEGIES)

@@ -3,7 +3,7 @@
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from lightning_tgnn import (
     AutoStateStrategy,
@@ -71,6 +71,10 @@ def on_graph(strategy, *, trainer=None, **options):
     fit(FullGraphDataModule(graph()), task, strategy, 2, **(trainer or {}))
 
 
+def called_back(*callbacks):
+    on_stream(SvenStrategy(), trainer={"callbacks": [*callbacks], "enable_checkpointing": True})
+
+
 def scheduled(rank, *chosen):
     kind = type("Scheduled", (Scheduled,), {"chosen": chosen} if rank else {})
     on_stream(SvenStrategy(), kind=kind)
@@ -130,6 +134,8 @@ CASES = {
         ),
         "Trainer(callbacks=...) must be",
     ),
+    "keeps": (lambda rank: called_back(ModelCheckpoint(save_top_k=rank)), "ModelCheckpoint(monitor=None, mode=min, sa"),
+    "stops": (lambda rank: called_back(*[EarlyStopping("val/ap")] * rank), "Trainer(callbacks=...) must be the same"),
     "staleness": (
         lambda rank: on_stream(SvenStrategy(staleness=rank)),
         "StaleGradients(delay=...) must be the same on",
@@ -178,6 +184,9 @@ def refused(rank, ranks):
         with pytest.raises(InvalidArgumentError) as error:
             run(rank)
         answers[name] = str(error.value)
+    with pytest.raises(InvalidArgumentError) as error:
+        fit(*build("tgn", 6), SvenStrategy(), ranks, ckpt_path="there.ckpt" if rank else None)
+    answers["checkpoint"] = str(error.value)
     told = {"lr": "1", "dropout": "0.1"} if rank else {"lr": "1"}
     with pytest.raises(InvalidArgumentError) as error:
         check_same_on_all(lambda: told, Messages(range(ranks), rank), of_first)
@@ -198,7 +207,18 @@ def test_ranks_that_differ_end_with_the_same_line():
     for name, (_, expected) in CASES.items():
         assert expected in first[name], (name, first[name])
         assert "\n" not in first[name], name
+    assert (
+        "ckpt_path must be the same on all ranks, got 'None on rank 0, a checkpoint on rank 1'" in first["checkpoint"]
+    )
     assert "dropout must be the same on all ranks, got 'nothing on rank 0, 0.1 on rank 1'" in first["only on some"]
+
+
+class Labelled(PlainDescent):
+    """Has a label of its own run, and of its own process."""
+
+    def __init__(self, *args, label, **options):
+        super().__init__(*args, **options)
+        self.save_hyperparameters("label")
 
 
 class Told:
@@ -220,7 +240,12 @@ def trained(rank, ranks, folder):
         strategy = SvenStrategy(row_cache_mb=rank, prefetch_batches=1 + rank)
         torch.manual_seed(7)
         fitted = fit(
-            data, PlainDescent(model=model, lr=(1, 1.0)[rank]), strategy, ranks, epochs=1, default_root_dir=own
+            data,
+            Labelled(model=model, lr=(1, 1.0)[rank], label=f"process {rank}"),
+            strategy,
+            ranks,
+            epochs=1,
+            default_root_dir=own,
         )
         weights.append(fitted["weights"])
     return weights

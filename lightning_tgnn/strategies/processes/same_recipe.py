@@ -12,12 +12,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
+from inspect import signature
 from zlib import crc32
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    OnExceptionCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
@@ -25,12 +34,13 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Messages
 from lightning_tgnn.types import BatchedData, Broadcast, FixedSettings, KnownData, Plan, datamodule_of
 
+CHECKPOINT, GIVEN = "ckpt_path", "a checkpoint"
 _PACKAGE = __name__.partition(".")[0]
 _CURE = "start all with the same recipe and data"
 _FREE = frozenset({"source", "device", "devices", "global_rank", "local_rank", "node_rank", "trust"})
 _OF_SPEED = frozenset({"num_workers", "prefetch_batches", "row_cache_mb", "foreach", "fused"})
 """Settings by which the ranks of a run may differ: where things are, and what is only a matter of speed."""
-_FREE_ENDS = ("dir", "path", "root", "folder", "file")
+_PLACES = frozenset({"dir", "path", "root", "folder", "file"})  # the last word of a name
 _OF_UPDATES = frozenset({"lr", "weight_decay"})  # a search for rates may have left others, which no evaluation asks for
 _PATH = "a path"
 _DEEPEST = 6
@@ -52,6 +62,20 @@ _TRAINED = (
     "reload_dataloaders_every_n_epochs",
 )
 """Options of a Trainer that decide what a fit comes to, and when ranks meet in it."""
+
+
+_SAVING = ("monitor", "mode", "save_top_k", "save_last", "save_on_exception", "_every_n_train_steps")
+_MEETING: dict[type[pl.Callback], tuple[str, ...]] = {
+    ModelCheckpoint: (*_SAVING, "_every_n_epochs", "_train_time_interval"),
+    OnExceptionCheckpoint: (),
+    EarlyStopping: ("monitor", "mode", "patience", "min_delta", "stopping_threshold", "divergence_threshold"),
+    BatchSizeFinder: (),
+    LearningRateFinder: (),
+    StochasticWeightAveraging: (),
+    GradientAccumulationScheduler: (),
+}
+"""Callbacks in which all ranks come together, and the settings that decide when."""
+_COLLECTIVE = tuple(_MEETING)
 
 
 def check_same_on_all(tell: Callable[[], Mapping[str, str]], everyone: Messages, broadcast: Broadcast) -> None:
@@ -117,22 +141,36 @@ def recipe_of(strategy: DDPStrategy, trainer: pl.Trainer) -> dict[str, str]:
     told = {
         "lightning_tgnn": str(vars(sys.modules[_PACKAGE]).get("__version__")),
         "run": f"{trainer.state.fn and trainer.state.fn.value}",
+        CHECKPOINT: "None" if trainer.ckpt_path is None else GIVEN,
     }
     told |= {"datamodule": type(data).__name__} | _texts(_graph(data), "{}", " of the data")
     settings = dict(data.fixed_settings(training=training)) if isinstance(data, FixedSettings) else {}
     if isinstance(data, BatchedData):
         settings["batch_size"] = data.batch_size
     told |= _texts(settings, f"{type(data).__name__}({{}}=...)")
-    hparams = {name: value for name, value in task.hparams.items() if training or name not in _OF_UPDATES}
+    known = _arguments_of_package(type(task)) - (frozenset() if training else _OF_UPDATES)
+    hparams = {name: value for name, value in task.hparams.items() if name in known}
     told |= {"model": type(task).__name__} | _texts(hparams, f"{type(task).__name__}({{}}=...)")
     names = _TRAINED if training else ("limit_val_batches", "limit_test_batches", "limit_predict_batches")
     values = {name: getattr(trainer, name) for name in ("precision", *names)}
-    if training:  # all ranks save together, each by its own callbacks
-        savers = [one.state_key for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
-        told["Trainer(callbacks=...)"] = "; ".join(savers)
+    if training:
+        callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        told["Trainer(callbacks=...)"] = "; ".join(_meeting(one) for one in callbacks if isinstance(one, _COLLECTIVE))
     told |= _texts(values, "Trainer({}=...)")
     options = {name: value for name, value in strategy._ddp_kwargs.items() if isinstance(value, bool | int | float)}
     return told | {"strategy": type(strategy).__name__} | _texts(options, f"{type(strategy).__name__}({{}}=...)")
+
+
+def _arguments_of_package(kind: type) -> frozenset[str]:
+    """Return the arguments that classes of this package take; what a user's own means to a run, nobody knows."""
+    own = [one for one in kind.__mro__ if one.__module__.partition(".")[0] == _PACKAGE]
+    return frozenset(name for one in own for name in signature(one).parameters)
+
+
+def _meeting(callback: pl.Callback) -> str:
+    settings = next(settings for kind, settings in _MEETING.items() if isinstance(callback, kind))
+    held = ", ".join(f"{name}={_text(getattr(callback, name))}" for name in settings)
+    return f"{type(callback).__name__}({held})"
 
 
 def _graph(data: object) -> dict[str, object]:
@@ -187,7 +225,7 @@ def _texts(values: Mapping[str, object], called: str, ending: str = "") -> dict[
 
 
 def _is_free(name: str) -> bool:
-    is_place = name.endswith(_FREE_ENDS) and name != "class_path"
+    is_place = name.rpartition("_")[2] in _PLACES and name != "class_path"
     return name in _FREE | _OF_SPEED or name.startswith("_") or is_place
 
 

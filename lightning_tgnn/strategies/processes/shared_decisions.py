@@ -36,12 +36,11 @@ class SharedDecisions:
         self._loop = trainer.fit_loop.epoch_loop
         self._loop._get_monitor_value = partial(self._figure, trainer)  # type: ignore[method-assign]
         self._callbacks = trainer.checkpoint_callbacks
-        self._before = [vars(callback).get("on_exception") for callback in self._callbacks]
         for callback in self._callbacks:
             if isinstance(callback, ModelCheckpoint):
                 callback._monitor_candidates = partial(self._figures, callback)  # type: ignore[method-assign]
             if isinstance(callback, OnExceptionCheckpoint | ModelCheckpoint):
-                callback.on_exception = partial(_save_together, callback, callback.on_exception)  # type: ignore[method-assign]
+                callback.on_exception = partial(_save_together, callback)  # type: ignore[method-assign]
 
     def _figure(self, trainer: pl.Trainer, name: str) -> float | None:
         figure = trainer.callback_metrics.get(name)
@@ -59,25 +58,25 @@ class SharedDecisions:
     def end(self) -> None:
         """Leave the Trainer and its callbacks as they were: another Trainer may have these next."""
         vars(self._loop).pop("_get_monitor_value", None)
-        for callback, before in zip(self._callbacks, self._before, strict=True):
-            vars(callback).pop("_monitor_candidates", None)
-            if vars(callback).pop("on_exception", None) is not None and before is not None:
-                callback.on_exception = before  # type: ignore[method-assign]
+        for callback in self._callbacks:
+            for name in ("_monitor_candidates", "on_exception"):
+                vars(callback).pop(name, None)
 
 
 def _save_together(
     callback: ModelCheckpoint | OnExceptionCheckpoint,
-    save: Callable[[pl.Trainer, pl.LightningModule, BaseException], None],
     trainer: pl.Trainer,
     module: pl.LightningModule,
     error: BaseException,
 ) -> None:
+    for name in ("on_exception", "teardown"):  # which the task may guard; no run goes on that asks them
+        vars(callback).pop(name, None)
     if isinstance(callback, ModelCheckpoint) and not callback.save_on_exception:
         return
     if not has_work_to_save(trainer):
         return
     if isinstance(error, SIGTERMException) or all_end_alike(error, trainer.global_step):  # SIGTERM ends all at one step
-        save(trainer, module, error)
+        callback.on_exception(trainer, module, error)
     else:
         said = f"no checkpoint is saved on {type(error).__name__}, by which not all ranks end"
         warnings.warn(f"rank {trainer.global_rank}: {said}", stacklevel=2)

@@ -90,6 +90,19 @@ class Termination:
             rank_zero_info(f"SIGTERM: all {self._trainer.world_size} ranks end after step {self._trainer.global_step}")
             raise SIGTERMException
 
+    def settle(self) -> None:
+        """Save once a fit has trained its last, if any rank has heard the signal since; all ranks have to call it."""
+        last, self._compared = self._compared, None
+        if last is not None and last[1] is not None:
+            last[1].wait()
+        is_due = self._requeue.take_note() or self._is_due or (last is not None and bool(last[0][1]))
+        told = torch.tensor([int(is_due and not self._has_requeued)], device=self._device)
+        with peer_failure("comparison of ranks at the end of a fit"):
+            dist.all_reduce(told, dist.ReduceOp.MAX)
+        if told.item():
+            self._has_requeued = True
+            self._requeue.save()
+
     def compare_in_evaluation(self) -> None:
         """End the run after some batches of an evaluation: they are many, and short. None is a moment to save at."""
         self._batches += 1
