@@ -24,6 +24,9 @@ class FitProgress:
     falls in between: it would skip the validation that follows, count the next epoch as finished before it has begun,
     and begin that one anew if it is resumed a second time. Here a checkpoint lies either behind some steps of an epoch,
     whose validation is still to come or over, or before the first step of an epoch.
+
+    Attributes:
+        has_begun: Whether a loop has trained since the fit was set up, that of a search for a rate among them.
     """
 
     def __init__(self) -> None:
@@ -31,10 +34,11 @@ class FitProgress:
         self._loaded: _Loaded | None = None
         self._begun_at: int | None = None  # batches, when the fit began to train
         self._is_fit = False
+        self.has_begun = False
 
     def forget(self) -> None:
         """Forget the fit before: one that is being set up has trained nothing, nor has a search for a rate in it."""
-        self._begun_at, self._is_fit = None, False
+        self._begun_at, self._is_fit, self.has_begun = None, False, False
 
     def open(self) -> None:
         """Note that what is trained from now on is of the fit itself."""
@@ -94,6 +98,7 @@ class FitProgress:
         loaded, self._loaded = self._loaded, None
         self._validated = -1
         self._begun_at = _batches(trainer) if self._is_fit else None
+        self.has_begun = True
         if loaded is None or trainer.ckpt_path is None:
             return
         trainer.callback_metrics.update(loaded.figures)

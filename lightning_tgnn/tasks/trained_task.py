@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.nn import Module
 
-from lightning_tgnn.checks import NotFiniteError, check_bool
+from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, check_bool, refusal
 from lightning_tgnn.files.requeue import Requeue, requeue_between_steps
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
 from lightning_tgnn.tasks.restorable_task import RestorableTask
@@ -213,9 +213,15 @@ class TrainedTask(RestorableTask):
         return self._backward_in != self.trainer.fit_loop.total_batch_idx
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take over where the fit stood."""
+        """Take over where the fit stood.
+
+        Raises:
+            InvalidArgumentError: A callback would search for a rate or size first.
+        """
         saved = checkpoint.get(_CHECKPOINT_KEY, {})
         goes_on = self._trainer is not None and self.trainer.state.fn == "fit"
+        if goes_on and not self._fit_progress.has_begun:
+            _refuse_search(self.trainer)
         _begin_averages_anew(checkpoint, told=goes_on)
         self._fit_progress.load(checkpoint, saved, told=goes_on)
         self._saved_gradients = saved.get("gradients", {})
@@ -230,6 +236,16 @@ def _begin_averages_anew(checkpoint: dict[str, Any], *, told: bool) -> None:
             state |= {"average_model_state": checkpoint["state_dict"], "n_averaged": 0}
             if told:
                 rank_zero_warn("the checkpoint's StochasticWeightAveraging has averaged nothing: it begins anew")
+
+
+def _refuse_search(trainer: pl.Trainer) -> None:
+    """Refuse Lightning's searches ahead of a fit that goes on: what they put back afterwards has no position."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, LearningRateFinder | BatchSizeFinder):
+            name = type(callback).__name__
+            cure = "leave the callback out, or ckpt_path, where the run is to begin anew"
+            received = f"{name}, after which the run would begin at its first step"
+            raise InvalidArgumentError(refusal("Trainer(callbacks=...)", "without a search to go on", received, cure))
 
 
 def _note_loaded_weights(task: Module, keys: object) -> None:

@@ -3,10 +3,16 @@
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    LearningRateFinder,
+    ModelCheckpoint,
+    OnExceptionCheckpoint,
+)
 
 from lightning_tgnn import LinkPrediction, TemporalDataModule
-from lightning_tgnn.checks import CheckpointError, NotFiniteError
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, NotFiniteError
 from tests.data.example_streams import random_store
 
 QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -144,3 +150,30 @@ def test_nothing_is_asked_to_save_what_is_not_finite(tmp_path):
         trainer.fit(Broken("tgn", **SIZES), datamodule=made()[1])
     assert trainer.state.stage is None  # it has tidied up behind its callbacks
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("search", [LearningRateFinder(num_training_steps=3), BatchSizeFinder()])
+def test_no_search_comes_before_a_run_that_goes_on(tmp_path, search):
+    task, data = made()
+    finished = tmp_path / "finished.ckpt"
+    trainer = trainer_of()
+    trainer.fit(task, datamodule=data)
+    trainer.save_checkpoint(finished)
+    message = "must be without a search to go on, got '.*Finder, after which the run would begin at its first step'"
+    with pytest.raises(InvalidArgumentError, match=message):
+        trainer_of(search).fit(made()[0], datamodule=data, ckpt_path=finished)
+
+
+def test_an_error_in_a_search_for_a_rate_saves_nothing(tmp_path):
+    class Broken(LinkPrediction):
+        def on_before_backward(self, loss):
+            super().on_before_backward(loss)
+            if self.trainer.fit_loop.total_batch_idx == 2:
+                raise RuntimeError("in the search")
+
+    search = LearningRateFinder(num_training_steps=5)
+    trainer = trainer_of(one_file(tmp_path), search, default_root_dir=tmp_path / "searched")
+    with pytest.raises(RuntimeError, match="in the search"):
+        trainer.fit(Broken("tgn", **SIZES), datamodule=made()[1])
+    assert search.optimal_lr is None
+    assert not list(tmp_path.glob("*.ckpt"))
