@@ -24,25 +24,21 @@ class FitProgress:
     falls in between: it would skip the validation that follows, count the next epoch as finished before it has begun,
     and begin that one anew if it is resumed a second time. Here a checkpoint lies either behind some steps of an epoch,
     whose validation is still to come or over, or before the first step of an epoch.
-
-    Attributes:
-        has_begun: Whether a loop has trained since the fit was set up, that of a search for a rate among them.
     """
 
     def __init__(self) -> None:
         self._validated = -1
         self._loaded: _Loaded | None = None
         self._begun_at: int | None = None  # batches, when the fit began to train
-        self._is_fit = False
-        self.has_begun = False
 
     def forget(self) -> None:
-        """Forget the fit before: one that is being set up has trained nothing, nor has a search for a rate in it."""
-        self._begun_at, self._is_fit, self.has_begun = None, False, False
+        """Forget the fit before, or a search ahead of this one: it has trained nothing."""
+        self._begun_at = None
 
-    def open(self) -> None:
-        """Note that what is trained from now on is of the fit itself."""
-        self._begun_at, self._is_fit = None, True
+    @property
+    def has_begun(self) -> bool:
+        """Whether a loop has begun to train since, that of a search for a rate among them."""
+        return self._begun_at is not None
 
     def has_trained(self, trainer: pl.Trainer) -> bool:
         """Whether this is a fit that has trained a batch, since a checkpoint if it goes on with one."""
@@ -97,8 +93,7 @@ class FitProgress:
         """Tell the loops of a resumed fit what is still to be done; to be called when it starts."""
         loaded, self._loaded = self._loaded, None
         self._validated = -1
-        self._begun_at = _batches(trainer) if self._is_fit else None
-        self.has_begun = True
+        self._begun_at = _batches(trainer)
         if loaded is None or trainer.ckpt_path is None:
             return
         trainer.callback_metrics.update(loaded.figures)

@@ -78,7 +78,7 @@ class TrainedTask(RestorableTask):
         self._fault = None
         self._until_look = None
         self._backward_in = None
-        self._fit_progress.open()
+        self._fit_progress.forget()
         guard_files(self.trainer)  # of callbacks that `configure_callbacks` has added, too
         self._requeue = requeue_between_steps(self.trainer)  # Lightning hears the signal from here on
 

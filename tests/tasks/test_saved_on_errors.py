@@ -162,18 +162,3 @@ def test_no_search_comes_before_a_run_that_goes_on(tmp_path, search):
     message = "must be without a search to go on, got '.*Finder, after which the run would begin at its first step'"
     with pytest.raises(InvalidArgumentError, match=message):
         trainer_of(search).fit(made()[0], datamodule=data, ckpt_path=finished)
-
-
-def test_an_error_in_a_search_for_a_rate_saves_nothing(tmp_path):
-    class Broken(LinkPrediction):
-        def on_before_backward(self, loss):
-            super().on_before_backward(loss)
-            if self.trainer.fit_loop.total_batch_idx == 2:
-                raise RuntimeError("in the search")
-
-    search = LearningRateFinder(num_training_steps=5)
-    trainer = trainer_of(one_file(tmp_path), search, default_root_dir=tmp_path / "searched")
-    with pytest.raises(RuntimeError, match="in the search"):
-        trainer.fit(Broken("tgn", **SIZES), datamodule=made()[1])
-    assert search.optimal_lr is None
-    assert not list(tmp_path.glob("*.ckpt"))

@@ -34,7 +34,7 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Messages
 from lightning_tgnn.types import BatchedData, Broadcast, FixedSettings, KnownData, Plan, datamodule_of
 
-CHECKPOINT, GIVEN = "ckpt_path", "a checkpoint"
+_WITH_CHECKPOINT = {"ckpt_path": "a checkpoint"}
 _PACKAGE = __name__.partition(".")[0]
 _CURE = "start all with the same recipe and data"
 _FREE = frozenset({"source", "device", "devices", "global_rank", "local_rank", "node_rank", "trust"})
@@ -62,11 +62,17 @@ _TRAINED = (
     "reload_dataloaders_every_n_epochs",
 )
 """Options of a Trainer that decide what a fit comes to, and when ranks meet in it."""
-
-
-_SAVING = ("monitor", "mode", "save_top_k", "save_last", "save_on_exception", "_every_n_train_steps")
 _MEETING: dict[type[pl.Callback], tuple[str, ...]] = {
-    ModelCheckpoint: (*_SAVING, "_every_n_epochs", "_train_time_interval"),
+    ModelCheckpoint: (
+        "monitor",
+        "mode",
+        "save_top_k",
+        "save_last",
+        "save_on_exception",
+        "_every_n_train_steps",
+        "_every_n_epochs",
+        "_train_time_interval",
+    ),
     OnExceptionCheckpoint: (),
     EarlyStopping: ("monitor", "mode", "patience", "min_delta", "stopping_threshold", "divergence_threshold"),
     BatchSizeFinder: (),
@@ -99,6 +105,23 @@ def check_same_on_all(tell: Callable[[], Mapping[str, str]], everyone: Messages,
     if everyone.all_alike(int.from_bytes(digest, "big")):
         return
     raise InvalidArgumentError(broadcast(_refused(everyone.gather(dict(told)))))
+
+
+def check_checkpoint_on_all(everyone: Messages, broadcast: Broadcast) -> None:
+    """Refuse ranks of which only some go on with a checkpoint, ahead of reading it; only those call this.
+
+    The others tell what they are about to run by then, which is something else. The one of a SLURM job may be on the
+    disk of one host.
+
+    Args:
+        everyone: To all ranks.
+        broadcast: Sends a value of the first rank to all.
+
+    Raises:
+        InvalidArgumentError: Others have none.
+        PeerFailureError: A rank has failed.
+    """
+    check_same_on_all(lambda: _WITH_CHECKPOINT, everyone, broadcast)
 
 
 def _refused(of_ranks: list[dict[str, str]]) -> str | None:
@@ -141,8 +164,9 @@ def recipe_of(strategy: DDPStrategy, trainer: pl.Trainer) -> dict[str, str]:
     told = {
         "lightning_tgnn": str(vars(sys.modules[_PACKAGE]).get("__version__")),
         "run": f"{trainer.state.fn and trainer.state.fn.value}",
-        CHECKPOINT: "None" if trainer.ckpt_path is None else GIVEN,
+        "ckpt_path": "None",
     }
+    told |= {} if trainer.ckpt_path is None else _WITH_CHECKPOINT
     told |= {"datamodule": type(data).__name__} | _texts(_graph(data), "{}", " of the data")
     settings = dict(data.fixed_settings(training=training)) if isinstance(data, FixedSettings) else {}
     if isinstance(data, BatchedData):

@@ -34,7 +34,7 @@ from lightning_tgnn.strategies.parts.collective_save import (
 )
 from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
 from lightning_tgnn.strategies.processes.model_copies import ModelCopies
-from lightning_tgnn.strategies.processes.same_recipe import CHECKPOINT, GIVEN, check_same_on_all, optimizers_of
+from lightning_tgnn.strategies.processes.same_recipe import check_checkpoint_on_all, check_same_on_all, optimizers_of
 from lightning_tgnn.strategies.processes.shared_decisions import SharedDecisions
 from lightning_tgnn.strategies.processes.signals import (
     FirstRankLauncher,
@@ -239,8 +239,7 @@ class SupervisedStrategy(DDPStrategy):
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
         from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 
-        # Ranks without one, such as that of a SLURM job on another host's disk, are about to tell what they run.
-        check_same_on_all(lambda: {CHECKPOINT: GIVEN}, self._everyone, self.broadcast)
+        check_checkpoint_on_all(self._everyone, self.broadcast)
         if isinstance(self.checkpoint_io, WholeCheckpointIO):
             torch.cuda.empty_cache()  # as Lightning does
             read = partial(self.checkpoint_io.open_checkpoint, checkpoint_path, weights_only=weights_only)
