@@ -26,8 +26,7 @@ from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.commands.shared.recipe_file import RecipeFile
 from lightning_tgnn.files.best_checkpoint import deciding_callback
-from lightning_tgnn.tasks import NodeClassification
-from lightning_tgnn.tasks.staged_task import StagedTask
+from lightning_tgnn.tasks.optimization import OptimizedTask
 
 for _name in lightning_tgnn.__all__:  # a class is known by its short name when it has been imported
     getattr(lightning_tgnn, _name)
@@ -104,7 +103,7 @@ class TGNNCommand(ResumingCLI):
         given: dict[str, Any] = {name: _maker(choice) for name, choice in chosen.items() if choice}
         if not given:
             return
-        if not isinstance(self.model, StagedTask | NodeClassification):
+        if not isinstance(self.model, OptimizedTask):
             _check_left_out("lr_scheduler", given.keys() == {"lr_scheduler"}, self.model, "without --optimizer")
             super()._add_configure_optimizers_method_to_model(subcommand)
             return

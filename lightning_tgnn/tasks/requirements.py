@@ -169,7 +169,7 @@ def info_of(trainer: pl.Trainer, kind: type[_Info], wanted: str, *, is_built: bo
 
 
 def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
-    """Refuse a precision, a device or a number of ranks that would give wrong results.
+    """Refuse a compiled task, and a precision, a device or a number of ranks that would give wrong results.
 
     Args:
         trainer: About to train or to evaluate.
@@ -178,6 +178,7 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
     Raises:
         InvalidArgumentError: The Trainer is such a one.
     """
+    _check_not_compiled(trainer)
     check_precision(trainer, "node times need float64 and node memory float32, so only the products can be in less")
     if trainer.strategy.root_device.type == "mps":
         cure = "set accelerator='cpu': Apple's GPU has no float64, which times need"
@@ -204,9 +205,10 @@ def check_snapshot_trainer(trainer: pl.Trainer, model: object) -> None:
         model: What the task was given as its model.
 
     Raises:
-        InvalidArgumentError: A precision, batches of vertices for a model that looks at all of them, or several ranks
-            that would all train the same groups.
+        InvalidArgumentError: A compiled task, a precision, batches of vertices for a model that looks at all of them,
+            or several ranks that would all train the same groups.
     """
+    _check_not_compiled(trainer)
     if model == "evolvegcn_h" and getattr(datamodule_of(trainer), "vertices_per_batch", None) is not None:
         cure = "leave it out, or take model='evolvegcn_o'"
         requirement = "left out with 'evolvegcn_h', whose weights evolve by the rows of all vertices"
@@ -217,6 +219,14 @@ def check_snapshot_trainer(trainer: pl.Trainer, model: object) -> None:
         received = f"{type(trainer.strategy).__name__} with {trainer.world_size} ranks"
         requirement = "a strategy that deals out groups of snapshots"
         raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
+
+
+def _check_not_compiled(trainer: pl.Trainer) -> None:
+    if trainer.lightning_module._compiler_ctx is not None:
+        cure = "give the Trainer the task itself: its loops are compiled already, by numba on the CPU"
+        requirement = "not compiled by torch.compile, whose tracing ends where a step reads and writes node state"
+        received = f"a compiled {type(trainer.lightning_module).__name__}"
+        raise InvalidArgumentError(refusal("task", requirement, received, cure))
 
 
 def notice_accumulation(trainer: pl.Trainer) -> None:

@@ -176,6 +176,22 @@ def test_a_snapshot_recipe_trains_and_goes_on_in_two_processes(tmp_path):
     assert '<img alt="snapshots/loads"' in page
 
 
+@pytest.mark.parametrize("recipe", ["quickstart", "cdfgnn_synthetic", "blad_synthetic"])
+def test_every_kind_of_task_takes_an_optimizer_and_a_schedule(recipe, tmp_path):
+    path = ROOT / f"recipes/{recipe}.yaml"
+    sizes = {
+        "quickstart": [*TINY, "--data.synthetic={num_events: 300}"],
+        "cdfgnn_synthetic": ["--data.synthetic={num_nodes: 100, num_edges: 500}"],
+        "blad_synthetic": small_snapshots(path, tmp_path),
+    }
+    chosen = ["--optimizer=AdamW", "--optimizer.lr=0.25", "--lr_scheduler=StepLR", "--lr_scheduler.step_size=1"]
+    quick = [*QUIET, "--trainer.fast_dev_run=true", "--trainer.devices=1", "--trainer.strategy=auto"]
+    command = TGNNCommand(["fit", f"--config={path}", *sizes[recipe], *quick, *chosen])
+    (optimizer,) = command.trainer.optimizers
+    assert type(optimizer) is torch.optim.AdamW
+    assert optimizer.param_groups[0]["initial_lr"] == 0.25
+
+
 def small_snapshots(recipe, folder):
     """Return what makes the snapshots of a recipe few and small."""
     sizes = ["--model.hidden_dim=8", "--data.group_size=3", "--data.batch_size=1", "--data.eval_negatives=3"]

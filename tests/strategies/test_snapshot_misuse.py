@@ -96,10 +96,11 @@ def test_models_of_ones_own_that_return_other_embeddings_are_refused(strategy, n
 
 
 def test_ranks_that_would_all_train_the_same_groups_are_refused():
-    trainer = SimpleNamespace(world_size=2, strategy=object(), precision="32-true")
+    task = SimpleNamespace(_compiler_ctx=None)
+    trainer = partial(SimpleNamespace, lightning_module=task)
     message = r"deals out groups of snapshots, got 'object with 2 ranks'; set strategy='blad', or devices=1: each rank"
     with pytest.raises(InvalidArgumentError, match=message):
-        check_snapshot_trainer(trainer, "tgcn")
+        check_snapshot_trainer(trainer(world_size=2, strategy=object(), precision="32-true"), "tgcn")
     deals = SimpleNamespace(ranks_per_batch=1, ranks_per_copy=1)
-    check_snapshot_trainer(SimpleNamespace(world_size=2, strategy=deals, precision="32-true"), "tgcn")
-    check_snapshot_trainer(SimpleNamespace(world_size=1, strategy=object(), precision="bf16-mixed"), "tgcn")
+    check_snapshot_trainer(trainer(world_size=2, strategy=deals, precision="32-true"), "tgcn")
+    check_snapshot_trainer(trainer(world_size=1, strategy=object(), precision="bf16-mixed"), "tgcn")

@@ -304,6 +304,7 @@ def test_several_ranks_are_refused(tmp_path):
         run = trainer(tmp_path, num_nodes=2, devices=1, strategy="ddp")
     task = LinkPrediction("tgn", **SMALL)
     task._trainer, run.datamodule = run, data_module()
+    run.strategy.connect(task)
     with pytest.raises(
         InvalidArgumentError, match=r"shares node state over ranks, got 'DDPStrategy with 2 ranks'; set strategy='sven'"
     ):
@@ -397,6 +398,12 @@ def test_resuming_in_mid_epoch_with_another_batch_size_is_refused(tmp_path):
 def test_other_precisions_are_refused(tmp_path, precision):
     with pytest.raises(InvalidArgumentError, match="must be one of 32-true, bf16-mixed, 16-mixed"):
         fitted(tmp_path, precision=precision)
+
+
+def test_a_compiled_task_is_refused(tmp_path):
+    message = "task must be not compiled by torch.compile, .* got 'a compiled LinkPrediction'; give the Trainer"
+    with pytest.raises(InvalidArgumentError, match=message):
+        trainer(tmp_path).fit(torch.compile(LinkPrediction("tgn", **SMALL)), datamodule=data_module())
 
 
 def test_the_rate_of_events_is_a_number(tmp_path):
