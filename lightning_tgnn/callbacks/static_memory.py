@@ -37,7 +37,8 @@ class StaticMemory(pl.Callback):
 
     Args:
         path: What `StaticPretraining` or ``lightning-tgnn pretrain-static`` has written.
-        trained: Train the rows on with the task; otherwise they stay as they are.
+        trained: Train the rows on with the task; otherwise they stay as they are, also in a later fit of the same task
+            without this callback.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

@@ -181,9 +181,9 @@ class PlanRunner(SupervisedStrategy):
             writes_own_rows=self.state_dict_type == SHARDED,
         )
         if before is None or before.store is not plan.store:
-            self._state = plan.store.open(run)
+            self._state = plan.open_store(run)
         if before is None or before.updates is not plan.updates:
-            self._updates = plan.updates.open(run, may_be_unused=bool(self._ddp_kwargs.get("find_unused_parameters")))
+            self._updates = plan.open_updates(run, may_be_unused=bool(self._ddp_kwargs.get("find_unused_parameters")))
         self.planned = plan
         return run, plan
 

@@ -157,10 +157,11 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         self._rate.restart()
 
     def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: EventBatch, batch_idx: int) -> None:
-        """Count the batch's events, and as many for each other rank: they share a step as evenly as can be."""
+        """Count the events of all ranks: a rank's share says how many those are that share its global batch."""
         self.has_trained_weights = True
         self._has_committed = False
-        self._rate.add(len(batch) * self.trainer.world_size)
+        if len(batch):
+            self._rate.add(round(len(batch) * self.trainer.world_size / batch.shared.share))
         every = getattr(self.trainer, "log_every_n_steps", 1)
         if every and self.trainer.global_step % every == 0:
             self.log("train/events_per_second", self._rate.per_second(), prog_bar=True, batch_size=len(batch))

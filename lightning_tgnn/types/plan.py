@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types.layout import RankLayout
@@ -13,7 +13,9 @@ from lightning_tgnn.types.outline import Outline, Stage
 from lightning_tgnn.types.run import OpenState, Run, WeightUpdates
 from lightning_tgnn.types.schedule import PlannedPart, Schedule
 from lightning_tgnn.types.snapshot_tasks import GroupOrder
-from lightning_tgnn.types.stages import NodeStateTask, StageOrder
+from lightning_tgnn.types.stages import NodeStateTask, StageOrder, missing_members
+
+_Opened = TypeVar("_Opened")
 
 
 class StorePart(PlannedPart, ABC):
@@ -130,6 +132,22 @@ class Plan:
                     cure += f", or set `offers` of {' and '.join(silent)}, which is empty"
                 raise InvalidArgumentError(refusal(name, requirement, type(part).__name__, cure))
 
+    def open_store(self, run: Run) -> OpenState:
+        """Return the state of the rank that begins a run.
+
+        Raises:
+            InvalidArgumentError: The store opens something that is no `OpenState`.
+        """
+        return _checked("store", self.store, self.store.open(run), OpenState)
+
+    def open_updates(self, run: Run, *, may_be_unused: bool) -> WeightUpdates:
+        """Return the updates of the rank that begins a run; see `UpdatesPart.open`.
+
+        Raises:
+            InvalidArgumentError: The updates open something that is no `WeightUpdates`.
+        """
+        return _checked("updates", self.updates, self.updates.open(run, may_be_unused=may_be_unused), WeightUpdates)
+
     def outline(self, name: str = "plan") -> Outline:
         """Return what turns consist of: what the simulator times and the validator proves.
 
@@ -138,6 +156,15 @@ class Plan:
         """
         outline = self.updates.outline(name, self.order.stages(self.store), self.layout)
         return self.schedule.outlined(outline, self.layout)
+
+
+def _checked(kind: str, part: PlannedPart, opened: _Opened, protocol: type) -> _Opened:
+    if missing := missing_members(opened, protocol):
+        received = f"{type(opened).__name__} without {', '.join(missing)}"
+        cure = f"return an object that has what lightning_tgnn.types.{protocol.__name__} names"
+        requirement = f"a part whose open returns {protocol.__name__}: {type(part).__name__}.open"
+        raise InvalidArgumentError(refusal(kind, requirement, received, cure))
+    return opened
 
 
 def _no_outline(kind: str, part: PlannedPart) -> str:

@@ -210,9 +210,14 @@ class OrderedTask(Protocol):
 
 def missing_stages(task: object) -> list[str]:
     """Return the names of `NodeStateTask` that a task lacks."""
-    # Of the class first: to ask the task itself would make what its properties make.
-    members = sorted(get_protocol_members(NodeStateTask))
-    return [name for name in members if not hasattr(type(task), name) and not hasattr(task, name)]
+    return missing_members(task, NodeStateTask)
+
+
+def missing_members(given: object, protocol: type) -> list[str]:
+    """Return the names of a protocol that an object lacks."""
+    # Of the class first: to ask the object itself would make what its properties make.
+    members = sorted(get_protocol_members(protocol))
+    return [name for name in members if not hasattr(type(given), name) and not hasattr(given, name)]
 
 
 def has_stages(task: object) -> TypeGuard[NodeStateTask[object]]:

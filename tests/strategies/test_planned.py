@@ -186,7 +186,8 @@ class Backwards(DataParallel):
     """The last events first."""
 
     def turns(self, layout, rank, over):
-        return super().turns(layout, rank, over)[::-1]
+        turns = super().turns(layout, rank, over)[::-1]
+        return [replace(turn, resets=number == 0) for number, turn in enumerate(turns)]
 
 
 class TwoCopies(DataParallel):
@@ -213,6 +214,32 @@ class EverySecond(DataParallel):
 class LastPartFirst(DataParallel):
     def turns(self, layout, rank, over):
         return super().turns(layout, layout.ranks - 1 - rank, over)
+
+
+class Altered(DataParallel):
+    """Turns of which a function of rank, index and turn makes others."""
+
+    def __init__(self, alter):
+        super().__init__()
+        object.__setattr__(self, "alter", alter)
+
+    def turns(self, layout, rank, over):
+        return [self.alter(rank, index, turn) for index, turn in enumerate(super().turns(layout, rank, over))]
+
+
+class OneTurnLess(DataParallel):
+    def turns(self, layout, rank, over):
+        return super().turns(layout, rank, over)[rank:]
+
+
+class NoTurns(DataParallel):
+    def turns(self, layout, rank, over):
+        return None
+
+
+def without_last(at):
+    """Return what drops the last event of rank 0 in one turn."""
+    return lambda rank, index, turn: replace(turn, events=turn.events[:-1]) if (rank, index) == (0, at) else turn
 
 
 class Order(Callback):
@@ -267,6 +294,18 @@ def test_turns_that_nobody_can_take_are_refused(schedule, options, message):
             r"parts of a batch in the order of the ranks, got .*events=range\(0, 10\), of=range\(0, 20\)",
         ),
         (EverySecond(), r"turns of consecutive events, got .*events=range\(0, 20, 2\)"),
+        (OneTurnLess(), r"as many turns on every rank, got \[3, 2\]; give the other ranks turns without events"),
+        (NoTurns(), "a Sequence of turns for every rank, got None"),
+        (
+            Altered(without_last(0)),
+            r"parts that have all events of .*, got 'range\(0, 20\) without range\(9, 10\)'; give",
+        ),
+        (Altered(without_last(2)), r"parts that have all events .* 'range\(40, 42\) without range\(40, 41\)'"),
+        (Altered(lambda rank, index, turn: replace(turn, resets=False)), "turns that begin an epoch of .* set resets"),
+        (
+            Altered(lambda rank, index, turn: replace(turn, draw=None)),
+            "turns that name the set of negatives .*set draw",
+        ),
     ],
 )
 def test_parts_that_do_not_follow_each_other_on_ranks_are_refused(schedule, message):
@@ -276,6 +315,49 @@ def test_parts_that_do_not_follow_each_other_on_ranks_are_refused(schedule, mess
         next(iter(data.train_dataloader().follow(schedule, RankLayout.of(2), 1)))
     destinations = data.train_dataloader().follow(DataParallel("destination"), RankLayout.of(2), 1)
     assert sum(len(batch) for batch in destinations) < len(destinations.events)
+
+
+def test_the_rate_counts_the_events_of_all_ranks_whoever_has_them():
+    def a_quarter(rank, index, turn):
+        middle = turn.of.start + len(turn.of) // 4
+        events = range(middle, turn.of.stop) if rank else range(turn.of.start, middle)
+        return replace(turn, events=events, cut=())
+
+    data = TemporalDataModule(random_store(60, 9, seed=1), batch_size=10, num_neighbors=2, num_workers=0)
+    data.setup()
+    for rank in range(2):
+        counted, task = [], LinkPrediction("tgn")
+        task._rate = SimpleNamespace(add=counted.append)
+        task._trainer = SimpleNamespace(world_size=2, log_every_n_steps=0)
+        for batch in data.train_dataloader().follow(Altered(a_quarter), RankLayout.of(2), rank):
+            task.on_train_batch_end(None, batch, 0)
+        assert counted == ([20, 20] if rank == 0 else [20, 20, 2])  # the last two events are no four
+
+
+class Opens(Replicated):
+    def open(self, run):
+        return SimpleNamespace(give=print)
+
+
+class UpdatesNothing(MeanGradients):
+    def open(self, run, *, may_be_unused=False):
+        return None
+
+
+@pytest.mark.usefixtures("in_own_group")
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            {"store": Opens()},
+            "store must be a part whose open returns OpenState: Opens.open, got 'SimpleNamespace without",
+        ),
+        ({"updates": UpdatesNothing()}, "WeightUpdates: UpdatesNothing.open, got 'NoneType without .*check_optimizers"),
+    ],
+)
+def test_a_part_that_opens_something_else_is_refused(part, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        train(PlannedStrategy(**{**OF_EVENTS, "order": InOrder(), **part}))
 
 
 class NoData(DataParallel):

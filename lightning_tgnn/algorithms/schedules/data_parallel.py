@@ -78,7 +78,8 @@ class _Turns(Turns):
         of = range(self.over.first, self.over.num_events)[index * size : (index + 1) * size]
         own = part_of(of, self.rank, self.ranks)
         training = self.over.epoch is not None
-        cut = tuple(len(part_of(of, rank, self.ranks)) for rank in range(self.ranks))
+        base, more = divmod(len(of), self.ranks)
+        cut = (base + 1,) * more + (base,) * (self.ranks - more)
         resets = training and of.start == 0
         return Turn(own, of, self.over.epoch, self.ranks, resets=resets, cut=cut, split=self.split)
 

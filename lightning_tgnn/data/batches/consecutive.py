@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 
@@ -26,14 +27,19 @@ def in_passes(turns: Sequence[Turn], position: int) -> Iterator[range]:
         number += count
 
 
-def check_turn(turn: Turn, schedule: Schedule, copy: int) -> None:
+def check_turn(turn: Turn, schedule: Schedule, copy: int, *, training: bool) -> None:
     """Refuse a turn that its rank cannot play.
 
     Raises:
         InvalidArgumentError: It asks for node state that the rank does not have, or has no pass to take that from; it
-            is a part of a global batch that no other rank shares; or its events do not follow each other.
+            is a part of a global batch that no other rank shares; its events do not follow each other; or it trains
+            with the negatives of evaluation.
     """
     _check_consecutive(turn)
+    if training and turn.draw is None:
+        cure = "set draw to the epoch of the pass"
+        requirement = "turns that name the set of negatives that they are trained with"
+        raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
     in_passes = "passes" in schedule.needs
     if turn.copy != copy or not (in_passes or (turn.reads and turn.writes)):
         cure = "give turns that do, or a store of your own behind a loader of your own"
@@ -53,25 +59,68 @@ def _check_consecutive(turn: Turn) -> None:
 
 
 def check_parts(schedule: Schedule, layout: RankLayout, over: Pass) -> None:
-    """Refuse a schedule by which ranks share a global batch in another order than their own.
+    """Refuse a schedule by which the ranks do not have the events of their global batches between them.
 
     Where several ranks write to a node, what the last one writes counts: it has to have the latest events. The first
-    turns are looked at.
+    and the last turn of each rank are looked at.
 
     Raises:
-        InvalidArgumentError: They do, or their events do not follow each other.
+        InvalidArgumentError: The ranks have different numbers of turns; their parts of a global batch are not
+            consecutive, overlap, leave events out or come in another order than the ranks; or an epoch of training
+            begins with the node state of the one before.
     """
-    ends: dict[tuple[int, range, int | None], int] = {}
-    for rank in range(layout.ranks):
-        turn = next(iter(schedule.turns(layout, rank, over)), None)
-        if turn is None or turn.split != TIME or not turn.events:
-            continue
+    played = [schedule.turns(layout, rank, over) for rank in range(layout.ranks)]
+    for turns in played:
+        if not isinstance(turns, Sequence):
+            cure = "return a list of them, or what has a length and an index"
+            raise InvalidArgumentError(refusal("schedule", "a Sequence of turns for every rank", turns, cure))
+    counts = [len(turns) for turns in played]
+    if len(set(counts)) > 1:
+        cure = "give the other ranks turns without events"
+        raise InvalidArgumentError(refusal("schedule", "as many turns on every rank", counts, cure))
+    for index in {0, counts[0] - 1} if counts[0] else ():
+        at_once = [turns[index] for turns in played]
+        if index == 0 and over.epoch is not None:
+            _check_resets(at_once)
+        for parts in _sharing(at_once):
+            _check_tiles(parts)
+
+
+def _check_resets(turns: Sequence[Turn]) -> None:
+    """Refuse first turns that begin with what is there. Further copies may: they go round over several epochs."""
+    for turn in turns:
+        if not (turn.copy or turn.resets):
+            cure = "set resets of every rank's first turn of an epoch"
+            requirement = "turns that begin an epoch of training with empty node state"
+            raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
+
+
+def _sharing(turns: Sequence[Turn]) -> Iterable[list[Turn]]:
+    """Return the turns of each global batch, of those that all ranks play at once."""
+    sharing: dict[tuple[int, range, int | None], list[Turn]] = {}
+    for turn in turns:
         _check_consecutive(turn)
-        batch = turn.copy, turn.of, turn.draw
-        if turn.events.start < ends.get(batch, 0):
+        sharing.setdefault((turn.copy, turn.of, turn.draw), []).append(turn)
+    return (parts for parts in sharing.values() if any(turn.events for turn in parts))
+
+
+def _check_tiles(parts: Sequence[Turn]) -> None:
+    """Refuse parts of a global batch that overlap, come in another order than the ranks, or are not all of it."""
+    own = [turn for turn in parts if turn.events]
+    if own[0].split != TIME:  # the latest event of a node then says who mails it, not the rank
+        own.sort(key=lambda turn: turn.events.start)
+    for before, turn in pairwise(own):
+        if turn.events.start < before.events.stop:
             cure = "give later ranks later events"
             raise InvalidArgumentError(refusal("schedule", "parts of a batch in the order of the ranks", turn, cure))
-        ends[batch] = turn.events.stop
+    ends = [own[0].of.start, *(turn.events.stop for turn in own)]
+    starts = [*(turn.events.start for turn in own), own[0].of.stop]
+    for end, start in zip(ends, starts, strict=True):
+        if end != start and len(parts) >= own[0].ranks > 1:
+            cure = "give each event of a global batch to one of the ranks that share it"
+            requirement = "parts that have all events of their global batch"
+            received = f"{own[0].of} without {range(end, start)}"
+            raise InvalidArgumentError(refusal("schedule", requirement, received, cure))
 
 
 def with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:

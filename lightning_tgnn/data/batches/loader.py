@@ -259,7 +259,7 @@ class EventLoader:
         Raises:
             InvalidArgumentError: The turn asks for what no store or no epoch drawn ahead can give.
         """
-        check_turn(turn, self.schedule, self.layout.copy_of(self.rank)[0])
+        check_turn(turn, self.schedule, self.layout.copy_of(self.rank)[0], training=self._training)
         own, together = self._organizer.own_events(self.events, turn), _at(self.events, turn.of)
         sample = (
             self._sampler.sample(own, turn.draw, int(together[0]))
