@@ -100,12 +100,16 @@ class RunFolders:
     def _last(self, word: str) -> Path:
         saved = [path for folder in self.shared for path in checkpoints_in(folder)]
         for run in self._newest_first():
-            saved += checkpoints_in(run / "checkpoints")
-            if saved:
+            own = checkpoints_in(run / "checkpoints")
+            saved += own
+            if own and self.version is None:
                 break
-            settings = _settings_of(run / self.sub_dir / _CONFIG)
+            written = run / self.sub_dir / _CONFIG
+            settings = _settings_of(written)
             if settings.get(OF_FIT) is None:
                 continue  # it ended before it began, or was an evaluation
+            if any(path.stat().st_mtime_ns >= written.stat().st_mtime_ns for path in saved):
+                break  # else they are of another run, which has kept them in the same folder
             before = settings.get("ckpt_path")
             if before is None:
                 raise _nowhere(word, f"the newest run, {run}, has ended before its first checkpoint")

@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from unittest import mock
 
@@ -171,6 +172,29 @@ def test_a_run_that_ends_before_it_trains_leaves_no_folder():
     with pytest.raises(SystemExit):
         main(["fit", RECIPE, *QUIET, "--data.source=bad.csv"])
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("theirs", ["events.out.tfevents.17.other.123.0", "metrics.csv"])
+def test_a_run_that_ends_before_it_trains_leaves_the_folder_that_another_logs_into(theirs):
+    class Late(Callback):
+        def on_train_start(self, trainer, pl_module):
+            (Path(trainer.log_dir) / theirs).touch()
+            raise RuntimeError("late")
+
+    sys.modules[__name__].Late = Late
+    with pytest.raises(RuntimeError, match="late"):
+        main(["fit", *COMMON, *SIZES, f"--trainer.callbacks+={__name__}.Late", "--trainer.logger.name=two"])
+    assert Path("runs/two/version_0", theirs).exists()
+
+
+def test_a_run_anew_in_the_folder_of_another_is_told(caplog):
+    again = ["fit", *COMMON, *SIZES, "--trainer.logger.version=0", "--trainer.max_steps=1", "--test_after_fit=false"]
+    said = "version_0 has the checkpoints of an earlier run: the logs and the report of both lie in one folder"
+    with pytest.warns(UserWarning, match=said):
+        main(again)
+    with warnings.catch_warnings(record=True) as told:
+        main([*again, "--ckpt_path=last", "--trainer.max_steps=2"])
+    assert not [one for one in told if "of an earlier run" in str(one.message)]
 
 
 def test_the_command_of_an_interrupted_run_goes_on_with_it(capsys):

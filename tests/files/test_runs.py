@@ -24,9 +24,10 @@ def folders(**settings):
     return RunFolders.of_trainer({"logger": logger, **settings})
 
 
-def fitted(folder, ckpt_path="null"):
+def fitted(folder, ckpt_path="null", age=99):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(f"test_after_fit: true\nckpt_path: {ckpt_path}\n")
+    os.utime(folder / "config.yaml", ns=(10**18 - age, 10**18 - age))
 
 
 def saved(path, age, **content):
@@ -90,6 +91,30 @@ def test_without_a_checkpoint_it_is_said_where_it_was_looked_for(tmp_path, word)
     found = saved(tmp_path / "kept/epoch=1.ckpt", 9)
     if word == "last":
         assert folders(callbacks=keep).find(word).resolve() == found
+
+
+@pytest.mark.parametrize("place", ["version", "dirpath"])
+def test_a_run_started_anew_in_the_folder_of_another_is_not_passed_over(tmp_path, place):
+    run = tmp_path / "runs/mine/version_0"
+    if place == "version":
+        settings = {"logger": {**LOGGER, "init_args": {"save_dir": "runs", "name": "mine", "version": 0}}}
+        kept, newest = run / "checkpoints", run
+    else:
+        settings = {"callbacks": [{"class_path": "ModelCheckpoint", "init_args": {"dirpath": "kept"}}]}
+        kept, newest = tmp_path / "kept", run.with_name("version_1")
+    fitted(run, age=9)
+    first = saved(kept / "last.ckpt", 7)
+    assert folders(**settings).find("last").resolve() == first
+    fitted(newest, age=5)
+    with pytest.raises(InvalidArgumentError, match=f"the newest run, runs/mine/{newest.name}, has ended before its"):
+        folders(**settings).find("last")
+    fitted(newest, ckpt_path=first, age=5)  # it goes on with what is there
+    assert folders(**settings).find("last") == first
+    fitted(newest, age=5)
+    saved(kept / "epoch=1.ckpt", 3)
+    assert folders(**settings).find("last").name == "epoch=1.ckpt"
+    (newest / "config.yaml").write_text("verbose: true\nckpt_path: x\n")  # a test
+    assert folders(**settings).find("last").name == "epoch=1.ckpt"
 
 
 def test_a_logger_that_keeps_runs_otherwise_is_refused():

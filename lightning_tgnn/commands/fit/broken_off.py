@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class RunWatch(Callback):
         new = self._folders() - self._before
         own = Path(self._logger.log_dir) if new else Path()  # asked for earlier, it would fix the number of the run
         for folder in new:
-            if own.is_relative_to(folder) and not checkpoints_in(folder / "checkpoints"):
+            if own.is_relative_to(folder) and not (checkpoints_in(folder / "checkpoints") or _is_shared(folder)):
                 shutil.rmtree(folder, ignore_errors=True)
         if new and not self._before:
             with suppress(OSError):  # they hold something else
@@ -95,6 +96,12 @@ class RunWatch(Callback):
         if path is None:
             return f"{_LINE} before the first checkpoint; start anew with: {command}"
         return f"{_LINE}; go on with: {command}"
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether another process writes into the folder of a run that has logged nothing itself."""
+    own = f".{socket.gethostname()}.{os.getpid()}."  # as TensorBoard names its files
+    return any(own not in path.name for path in folder.rglob("*tfevents*")) or any(folder.rglob("metrics.csv"))
 
 
 def was_interrupted(error: BaseException) -> bool:

@@ -13,14 +13,14 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from lightning_tgnn.checks import CheckpointError, did_you_mean, refusal
 from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
 from lightning_tgnn.commands.fit.saved_task import saved_task
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
-from lightning_tgnn.files.runs import OF_FIT, WORDS, RunFolders, class_at
+from lightning_tgnn.files.runs import OF_FIT, WORDS, RunFolders, checkpoints_in, class_at
 from lightning_tgnn.tasks.resumable import CURE, ResumableTask, check_same
 
 _OF_LIGHTNING = ("hpc", "registry")  # what it looks up itself; the second may go on with a name
@@ -137,6 +137,13 @@ class RunSettings(SaveConfigCallback):
         elif place.parent in shared and not os.access(there, os.W_OK):
             why = "cannot be written"
         if trainer.strategy.broadcast(why) is None:
+            anew = stage == "fit" and self.config.get("ckpt_path") is None
+            if anew and place.exists() and checkpoints_in(place.parent / "checkpoints"):
+                rank_zero_warn(
+                    f"{place.parent} has the checkpoints of an earlier run: the logs and the report of both lie in one"
+                    " folder, and what this run saves comes beside those checkpoints or in their place; give the logger"
+                    " another version"
+                )
             super().setup(trainer, pl_module, stage)
         else:
             rank_zero_info(f"the settings of this run are not written: {place} {why}")
