@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.algorithms.schedules.snapshot_groups import SharedGroups
+from lightning_tgnn.algorithms.schedules import SharedGroups
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import MeanGradients, SnapshotMemory, VertexShares
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner

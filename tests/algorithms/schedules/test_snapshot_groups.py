@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.algorithms.schedules import SharedGroups, SnapshotGroups
 from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load, groups_to_cut
-from lightning_tgnn.algorithms.schedules.snapshot_groups import SharedGroups, SnapshotGroups
 from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout, SnapshotPass
