@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import inspect
 import re
 import runpy
 import shlex
@@ -11,8 +12,11 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from lightning_tgnn import callbacks
+import lightning_tgnn
+from lightning_tgnn import callbacks, strategies
 from lightning_tgnn.__main__ import main
+from lightning_tgnn.strategies import parts
+from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
 from tests.pages import EXAMPLES, PAGES, ROOT, blocks, fill
 
 RUN_IN_PROCESS = [block for block in blocks("python") if not block.file and not block.starts_processes]
@@ -28,6 +32,9 @@ EXAMPLES_OF_ONE_PROCESS = {
     "own_layer": r"test/ap\b",
     "resume": r"equal, bit for bit: True\n",
 }
+PUBLIC = set(lightning_tgnn.__all__) - {"__version__"}
+REFERENCE = "".join(text for page, text in PAGES.items() if page.startswith("docs/api/"))
+OPTIONS = re.compile(r"^\| option(?: of `(\w+)`)? \| default \|.*\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
 
 
 pytestmark = [
@@ -163,3 +170,40 @@ def test_the_page_of_figures_knows_what_callbacks_log():
     for key in logged - {"time/<stage>"}:  # whose values have names in the page
         group, name = key.split("/", 1)
         assert f"`{key}`" in page or (f"`{group}/" in page and f"`…/{name}`" in page), key
+
+
+def test_the_reference_has_every_public_name():
+    members = re.findall(r"members: \[(.*)\]", REFERENCE)
+    entries = re.findall(r"^::: lightning_tgnn\.(\w+)$", REFERENCE, re.MULTILINE)
+    listed = {name for names in members for name in names.split(", ")}
+    assert {*entries, *listed} >= PUBLIC
+    assert set(parts.__all__) <= listed
+    shown = re.search(r"^from lightning_tgnn import \((.*?)\)", REFERENCE, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"\w+", shown[1])) == PUBLIC
+
+
+def documented_options(strategy):
+    """Return the default of each option of a strategy, from the table that names it or that follows its class."""
+    found = {}
+    for text in PAGES.values():
+        for table in OPTIONS.finditer(text):
+            named = table[1] or next(iter(re.findall(r"lightning_tgnn\.(\w+Strategy)\(", text)), None)
+            if named == strategy:
+                for row in table[2].splitlines():
+                    options, default, *_ = (cell.strip() for cell in row.strip("|").split("|"))
+                    found |= dict.fromkeys(re.findall(r"`(\w+)`", options), default)
+    return found
+
+
+def own_options(strategy):
+    """Return the default of each argument that a strategy does not hand on to Lightning, as the pages write it."""
+    kinds = [kind for kind in strategy.__mro__ if issubclass(kind, SupervisedStrategy)]
+    arguments = [one for kind in reversed(kinds) for one in inspect.signature(kind).parameters.values()]
+    own = {one.name: one.default for one in arguments if one.name != "options"}
+    shown = {name: f'"{default}"' if isinstance(default, str) else repr(default) for name, default in own.items()}
+    return {name: "required" if own[name] is inspect.Parameter.empty else f"`{text}`" for name, text in shown.items()}
+
+
+@pytest.mark.parametrize("name", strategies.__all__)
+def test_the_page_of_a_strategy_has_its_options(name):
+    assert documented_options(name) == own_options(getattr(strategies, name))

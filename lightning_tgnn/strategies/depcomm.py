@@ -27,6 +27,9 @@ class DepCommStrategy(PlanRunner):
             with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
+
+    Raises:
+        InvalidArgumentError: An argument has a value that cannot work.
     """
 
     def __init__(
