@@ -16,7 +16,7 @@ from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_i
 from lightning_tgnn.data import EventStore, TemporalAdjacency, TemporalDataModule
 from lightning_tgnn.data.batches.recipe import data_of_recipe
 from lightning_tgnn.data.sources.open_events import EventSource
-from lightning_tgnn.serving.clock import Clock
+from lightning_tgnn.serving.clock import StreamClock
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.live_state import Events, LiveState
 from lightning_tgnn.serving.node_numbers import NodeNumbers
@@ -53,7 +53,7 @@ class PredictorState:
 
     live: LiveState
     numbers: NodeNumbers
-    clock: Clock
+    clock: StreamClock
     info: StreamInfo
     is_destination: Tensor
     data: TemporalDataModule | None = None
@@ -141,7 +141,7 @@ def from_checkpoint(
     latest = float(store.time[position - 1]) if position else -math.inf
     is_destination = torch.zeros(store.num_nodes, dtype=torch.bool)
     is_destination[store.dst[:position]] = True
-    clock = Clock(float(store.time[0]), latest)
+    clock = StreamClock(float(store.time[0]), latest)
     assert module.info is not None
     seen = SeenPairs.of_stream(store, position)
     names = module.info.edge_feature_names or data.info.edge_feature_names  # checkpoints of earlier versions have none
@@ -222,7 +222,7 @@ def from_saved(
         live = LiveState.from_state_dict(module, held)
         check_numbers(module, module.state_store.state_dict(), path)
         seen = SeenPairs(info.num_nodes, held["seen"]) if "seen" in held else None
-        return PredictorState(live, numbers, Clock(**held["clock"]), info, held["is_destination"], seen=seen)
+        return PredictorState(live, numbers, StreamClock(**held["clock"]), info, held["is_destination"], seen=seen)
 
 
 def _check_neighbors(data: TemporalDataModule) -> None:

@@ -12,7 +12,7 @@ from lightning_tgnn.checks import InvalidArgumentError, RowError, refusal
 from lightning_tgnn.data.readers.frame_columns import Times, time_column
 
 
-class Clock:
+class StreamClock:
     """Knows when the stream began and when its latest event was.
 
     Args:

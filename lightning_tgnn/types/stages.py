@@ -77,13 +77,13 @@ class Stages:
             self.on_embedded(batch, embeddings)
         return embeddings
 
-    def __call__(self, stage: str) -> Stage:
+    def __call__(self, stage: str) -> StageContext:
         """Return a stage, which lasts from ``with`` to the end of its block."""
-        return Stage(self._listeners, stage, self.turn) if self._listeners else _UNHEARD
+        return StageContext(self._listeners, stage, self.turn) if self._listeners else _UNHEARD
 
 
-class Stage:
-    """A stage of a turn, under way."""
+class StageContext:
+    """A stage of a turn, which listeners hear begin and end."""
 
     def __init__(self, listeners: list[StageListener], name: str, turn: int) -> None:
         self._listeners, self._name, self._turn = listeners, name, turn
@@ -99,7 +99,7 @@ class Stage:
             listener.leave(self._name, self._turn)
 
 
-_UNHEARD = Stage([], "", 0)
+_UNHEARD = StageContext([], "", 0)
 
 
 class KeptRows:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_tgnn.data import generate_graph
-from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
+from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.models import GCN
 from lightning_tgnn.tasks.node_classification import alone
 
@@ -16,7 +16,7 @@ HIDDEN, CLASSES, FEATURES = 64, 10, 64
 
 
 def ours(graph):
-    subgraph = GraphLoader(WholeGraph(graph, partial(graph.weights, "symmetric")), "train", 0).subgraph
+    subgraph = GraphLoader(CuttableGraph(graph, partial(graph.weights, "symmetric")), "train", 0).subgraph
     model = GCN(FEATURES, HIDDEN, CLASSES, 2, 0.0, layer_norm=False)
     return model, lambda: model(subgraph, alone)
 

@@ -28,7 +28,7 @@ from lightning_tgnn.commands.plan.gradient_compression import (
 from lightning_tgnn.commands.plan.measure import (
     COPY_SHARDS,
     SHARDS,
-    Measured,
+    MeasuredTurns,
     Measurements,
     fixed_share,
     saturating_size,
@@ -45,7 +45,7 @@ STREAM = Stream(lambda events: min(events / 1000, 1.0), 0.5, 1e8)
 
 def measured(processes=4):
     names = ("depcache", "sven", "pipetgl", "disttgl", SHARDS, COPY_SHARDS)
-    of_strategy = {name: Measured(SECONDS, 0.05, SENT) for name in names}
+    of_strategy = {name: MeasuredTurns(SECONDS, 0.05, SENT) for name in names}
     return Measurements(processes, 200, of_strategy, 0.25, 1e6, 1e8, targets=0.2, repeated=0.3)
 
 
@@ -128,7 +128,7 @@ def test_of_a_share_that_noise_hid_nothing_is_claimed():
 
 
 def test_the_fastest_window_counts_and_all_are_kept():
-    windows = [Measured(SECONDS, turn, SENT, (turn,)) for turn in (0.06, 0.04, 0.05)]
+    windows = [MeasuredTurns(SECONDS, turn, SENT, (turn,)) for turn in (0.06, 0.04, 0.05)]
     found = windows[2].with_windows_of(windows[1].with_windows_of(windows[0].with_windows_of(None)))
     assert (found.seconds_per_turn, found.windows) == (0.04, (0.06, 0.04, 0.05))
     assert replace(measured(), strategies={"sven": found, "depcache": windows[0]}).spread == pytest.approx(0.25)

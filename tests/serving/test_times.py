@@ -16,7 +16,7 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.frame_columns import time_column
-from lightning_tgnn.serving.clock import Clock
+from lightning_tgnn.serving.clock import StreamClock
 from tests.serving.runs import data_module, fitted
 
 TIMES = pd.DatetimeIndex(["2024-03-10 01:30:00", "2024-03-10 12:00:00.250"])
@@ -91,7 +91,7 @@ FLOATS = st.floats(-(2.0**60), 2.0**60) | st.sampled_from([0.1, 1.1e9 + 0.1, 2.0
 @example(origin=0.3, times=[2.0**53 - 1, 2.0**53, 2.0**53 + 2])
 @given(origin=FLOATS, times=st.lists(FLOATS, min_size=1, max_size=6))
 def test_the_latest_time_is_the_one_that_was_given(origin, times):
-    clock = Clock(origin, -np.inf)
+    clock = StreamClock(origin, -np.inf)
     for time in sorted(times):
         clock.of_events([time], 1)
         clock.advance()

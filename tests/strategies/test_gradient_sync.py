@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.strategies.parts import gradient_mean, gradient_sync
-from lightning_tgnn.strategies.parts.gradient_mean import GradientMean, Table
+from lightning_tgnn.strategies.parts.gradient_mean import EmbeddingTable, GradientMean
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from tests.multiprocess.ranks import run_ranks
 
@@ -210,7 +210,7 @@ def means_of_tables(rank, ranks):
         begin, end = 2, 2 + 3 * rows
         values = torch.zeros(end + 4)
         values[:begin], values[end:] = rank + 0.1, rank + 0.2
-        table = Table(begin, rows, 3)
+        table = EmbeddingTable(begin, rows, 3)
         touched = torch.tensor([5, 40 + rank, 900])
         table.of(values)[touched] = torch.tensor([0.1, 0.7, 1e-9]) * (rank + 1) / 3
         whole = values.clone()

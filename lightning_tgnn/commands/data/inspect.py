@@ -16,7 +16,7 @@ from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, largest
 from lightning_tgnn.algorithms.streams.large_columns import Table, burstiness, in_pieces, summary
 from lightning_tgnn.algorithms.streams.stream_statistics import NodeCounts, count_statistics, repetition_statistics
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
-from lightning_tgnn.commands.data.inspect_snapshots import CutOptions, inspect_snapshots
+from lightning_tgnn.commands.data.inspect_snapshots import SnapshotCutOptions, inspect_snapshots
 from lightning_tgnn.commands.data.sorted_columns import AT_ONCE, SortedColumns, sort_columns
 from lightning_tgnn.commands.data.stream_figure import save_stream_figure
 from lightning_tgnn.commands.shared.options import Options
@@ -68,9 +68,9 @@ def inspect(arguments: Sequence[str]) -> None:
         InvalidArgumentError: An argument has a value that cannot work, or the folder cannot be written.
         DataError: The source holds something that must not be trained on.
     """
-    groups: dict[Callable[..., Any], set[str]] = {InspectOptions: set(), CutOptions: set(), read_source: set()}
+    groups: dict[Callable[..., Any], set[str]] = {InspectOptions: set(), SnapshotCutOptions: set(), read_source: set()}
     own, of_cut, of_data = Options("data inspect", _DESCRIPTION, groups).parse(arguments)
-    options, cut, folder = InspectOptions(**own), CutOptions(**of_cut), Path(own["output"])
+    options, cut, folder = InspectOptions(**own), SnapshotCutOptions(**of_cut), Path(own["output"])
     if cut.asked(of_data["source"]):
         if options.max_loss != MAX_LOSS:
             cure = "leave it out, or look at the stream"

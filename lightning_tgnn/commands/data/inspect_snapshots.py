@@ -27,7 +27,7 @@ _ROWS = 40
 
 
 @dataclass(frozen=True)
-class CutOptions:
+class SnapshotCutOptions:
     """How to look at a stream in snapshots; see `lightning_tgnn.SnapshotDataModule`.
 
     Args:
@@ -46,10 +46,10 @@ class CutOptions:
 
     def asked(self, source: object) -> bool:
         """Return whether snapshots are looked at."""
-        return is_synthetic(source) or self != CutOptions()
+        return is_synthetic(source) or self != SnapshotCutOptions()
 
 
-def inspect_snapshots(cut: CutOptions, of_data: Mapping[str, Any], folder: Path) -> None:
+def inspect_snapshots(cut: SnapshotCutOptions, of_data: Mapping[str, Any], folder: Path) -> None:
     """Print the figures of snapshots, and write them to ``snapshots.json``.
 
     Args:

@@ -41,7 +41,7 @@ _WEIGHTS = {"hierarchical": ("gamma", "alpha", "beta"), "ebv": ("alpha", "beta")
 
 
 @dataclass(frozen=True)
-class CutOptions:
+class EdgeCutOptions:
     """What to compare.
 
     Args:
@@ -138,20 +138,20 @@ class CutResult:
 
 def cut_options() -> Options:
     """Return what the command takes for a graph."""
-    return Options("partition", _DESCRIPTION, {KindOption: set(), CutOptions: set(), GraphPipeline: {"seed"}})
+    return Options("partition", _DESCRIPTION, {KindOption: set(), EdgeCutOptions: set(), GraphPipeline: {"seed"}})
 
 
 def partition_edges(own: dict[str, Any], of_data: dict[str, Any]) -> None:
     """Compare and keep.
 
     Args:
-        own: Arguments of `CutOptions`.
+        own: Arguments of `EdgeCutOptions`.
         of_data: Arguments of `GraphPipeline`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
-    options, edges, console = CutOptions(**own), EdgesToCut.of(of_data), Console()
+    options, edges, console = EdgeCutOptions(**own), EdgesToCut.of(of_data), Console()
     methods = cut_methods_of(options.methods)
     makers = {name: partial(_measured, method, edges, options.host_of) for name, method in methods.items()}
     results = make_each(makers, console)
@@ -170,7 +170,7 @@ def _measured(method: CutMethod, edges: EdgesToCut, hosts: Tensor) -> CutResult:
     return CutResult(owner, seconds, cut_report(owner, replicas))
 
 
-def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, options: CutOptions) -> None:
+def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, options: EdgeCutOptions) -> None:
     for name, result in results.items():
         if edges.trainable:
             save_partition(folder / f"{name}.pt", result.owner, options.ranks, name, edges.fingerprint)

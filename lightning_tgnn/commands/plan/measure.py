@@ -38,7 +38,7 @@ _WIDER = 4  # how many times as large the second batch is from which the share t
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTurns:
     """A strategy as it has run on this machine.
 
     Attributes:
@@ -53,7 +53,7 @@ class Measured:
     sent: Mapping[str, float]
     windows: tuple[float, ...] = ()
 
-    def with_windows_of(self, other: Measured | None) -> Measured:
+    def with_windows_of(self, other: MeasuredTurns | None) -> MeasuredTurns:
         """Return the faster of two, with the windows of both."""
         if other is None:
             return self
@@ -79,7 +79,7 @@ class Measurements:
 
     processes: int
     batch_size: int
-    strategies: Mapping[str, Measured]
+    strategies: Mapping[str, MeasuredTurns]
     fixed_share: float | None
     gradient_bytes: float
     state_bytes: float
@@ -113,7 +113,7 @@ class StageMeter(SystemMonitor):
         super().__init__(every_n_steps=steps, points=0)
         self._steps, self._begin = steps, 0.0
         self.passed = 0
-        self.measured: Measured | None = None
+        self.measured: MeasuredTurns | None = None
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
@@ -135,7 +135,7 @@ class StageMeter(SystemMonitor):
         strategy.exchange.traffic.take()
         self._begin = perf_counter()
 
-    def _of_window(self, turn: float, strategy: PlanRunner) -> Measured:
+    def _of_window(self, turn: float, strategy: PlanRunner) -> MeasuredTurns:
         flows = summed_flows(strategy, strategy.exchange.traffic.take())
         step = self.latest["system/milliseconds_per_step"] / 1e3
         seconds = {name.removeprefix("time/"): each * step for name, each in self.latest.items() if "time/" in name}
@@ -143,10 +143,10 @@ class StageMeter(SystemMonitor):
         # What no worker has hidden, and what Lightning does between steps, is a rank's own time.
         between = max(turn - step, 0.0) + seconds.pop("sample", 0.0)
         seconds["other"] = seconds.get("other", 0.0) + between
-        return Measured(seconds, turn, {name: flow.sent / self._steps for name, flow in flows.items()}, (turn,))
+        return MeasuredTurns(seconds, turn, {name: flow.sent / self._steps for name, flow in flows.items()}, (turn,))
 
 
-def _turn(measured: Measured) -> float:
+def _turn(measured: MeasuredTurns) -> float:
     return measured.seconds_per_turn
 
 
@@ -198,7 +198,7 @@ def measure(
     }
     if several_machines:
         strategies[SHARDS] = lambda: PipeTGLStrategy(store="sharded")
-    found: dict[str, Measured] = {}
+    found: dict[str, MeasuredTurns] = {}
     for number, (name, strategy) in product(range(rounds), strategies.items()):
         say(f"{name}, batches of {size} events, round {number + 1} of {rounds}")
         runner = strategy()
@@ -255,7 +255,7 @@ def fixed_share(turns: Mapping[int, float], narrow: int, wide: int, size: int) -
 
 def _trained(
     data: TemporalDataModule, of_task: dict[str, Any], run: RunOptions, strategy: PlanRunner, steps: int
-) -> tuple[Measured, LinkPrediction]:
+) -> tuple[MeasuredTurns, LinkPrediction]:
     """Train a new task and return what was measured."""
     meter, task = StageMeter(steps), LinkPrediction(**of_task)
     trainer = run.trainer(strategy, meter, Limits(1, (1 + _WINDOWS) * steps, 0))

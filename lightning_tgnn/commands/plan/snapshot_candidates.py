@@ -22,8 +22,8 @@ from lightning_tgnn.commands.simulate.snapshot_forecasts import (
     SNAPSHOT_OPTIONS,
     SNAPSHOTS,
     VERTICES,
+    CutSnapshots,
     SnapshotPlan,
-    VertexShares,
 )
 from lightning_tgnn.data import SnapshotDataModule
 
@@ -154,7 +154,7 @@ class SnapshotCandidates:
         return too_short_for(options.get("gradient_compression"), self.epochs * updates)
 
     def _taken(
-        self, name: str, options: Mapping[str, Any], batch_size: int, shares: VertexShares | None = None
+        self, name: str, options: Mapping[str, Any], batch_size: int, shares: CutSnapshots | None = None
     ) -> SnapshotCandidate:
         plan = SnapshotPlan(name, name, {**SNAPSHOT_OPTIONS[name], **options})
         layout, played = self.cluster.layout, groups_of(self.data)
@@ -181,7 +181,7 @@ def groups_of(data: SnapshotDataModule) -> Sequence[int]:
     return data.train_dataloader().split.of_epoch(0, 1)
 
 
-def vertex_shares(data: SnapshotDataModule, ranks: int) -> VertexShares:
+def vertex_shares(data: SnapshotDataModule, ranks: int) -> CutSnapshots:
     """Return what ranks have of every snapshot of training where METIS cuts the vertices, as `vertex_partition` does.
 
     What is sent for targets is that of the first epoch, with the negatives of its links.
@@ -210,7 +210,7 @@ def vertex_shares(data: SnapshotDataModule, ranks: int) -> VertexShares:
         # The owner of its first row scores a target.
         scorer = owner[rows[:, 0]].repeat_interleave(rows.shape[1])
         scored_by_others.append(_sent(rows.flatten(), scorer, owner, ranks))
-    return VertexShares(*(torch.stack(each).double().numpy() for each in (sizes, sent, scored_by_others)))
+    return CutSnapshots(*(torch.stack(each).double().numpy() for each in (sizes, sent, scored_by_others)))
 
 
 def _sent(row: torch.Tensor, reader: torch.Tensor, owner: torch.Tensor, ranks: int) -> torch.Tensor:

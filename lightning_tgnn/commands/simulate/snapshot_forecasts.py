@@ -40,7 +40,7 @@ _FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True, eq=False)
-class VertexShares:
+class CutSnapshots:
     """What ranks have of snapshots whose vertices are cut.
 
     Attributes:
@@ -54,7 +54,7 @@ class VertexShares:
     scored: np.ndarray
 
     @classmethod
-    def equal(cls, sizes: np.ndarray, ranks: int, remote: float, embeddings: float) -> VertexShares:
+    def equal(cls, sizes: np.ndarray, ranks: int, remote: float, embeddings: float) -> CutSnapshots:
         """Return equal shares of snapshots of sizes [T, 3].
 
         Args:
@@ -137,7 +137,7 @@ class SnapshotPlan:
         group_size: int,
         groups: int,
         numbers: Sequence[int] | None = None,
-        shares: VertexShares | None = None,
+        shares: CutSnapshots | None = None,
     ) -> EpochForecast:
         """Forecast an epoch, with what updates take beside their operators, on every rank.
 
@@ -174,14 +174,14 @@ class SnapshotPlan:
         costs: SnapshotCosts,
         layout: RankLayout,
         links: Links,
-        shares: VertexShares | None,
+        shares: CutSnapshots | None,
     ) -> EpochForecast:
         """Forecast the operators and messages of an epoch, given the snapshots of groups and the groups of updates."""
         devices = self.devices(layout.ranks)
         own = [sizes[span] for span in spans]
         if self.name == VERTICES:
             travel = (self.options[name] for name in ("remote", "embeddings"))
-            cut = shares or VertexShares.equal(sizes, layout.ranks, *travel)
+            cut = shares or CutSnapshots.equal(sizes, layout.ranks, *travel)
             return _cut_by_vertices(cut, spans, costs.where_cut, layout, links, updates, self.options[_COMPRESSION])
         compression = self.options[_COMPRESSION]
         operators = predicted_groups(
@@ -205,7 +205,7 @@ class SnapshotPlan:
 
 
 def _cut_by_vertices(
-    cut: VertexShares,
+    cut: CutSnapshots,
     spans: Sequence[slice],
     costs: SnapshotCosts,
     layout: RankLayout,

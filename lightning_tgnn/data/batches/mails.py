@@ -14,7 +14,7 @@ from lightning_tgnn.types import SampledRoots
 
 
 @dataclass(frozen=True)
-class Mails:
+class LatestMails:
     """Who is mailed by B events.
 
     Attributes:
@@ -39,18 +39,18 @@ class Mails:
         return self.source // max(self.count, 1)
 
 
-def mails_of_sample(store: EventStore, ends: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Mails:
+def mails_of_sample(store: EventStore, ends: Tensor, sample: Sample, sampled_roots: SampledRoots) -> LatestMails:
     """Return whom events mail, given their ends, int64 [B, 2], from what was drawn for them."""
     if sampled_roots != "events":
-        return Mails(*last_mails(ends), len(ends))
+        return LatestMails(*last_mails(ends), len(ends))
     found, known = sample.neighbor_events, sample.neighbors
     neighbors = other_end(store, ends.unsqueeze(2), found, found >= 0) if known is None else known
-    return Mails(*last_mails(ends, neighbors), len(ends))
+    return LatestMails(*last_mails(ends, neighbors), len(ends))
 
 
-def mails_of_batch(sampler: EventSampler, events: Tensor, draw: int | None) -> Mails:
+def mails_of_batch(sampler: EventSampler, events: Tensor, draw: int | None) -> LatestMails:
     """Return whom a global batch mails, int64 [G], and draw for that only what decides it."""
-    return Mails(*drawn_for_mails(sampler).last_mails(events, draw, int(events[0])), len(events))
+    return LatestMails(*drawn_for_mails(sampler).last_mails(events, draw, int(events[0])), len(events))
 
 
 def drawn_for_mails(sampler: EventSampler) -> EventSampler:

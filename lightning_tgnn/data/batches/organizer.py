@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.algorithms.streams.neighborhoods import place_events, place_nodes
-from lightning_tgnn.data.batches.mails import Mails, mails_of_sample, other_end
+from lightning_tgnn.data.batches.mails import LatestMails, mails_of_sample, other_end
 from lightning_tgnn.data.batches.sampling import Sample, candidates
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.types import (
@@ -44,8 +44,8 @@ class Whole:
     turn: Turn
     events: Tensor
     written: Tensor
-    mails: Mails | None = None
-    before: tuple[Tensor, Mails] | None = None
+    mails: LatestMails | None = None
+    before: tuple[Tensor, LatestMails] | None = None
     after: Tensor | None = None
     beside: Tensor | None = None
 

@@ -17,7 +17,7 @@ from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.types import Subgraph
 
 
-class WholeGraph:
+class CuttableGraph:
     """A graph with the weights of its edges, and the subgraphs of it that were asked for last.
 
     Args:
@@ -63,7 +63,7 @@ class GraphLoader:
 
     batch_sampler = None  # Lightning looks here before it looks at `sampler`.
 
-    def __init__(self, whole: WholeGraph, split: str, seed: int) -> None:
+    def __init__(self, whole: CuttableGraph, split: str, seed: int) -> None:
         self.whole, self.split, self.seed = whole, split, seed
         self._subgraph: Subgraph | None = None
         self._epoch = 0
@@ -87,7 +87,7 @@ class GraphLoader:
         return self._subgraph
 
     def shard(self, owner: Tensor, hosts: Tensor, rank: int, *, relay: bool = True, halo: bool = False) -> GraphLoader:
-        """Return a loader of a rank's subgraph; arguments as in `WholeGraph.subgraphs`."""
+        """Return a loader of a rank's subgraph; arguments as in `CuttableGraph.subgraphs`."""
         loader = copy(self)
         loader._subgraph = self.whole.subgraphs(owner, hosts, rank, relay=relay, halo=halo)[self.split]
         return loader

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_tgnn.checks import check_bool, check_choice, check_mapping, check_path, check_seed
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS, Graph
-from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
+from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, open_source, prepare_graph
 from lightning_tgnn.data.pipeline import Pipeline
 from lightning_tgnn.types import GraphInfo
@@ -90,9 +90,9 @@ class GraphPipeline(Pipeline):
         return self.graph.info()
 
     @cached_property
-    def whole(self) -> WholeGraph:
+    def whole(self) -> CuttableGraph:
         """The graph with the weights of its edges."""
-        return WholeGraph(self.graph, partial(self.graph.weights, self.normalization))
+        return CuttableGraph(self.graph, partial(self.graph.weights, self.normalization))
 
     def setup(self, stage: str | None = None) -> None:
         """Read the graph and say what it is."""

@@ -19,7 +19,7 @@ ROWS = "gradient_rows"
 _COUNTS = "gradient_row_counts"
 
 
-class Table(NamedTuple):
+class EmbeddingTable(NamedTuple):
     """Where the gradient of an embedding table is among the values of a mean.
 
     Attributes:
@@ -60,7 +60,7 @@ class GradientMean:
         values: Tensor,
         exchange: Exchange | None = None,
         group: dist.ProcessGroup | None = None,
-        tables: Sequence[Table] = (),
+        tables: Sequence[EmbeddingTable] = (),
         *,
         compressed: CompressedSum | None = None,
         marks: int = 0,
@@ -72,7 +72,7 @@ class GradientMean:
         self._of_compressed: list[Tensor] = []  # where among the values that belongs
         self._exact: Tensor | None = None  # what is summed as it is, where that is not all
         self._of_exact: list[Tensor] = []
-        self._travelling: list[tuple[Table, list[PendingRows], list[int]]] = []
+        self._travelling: list[tuple[EmbeddingTable, list[PendingRows], list[int]]] = []
 
     def start(self) -> None:
         """Begin to form it, unless that has been done."""
@@ -108,7 +108,7 @@ class GradientMean:
             if mean._group is group:
                 mean.wait()
 
-    def _start_rows(self, exchange: Exchange) -> list[Table]:
+    def _start_rows(self, exchange: Exchange) -> list[EmbeddingTable]:
         """Send the rows of tables where that is less; return these tables."""
         if not self._tables:
             return []
@@ -125,7 +125,7 @@ class GradientMean:
                 by_rows.append(table)
         return by_rows
 
-    def _between(self, tables: Sequence[Table]) -> list[Tensor]:
+    def _between(self, tables: Sequence[EmbeddingTable]) -> list[Tensor]:
         """Return the values before, between and behind some tables."""
         ends = [0, *(table.begin + table.rows * table.width for table in tables)]
         begins = [*(table.begin for table in tables), len(self._values)]
@@ -162,7 +162,7 @@ def _put(values: Tensor, places: Sequence[Tensor]) -> None:
         place.copy_(piece)
 
 
-def _is_less(table: Table, rows: int, itemsize: int) -> bool:
+def _is_less(table: EmbeddingTable, rows: int, itemsize: int) -> bool:
     """Whether the rows of all ranks are fewer bytes than what a ring sends for the whole table."""
     each = table.width * itemsize + torch.int64.itemsize
     return rows * each < 2 * table.rows * table.width * itemsize

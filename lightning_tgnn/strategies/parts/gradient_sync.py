@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.strategies.parts.compressed_sums import CompressedSum
-from lightning_tgnn.strategies.parts.gradient_mean import GradientMean, Table
+from lightning_tgnn.strategies.parts.gradient_mean import EmbeddingTable, GradientMean
 
 
 class GradientSync:
@@ -61,7 +61,7 @@ class GradientSync:
         self._group, self._exchange, self._delay = group, exchange, delay
         chosen, begins = {id(table) for table in tables}, [0, *accumulate(self._sizes)]
         self._tables = [
-            Table(begin, *parameter.shape)
+            EmbeddingTable(begin, *parameter.shape)
             for begin, parameter in zip(begins, self._parameters, strict=False)
             if id(parameter) in chosen
         ]

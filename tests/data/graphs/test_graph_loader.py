@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.data import Graph, generate_graph
-from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
+from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.types import SparseRows
 from tests.contracts.test_loaders import values
@@ -23,7 +23,7 @@ RANKS, HOSTS, SPLITS = 3, torch.tensor([0, 0, 1]), ("train", "val", "test")
 def whole():
     graph = generate_graph(40, 160, 3, 4, seed=2)
     drawn = torch.rand(len(graph.src), generator=torch.Generator().manual_seed(1))
-    return WholeGraph(graph, drawn.__getitem__)
+    return CuttableGraph(graph, drawn.__getitem__)
 
 
 def cut(whole):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightning_tgnn.data import Graph, generate_graph
-from lightning_tgnn.data.graphs.loader import GraphLoader, WholeGraph
+from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.models import GAT, GCN
 from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
@@ -25,7 +25,7 @@ def graph():
 
 @pytest.fixture(scope="module")
 def part(graph):
-    return GraphLoader(WholeGraph(graph, partial(graph.weights, "symmetric")), "train", 0).subgraph
+    return GraphLoader(CuttableGraph(graph, partial(graph.weights, "symmetric")), "train", 0).subgraph
 
 
 def dense(graph: Graph, weights):
