@@ -11,8 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import EpochsAndCopies
-from lightning_tgnn.algorithms.schedules.disttgl import SERVED
-from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED
+from lightning_tgnn.algorithms.schedules.outlines import CUT, SERVED
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_fraction, refusal
@@ -156,10 +155,10 @@ def _rows(store: str, partition: str | Path | Tensor | None) -> StorePart:
     Raises:
         InvalidArgumentError: There is no such store, or a partition for one that is not cut.
     """
-    if store == SHARDED:
+    if store == CUT:
         return Sharded("reflexbicut" if partition is None else partition)
     if store != SERVED:
-        raise InvalidArgumentError(refusal("store", f"'{SERVED}' or '{SHARDED}'", store, "take one of these"))
+        raise InvalidArgumentError(refusal("store", f"'{SERVED}' or '{CUT}'", store, "take one of these"))
     if partition is not None:
         cure = "leave it out, or take store='sharded'"
         raise InvalidArgumentError(refusal("partition", "left out where a process serves all rows", partition, cure))

@@ -10,14 +10,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import RoundRobin
+from lightning_tgnn.algorithms.schedules.outlines import CUT, HOST
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, refusal
 from lightning_tgnn.strategies.parts import HostMemory, HostShards, InOrder, RingUpdates, TargetsFirst
 from lightning_tgnn.strategies.parts.stores import check_one_machine
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
 from lightning_tgnn.types.layout import check_groups
-
-HOST, SHARDED = "host", "sharded"
 
 
 class PipeTGLStrategy(PlanRunner):
@@ -61,7 +60,7 @@ class PipeTGLStrategy(PlanRunner):
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
-        check_choice("store", store, (HOST, SHARDED))
+        check_choice("store", store, (HOST, CUT))
         if partition is not None and store == HOST:
             cure = "leave it out, or set store='sharded'"
             raise InvalidArgumentError(refusal("partition", "left out with store='host'", partition, cure))

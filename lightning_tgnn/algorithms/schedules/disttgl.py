@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_tgnn.algorithms.schedules.epochs_and_copies import EpochsAndCopies
-from lightning_tgnn.algorithms.schedules.outlines import MADE_AHEAD, data_parallel, mean_gradients, pipelined
-from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED
+from lightning_tgnn.algorithms.schedules.outlines import (
+    CUT,
+    MADE_AHEAD,
+    SERVED,
+    data_parallel,
+    mean_gradients,
+    pipelined,
+)
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_share, refusal
 from lightning_tgnn.types.layout import RankLayout, families_of
 from lightning_tgnn.types.outline import ALL_TO_ALL, LINKS, SERVER, WORKER, After, Outline, Reads, Stage
-
-SERVED = "served"
 
 
 def read_once(store: str = SERVED, *, fetch_ahead: bool = True) -> tuple[Stage, ...]:
@@ -29,7 +33,7 @@ def read_once(store: str = SERVED, *, fetch_ahead: bool = True) -> tuple[Stage, 
     """
     sample = Stage("sample", WORKER, (After("fetch", turns=MADE_AHEAD),))
     passes = Stage("embed", trains=True), Stage("score", trains=True)
-    if store == SHARDED:
+    if store == CUT:
         last = After("updates", turns=1)
         seen = (Reads("updates", batches=1),)
         return (
@@ -83,7 +87,7 @@ class DistTGLOutline:
 
     def __post_init__(self) -> None:
         self.schedule  # noqa: B018 - which checks them
-        check_choice("store", self.store, (SERVED, SHARDED))
+        check_choice("store", self.store, (SERVED, CUT))
         check_share("ahead", self.ahead, cure="give the share of rows that are asked for ahead, for example 0.5")
         if self.ahead and not self.asks_ahead:
             requirement = "0 but with store='sharded', epoch=1 and fetch_ahead=True: no other rows travel ahead"
@@ -92,7 +96,7 @@ class DistTGLOutline:
     @property
     def asks_ahead(self) -> bool:
         """Whether sharded rows are asked for ahead."""
-        return self.store == SHARDED and self.epoch == 1 and self.fetch_ahead
+        return self.store == CUT and self.epoch == 1 and self.fetch_ahead
 
     @property
     def schedule(self) -> EpochsAndCopies:
@@ -106,7 +110,7 @@ class DistTGLOutline:
             InvalidArgumentError: i j k is another number of ranks.
         """
         self.schedule.check_ranks(ranks)
-        if self.store == SHARDED and self.epoch == 1:
+        if self.store == CUT and self.epoch == 1:
             order = pipelined(ahead=self.ahead)
         else:
             order = read_once(self.store, fetch_ahead=self.fetch_ahead)

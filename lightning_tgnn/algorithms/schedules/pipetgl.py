@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lightning_tgnn.algorithms.schedules.outlines import CUT, HOST
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_share, refusal
 from lightning_tgnn.types.outline import (
     ALL,
@@ -21,8 +22,7 @@ from lightning_tgnn.types.outline import (
 )
 
 BACKGROUND, AHEAD, AT_ONCE = "background", "ahead", "at_once"
-GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS = "gradients", "weights_and_moments", "weights"
-HOST, SHARDED = "host", "sharded"
+SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS, SENDS_WEIGHTS = "gradients", "weights_and_moments", "weights"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PipeTGLOutline:
     pass_on: bool = True
     sampling: str = BACKGROUND
     gather_ahead: bool = True
-    sends: str = GRADIENTS
+    sends: str = SENDS_GRADIENTS
     targets: float = 0.5
     repeated: float = 0.5
     store: str = HOST
@@ -79,13 +79,13 @@ class PipeTGLOutline:
     def __post_init__(self) -> None:
         check_int("groups", self.groups, minimum=1, cure="give the number of pipelines, 1 for one over all ranks")
         check_choice("sampling", self.sampling, (BACKGROUND, AHEAD, AT_ONCE))
-        check_choice("store", self.store, (HOST, SHARDED))
-        check_choice("sends", self.sends, (GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS))
+        check_choice("store", self.store, (HOST, CUT))
+        check_choice("sends", self.sends, (SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS, SENDS_WEIGHTS))
         check_share("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
         check_share("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
         if self.staleness is not None:
             check_int("staleness", self.staleness, minimum=0, cure="leave it out for that of the pipeline")
-            if self.sends != GRADIENTS:
+            if self.sends != SENDS_GRADIENTS:
                 cure = "leave it out, or let gradients travel"
                 raise InvalidArgumentError(refusal("staleness", "left out with weights", self.staleness, cure))
 
@@ -121,7 +121,7 @@ class PipeTGLOutline:
         if late >= length:
             requirement = f"at most {length - 1} in a pipeline of {length}"
             raise InvalidArgumentError(refusal("staleness", requirement, late, "take more ranks, or leave it out"))
-        of_gradients = self.sends == GRADIENTS
+        of_gradients = self.sends == SENDS_GRADIENTS
         before, behind = self._updates(length, late) if of_gradients else ([], self._updates_in_turn())
         begins = [stage.name for stage in stages].index("other") + 1
         backward = Stage("backward", trains=True)

@@ -15,6 +15,8 @@ from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS, Outline, Stage
 
+TOLERANCE = 0.05
+"""By what share a plan may be slower than the fastest, and still be nearly as fast."""
 _TURNS = 24
 _SLOWEST = 64.0  # times as slow as alone
 _HALVINGS = 20
@@ -167,7 +169,7 @@ def assess(candidate: Candidate, cluster: Cluster, stream: Stream) -> Assessment
 
 
 def rank(
-    candidates: Sequence[Candidate], cluster: Cluster, stream: Stream, *, tolerance: float = 0.05
+    candidates: Sequence[Candidate], cluster: Cluster, stream: Stream, *, tolerance: float = TOLERANCE
 ) -> list[Assessment]:
     """Return all plans, the recommended one first and those with an objection last.
 

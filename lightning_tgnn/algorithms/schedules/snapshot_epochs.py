@@ -14,6 +14,7 @@ from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS, open_in_chain
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates
 from lightning_tgnn.algorithms.schedules.pair_simulation import ChainSimulation, GroupParts, simulate_chain
+from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, LOAD
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
 from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds
 from lightning_tgnn.algorithms.traffic.gradient_compression import PIECES, WEIGHTS, gradient_traffic, gradient_travels
@@ -21,7 +22,6 @@ from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int,
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL_TO_ALL
 
-LOAD, EVEN = "load", "even"
 FEATURES, EMBEDDINGS, STATES = "features", "embeddings", "hidden states"
 
 

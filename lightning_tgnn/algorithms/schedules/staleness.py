@@ -9,6 +9,9 @@ from lightning_tgnn.checks import check_int, check_not_negative
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import Outline
 
+SMALLEST = "smallest"
+"""In the place of a number: that of `smallest_staleness`."""
+
 
 def smallest_staleness(
     outline_at: Callable[[int], Outline],

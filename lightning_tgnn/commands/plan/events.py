@@ -43,7 +43,6 @@ fastest, the one that costs least in accuracy.
 DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all figures; and costs.yaml, for
 lightning-tgnn simulate --stages.
 """
-_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def _recommend(
     }
     write_text(folder / "costs.yaml", yaml.safe_dump({"strategies": costs}, sort_keys=False))
     stream = Stream(cache(distances.loss), options.max_loss, found.state_bytes)
-    plans = rank(candidates.all(), cluster, stream, tolerance=_TOLERANCE)
+    plans = rank(candidates.all(), cluster, stream)
     print_plans(plans, console)
     recipe = recipe_of(plans[0].candidate, cluster, Trained(of_data, of_task, where.accelerator, where.epochs))
     write_text(folder / "recipe.yaml", recipe)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from lightning_tgnn.algorithms.partitions.simple import metis_partition
-from lightning_tgnn.algorithms.schedules.planner import Cluster, compression_cost
-from lightning_tgnn.algorithms.schedules.snapshot_epochs import EVEN, LOAD
+from lightning_tgnn.algorithms.schedules.planner import TOLERANCE, Cluster, compression_cost
+from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, LOAD
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.plan.gradient_compression import too_short_for
 from lightning_tgnn.commands.plan.recipe import written_as
@@ -26,8 +26,6 @@ from lightning_tgnn.commands.simulate.snapshot_forecasts import (
     SnapshotPlan,
 )
 from lightning_tgnn.data import SnapshotDataModule
-
-_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class SnapshotCandidates:
         least between machines is recommended, and of these the fastest.
         """
         found = sorted(self._made(), key=lambda one: one.seconds)
-        limit = found[0].seconds / (1 - _TOLERANCE)
+        limit = found[0].seconds / (1 - TOLERANCE)
         near = [one for one in found if not one.objection and one.seconds <= limit]
         first = min(near, key=lambda one: (compression_cost(one.options), sum(one.sent.values())))
         return [first, *(one for one in found if one is not first)]

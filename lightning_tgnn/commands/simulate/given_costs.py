@@ -12,7 +12,7 @@ import yaml
 
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import COMPRESS, GRADIENT_SUMS
-from lightning_tgnn.algorithms.schedules.pipetgl import WEIGHTS_AND_MOMENTS, PipeTGLOutline
+from lightning_tgnn.algorithms.schedules.pipetgl import SENDS_WEIGHTS_AND_MOMENTS, PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
 from lightning_tgnn.checks import (
@@ -93,7 +93,7 @@ class GivenCosts:
         if plan.name == "pipetgl":
             pipeline = PipeTGLOutline(**{name: plan.options[name] for name in plan.options if name != "staleness"})
             known.setdefault("hand", pipeline.repeated * known.get("updates", 0.0))
-            times = _ADAM if pipeline.sends == WEIGHTS_AND_MOMENTS else 1
+            times = _ADAM if pipeline.sends == SENDS_WEIGHTS_AND_MOMENTS else 1
             known.setdefault("weights", times * known.get("gradients", 0.0))
         if compression is not None and "gradients" in known:
             known["gradients"] = self._compressed(compression)

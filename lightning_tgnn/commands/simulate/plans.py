@@ -6,21 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lightning_tgnn.algorithms.schedules.disttgl import SERVED, DistTGLOutline
+from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.algorithms.schedules.outlines import (
+    CUT,
+    SERVED,
     data_parallel,
     in_order,
     mean_gradients,
     pipelined,
     updated_by_owners,
 )
-from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED, PipeTGLOutline
+from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
+from lightning_tgnn.algorithms.schedules.staleness import SMALLEST
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.commands.shared.options import name_and_options
 from lightning_tgnn.types.outline import Outline, Stage
 
-SMALLEST = "smallest"
 _COMPRESSION = "gradient_compression"
 _PIPELINES: dict[str, type[PipeTGLOutline] | type[DistTGLOutline]] = {
     "disttgl": DistTGLOutline,
@@ -32,7 +34,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "sven": ("staleness", "micro_batches", "ahead", "remote", _COMPRESSION),
     **{name: tuple(field.name for field in fields(kind)) for name, kind in _PIPELINES.items()},
 }
-STORES = tuple(f"{name}:store={SHARDED}" for name in _PIPELINES)
+STORES = tuple(f"{name}:store={CUT}" for name in _PIPELINES)
 """Strategies whose stages take something else where rows are cut over ranks."""
 SHARES = ("targets", "repeated", "ahead")
 """Options that are shares of rows, which go by the stream."""
@@ -87,7 +89,7 @@ class SimulatedPlan:
     def measured_as(self) -> str:
         """Under what name its costs are given where strategies have costs of their own; see `STORES`."""
         store = self.options.get("store")
-        return self.name if store != SHARDED else f"{self.name}:store={store}"
+        return self.name if store != CUT else f"{self.name}:store={store}"
 
     def with_shares(self, shares: Mapping[str, float]) -> SimulatedPlan:
         """Return the plan with the shares of rows that it takes and its options leave open."""

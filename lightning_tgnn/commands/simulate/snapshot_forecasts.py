@@ -13,13 +13,12 @@ from rich.table import Table
 from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
-    EVEN,
-    LOAD,
     EpochForecast,
     blad_epoch,
     snapshot_partition_epoch,
     vertex_partition_epoch,
 )
+from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, LOAD
 from lightning_tgnn.algorithms.schedules.snapshot_loads import backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS

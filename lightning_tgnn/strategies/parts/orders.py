@@ -7,8 +7,8 @@ from typing import ClassVar, TypeVar, cast
 
 import torch
 
-from lightning_tgnn.algorithms.schedules.outlines import in_order, updated_by_owners
-from lightning_tgnn.algorithms.schedules.pipetgl import HOST, SHARDED, PipeTGLOutline, whole_turns
+from lightning_tgnn.algorithms.schedules.outlines import CUT, HOST, in_order, updated_by_owners
+from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline, whole_turns
 from lightning_tgnn.state import ShardedStateStore
 from lightning_tgnn.state.nodes.owner_update import update_at_owners
 from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards
@@ -45,7 +45,7 @@ class InOrder(OrderPart):
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
         """Return the stages of a turn."""
         if isinstance(store, HostMemory | HostShards):
-            return whole_turns(SHARDED if isinstance(store, HostShards) else HOST)
+            return whole_turns(CUT if isinstance(store, HostShards) else HOST)
         return in_order(**store.travels)
 
 
@@ -81,7 +81,7 @@ class TargetsFirst(OrderPart):
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
         """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream."""
         assert isinstance(store, HostMemory | HostShards)
-        where = SHARDED if isinstance(store, HostShards) else HOST
+        where = CUT if isinstance(store, HostShards) else HOST
         return PipeTGLOutline(pass_on=store.pass_on, store=where).stages()
 
 

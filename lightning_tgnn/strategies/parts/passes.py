@@ -7,8 +7,8 @@ from typing import ClassVar, TypeVar
 
 import torch
 
-from lightning_tgnn.algorithms.schedules.disttgl import SERVED, read_once
-from lightning_tgnn.algorithms.schedules.pipetgl import SHARDED
+from lightning_tgnn.algorithms.schedules.disttgl import read_once
+from lightning_tgnn.algorithms.schedules.outlines import CUT, SERVED
 from lightning_tgnn.checks import check_bool
 from lightning_tgnn.state import ServedStateStore, ShardedStateStore
 from lightning_tgnn.strategies.parts.stores import Served, Sharded
@@ -59,7 +59,7 @@ class ReadOnce(OrderPart):
         """
         if not isinstance(store, Served | Sharded):
             return super().stages(store)
-        return read_once(SHARDED if isinstance(store, Sharded) else SERVED, fetch_ahead=self.fetch_ahead)
+        return read_once(CUT if isinstance(store, Sharded) else SERVED, fetch_ahead=self.fetch_ahead)
 
 
 class ReadOnceOrder:

@@ -13,7 +13,13 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from lightning_tgnn.algorithms.schedules.pipetgl import GRADIENTS, WEIGHTS, WEIGHTS_AND_MOMENTS, PipeTGLOutline
+from lightning_tgnn.algorithms.schedules.pipetgl import (
+    SENDS_GRADIENTS,
+    SENDS_WEIGHTS,
+    SENDS_WEIGHTS_AND_MOMENTS,
+    PipeTGLOutline,
+)
+from lightning_tgnn.algorithms.schedules.staleness import SMALLEST
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.strategies.parts.flat_state import check_steps
 from lightning_tgnn.strategies.parts.late_gradients import SentGradients
@@ -21,11 +27,9 @@ from lightning_tgnn.strategies.parts.measured_staleness import MeasuredStaleness
 from lightning_tgnn.strategies.parts.sent_weights import SentWeights
 from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights
 from lightning_tgnn.types import MessageExchange, RankLayout, Run, UpdatesPart
-from lightning_tgnn.types.layout import COPIES
-from lightning_tgnn.types.layout import GRADIENTS as OF_GRADIENTS
+from lightning_tgnn.types.layout import COPIES, GRADIENTS
 from lightning_tgnn.types.outline import Outline, Stage
 
-SMALLEST = "smallest"
 _Result = TypeVar("_Result")
 _MEAN = "mean of the copies' gradients"
 
@@ -53,16 +57,16 @@ class RingUpdates(UpdatesPart):
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    sends: str = GRADIENTS
+    sends: str = SENDS_GRADIENTS
     staleness: int | str | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"pipeline"})
 
     def __post_init__(self) -> None:
-        check_choice("sends", self.sends, (GRADIENTS, WEIGHTS_AND_MOMENTS, WEIGHTS))
+        check_choice("sends", self.sends, (SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS, SENDS_WEIGHTS))
         if self.staleness is None:
             return
-        if self.sends != GRADIENTS:
+        if self.sends != SENDS_GRADIENTS:
             requirement = "left out where weights travel: a rank has those of its own last update, M - 1 batches late"
             cure = "leave it out, or set sends='gradients'"
             raise InvalidArgumentError(refusal("staleness", requirement, self.staleness, cure))
@@ -108,7 +112,7 @@ class OrderedUpdates:
 
     def __init__(self, part: RingUpdates, run: Run) -> None:
         self._part, self._run = part, run
-        self._messages: MessageExchange = run.messages(OF_GRADIENTS, of_copy=True)
+        self._messages: MessageExchange = run.messages(GRADIENTS, of_copy=True)
         self._copies: MessageExchange = run.messages(COPIES)
         largest = self._messages.ranks - 1
         if isinstance(part.staleness, int) and part.staleness > largest:
@@ -172,7 +176,7 @@ class OrderedUpdates:
             raise InvalidArgumentError(refusal("optimizers", requirement, len(optimizers), "take strategy='sven'"))
         (optimizer,), trained = optimizers, self._trained
         assert trained is not None
-        if self._part.sends == GRADIENTS:
+        if self._part.sends == SENDS_GRADIENTS:
             check_steps(optimizer)
             self._sent = SentGradients(trained, self._messages)
         else:
@@ -202,7 +206,7 @@ class OrderedUpdates:
             before = "those of a step of all ranks did, and the last ones are dropped"
         else:
             before = f"{pending['sends']} of {pending['ranks']} ranks did"
-            if pending["sends"] == WEIGHTS:
+            if pending["sends"] == SENDS_WEIGHTS:
                 before += ", each with moments of its own, of which all take those of the first rank"
         now = f"{self._part.sends} of {self._messages.ranks} ranks"
         rank_zero_info(f"{now} travel from here on, beginning with the weights of the checkpoint; before, {before}")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_tgnn.algorithms.schedules.pipetgl import WEIGHTS, WEIGHTS_AND_MOMENTS
+from lightning_tgnn.algorithms.schedules.pipetgl import SENDS_WEIGHTS, SENDS_WEIGHTS_AND_MOMENTS
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.strategies.parts.flat_state import FlatState
 from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights
@@ -83,10 +83,10 @@ class SentWeights:
     def _row(self) -> Tensor:
         """Return what travels."""
         weights = self._flat.weights()
-        return torch.cat([weights, self._flat.state()]) if self._sends == WEIGHTS_AND_MOMENTS else weights
+        return torch.cat([weights, self._flat.state()]) if self._sends == SENDS_WEIGHTS_AND_MOMENTS else weights
 
     def _receive(self, place: int, operation: str) -> RowHandle:
-        row = self._flat.empty(with_state=self._sends == WEIGHTS_AND_MOMENTS)
+        row = self._flat.empty(with_state=self._sends == SENDS_WEIGHTS_AND_MOMENTS)
         return self._messages.receive(row, place, operation)
 
     def _get_latest(self) -> Tensor:
@@ -126,7 +126,7 @@ class SentWeights:
 
         All ranks have to call it; the first one returns what all have, uint8 [M, n].
         """
-        keeps_moments = self._sends == WEIGHTS
+        keeps_moments = self._sends == SENDS_WEIGHTS
         if not self._goes_round and not keeps_moments:
             return {}
         weights = self._flat.weights() if self._hidden is None else self._hidden[: self._flat.size]
@@ -145,7 +145,7 @@ class SentWeights:
             CheckpointError: The optimizer keeps something else than it did.
         """
         own = saved["held"][self._messages.place].to(self._messages.device)
-        size = len(self._flat.empty(with_state=self._sends == WEIGHTS))
+        size = len(self._flat.empty(with_state=self._sends == SENDS_WEIGHTS))
         if len(own) != size:
             requirement = f"one that keeps what is in the checkpoint, {len(own)} bytes of a rank with its weights"
             cure = "give its options as they were, or leave the checkpoint out to train anew"
