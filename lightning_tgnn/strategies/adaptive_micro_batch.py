@@ -1,4 +1,7 @@
-"""Finds the number of micro-batches of Sven's pipeline while training goes on."""
+"""Finds the number of micro-batches of Sven's pipeline while training goes on.
+
+The callback is here and not in `callbacks/`, because `TunedRunner` adds one, and strategies import no callbacks.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
@@ -15,9 +18,9 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.traffic.granularity import choose_granularity, fit_redundancy
 from lightning_tgnn.algorithms.traffic.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
 from lightning_tgnn.comm import Flow, StepTraffic
-from lightning_tgnn.strategies.parts.pipelined_order import ADAPTIVE, Pipelined, PipelinedOrder
+from lightning_tgnn.strategies.parts.pipelined_order import Pipelined, PipelinedOrder
 from lightning_tgnn.strategies.runner import PlanRunner
-from lightning_tgnn.types import EventBatch, OrderPart
+from lightning_tgnn.types import EventBatch
 
 _NOTHING = "AdaptiveMicroBatch has nothing to do"
 
@@ -171,25 +174,3 @@ def _given(strategy: PlanRunner) -> int | None:
     assert strategy.planned is not None
     order = strategy.planned.order
     return order.micro_batches if isinstance(order, Pipelined) and isinstance(order.micro_batches, int) else None
-
-
-class TunedRunner(PlanRunner):
-    """Runs a plan, and brings an `AdaptiveMicroBatch` where the plan leaves n to be found."""
-
-    @property
-    def order_part(self) -> OrderPart:
-        """The order of the plan."""
-        raise NotImplementedError
-
-    @override
-    def connect(self, model: pl.LightningModule) -> None:
-        super().connect(model)
-        order = self.order_part
-        if not (isinstance(order, Pipelined) and order.micro_batches == ADAPTIVE):
-            return
-        callbacks = model.trainer.callbacks  # type: ignore[attr-defined]
-        if not any(isinstance(given, AdaptiveMicroBatch) for given in callbacks):
-            # Before those that save, which Lightning has last: they save what it has found, and a checkpoint that is
-            # about to be read gives it back.
-            saving = sum(isinstance(given, Checkpoint) for given in callbacks)
-            callbacks.insert(len(callbacks) - saving, AdaptiveMicroBatch())
