@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,13 @@ def check_tensors(columns: Mapping[str, object]) -> None:
             raise DataError(refusal(name, "a tensor", type(column).__name__, cure))
 
 
+def check_type(name: str, column: Tensor, types: Sequence[torch.dtype], cure: str) -> None:
+    """Refuse a column whose dtype is none of ``types``."""
+    if column.dtype not in types:
+        requirement = " or ".join(str(dtype).removeprefix("torch.") for dtype in types)
+        raise DataError(refusal(name, requirement, str(column.dtype).removeprefix("torch."), cure))
+
+
 def check_ends(name: str, ends: Tensor, num_nodes: int) -> None:
     """Refuse ends of edges that are no vertices.
 
@@ -30,7 +37,7 @@ def check_ends(name: str, ends: Tensor, num_nodes: int) -> None:
     Raises:
         DataError: They are of another type, or one is not in 0 .. N - 1.
     """
-    _check_type(name, ends, (torch.int64, torch.int32), "give the numbers of vertices as integers")
+    check_type(name, ends, (torch.int64, torch.int32), "give the numbers of vertices as integers")
     lowest, highest = (int(end) for end in ends.aminmax())
     if lowest < 0 or highest >= num_nodes:
         wrong = lowest if lowest < 0 else highest
@@ -38,12 +45,17 @@ def check_ends(name: str, ends: Tensor, num_nodes: int) -> None:
         raise DataError(refusal(name, f"vertices 0 .. {num_nodes - 1}, the rows of the features", wrong, cure))
 
 
-def check_edges(src: Tensor, dst: Tensor, num_nodes: int) -> None:
-    """Refuse columns of edges that do not fit together, or are not between ``num_nodes`` vertices; see `check_ends`."""
+def check_pairs(src: Tensor, dst: Tensor) -> None:
+    """Refuse columns of edges that are not both [E]."""
     if src.shape != dst.shape or src.dim() != 1:
         received = f"{list(src.shape)} and {list(dst.shape)}"
         cure = "give both ends of every edge"
         raise DataError(refusal("edges", "as many sources as destinations, [E]", received, cure))
+
+
+def check_edges(src: Tensor, dst: Tensor, num_nodes: int) -> None:
+    """Refuse columns of edges that do not fit together, or are not between ``num_nodes`` vertices; see `check_ends`."""
+    check_pairs(src, dst)
     if not len(src):
         raise DataError(refusal("edges", "at least one", 0, "give a graph with edges"))
     check_ends("src", src, num_nodes)
@@ -54,7 +66,7 @@ def check_features(features: Tensor) -> None:
     """Refuse features that are no finite float32 matrix [N, F]."""
     if features.dim() != 2 or not features.shape[1]:
         raise DataError(refusal("features", "a matrix [N, F]", list(features.shape), "give a row per vertex"))
-    _check_type("features", features, (torch.float32,), "convert them")
+    check_type("features", features, (torch.float32,), "convert them")
     for piece in pieces(*features.shape):
         bad = ~torch.isfinite(features[piece]).all(1)
         if bad.any():
@@ -66,7 +78,7 @@ def check_features(features: Tensor) -> None:
 def check_labels(labels: Tensor, num_nodes: int) -> None:
     """Refuse labels that are not int64 [N], each a class below N or -1."""
     _check_length("labels", labels, num_nodes)
-    _check_type("labels", labels, (torch.int64,), "number the classes from 0; -1 stands for none")
+    check_type("labels", labels, (torch.int64,), "number the classes from 0; -1 stands for none")
     lowest, highest = (int(label) for label in labels.aminmax())
     if lowest < -1:
         cure = "number the classes from 0; -1 stands for none"
@@ -80,7 +92,7 @@ def check_masks(masks: Mapping[str, Tensor], labels: Tensor) -> None:
     """Refuse masks (bool [N]) that are empty, overlap, or hold a vertex without a label."""
     for name, mask in masks.items():
         _check_length(f"{name} mask", mask, len(labels))
-        _check_type(f"{name} mask", mask, (torch.bool,), "convert it")
+        check_type(f"{name} mask", mask, (torch.bool,), "convert it")
         if not mask.any():
             raise DataError(refusal(f"{name} mask", "at least one vertex", 0, "choose some"))
         for piece in pieces(len(labels)):
@@ -102,9 +114,3 @@ def _check_length(name: str, column: Tensor, num_nodes: int) -> None:
     if column.shape != (num_nodes,):
         received = list(column.shape)
         raise DataError(refusal(name, f"one for each of {num_nodes} vertices", received, "give a vector [N]"))
-
-
-def _check_type(name: str, column: Tensor, valid: tuple[torch.dtype, ...], cure: str) -> None:
-    if column.dtype not in valid:
-        listed = " or ".join(str(dtype).removeprefix("torch.") for dtype in valid)
-        raise DataError(refusal(name, listed, str(column.dtype).removeprefix("torch."), cure))

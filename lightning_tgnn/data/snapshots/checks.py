@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.graphs.checks import check_ends
+from lightning_tgnn.data.graphs.checks import check_ends, check_pairs, check_type
 from lightning_tgnn.files.npy_file import pieces
 
 _FEW_KINDS, _NUMBERS_PER_KIND = 64, 8
@@ -51,11 +51,7 @@ def check_edge_columns(
     Raises:
         DataError: They do not, or one holds something that must not be trained on.
     """
-    if src.shape != dst.shape or src.dim() != 1:
-        received = f"{list(src.shape)} and {list(dst.shape)}"
-        raise DataError(
-            refusal("edges", "as many sources as destinations, [E]", received, "give both ends of every edge")
-        )
+    check_pairs(src, dst)
     if len(src):
         check_ends("src", src, num_nodes)
         check_ends("dst", dst, num_nodes)
@@ -65,10 +61,10 @@ def check_edge_columns(
             requirement = f"one for each of the {len(src):,} edges"
             raise DataError(refusal(name, requirement, list(column.shape), "give a column [E]"))
     if weights is not None:
-        _check_type("weights", weights, (torch.float32,), "convert them")
+        check_type("weights", weights, (torch.float32,), "convert them")
         _check_finite("weights", weights, "edge")
     if relations is not None:
-        _check_type("relations", relations, (torch.int64,), "number the kinds of edges from 0")
+        check_type("relations", relations, (torch.int64,), "number the kinds of edges from 0")
         if len(relations) and int(relations.min()) < 0:
             cure = "number the kinds of edges from 0"
             raise DataError(refusal("relations", "kinds of edges from 0", int(relations.min()), cure))
@@ -95,7 +91,7 @@ def check_label_column(name: str, labels: Tensor) -> None:
     Raises:
         DataError: They are neither.
     """
-    _check_type(name, labels, (torch.int64, torch.float32), "give classes (int64) or numbers (float32)")
+    check_type(name, labels, (torch.int64, torch.float32), "give classes (int64) or numbers (float32)")
     if labels.dtype == torch.float32:
         _check_finite(name, labels, "row")
     elif labels.numel() and int(labels.min()) < -1:
@@ -158,7 +154,7 @@ def _check_matrix(name: str, matrix: Tensor, num_nodes: int, width: int | None =
     if matrix.dim() != 2 or len(matrix) != num_nodes or not wide or width not in (None, wide):
         requirement = f"a matrix [{num_nodes}, {width or 'F'}]"
         raise DataError(refusal(name, requirement, list(matrix.shape), "give a row for every vertex of the sequence"))
-    _check_type(name, matrix, (torch.float32,), "convert them")
+    check_type(name, matrix, (torch.float32,), "convert them")
     _check_finite(name, matrix, "vertex")
 
 
@@ -169,9 +165,3 @@ def _check_finite(name: str, column: Tensor, rows: str) -> None:
         if bad.any():
             received = f"NaN or infinity at {rows} {piece.start + int(bad.nonzero()[0])}"
             raise DataError(refusal(name, "finite", received, "clean the data first"))
-
-
-def _check_type(name: str, column: Tensor, types: Sequence[torch.dtype], cure: str) -> None:
-    if column.dtype not in types:
-        requirement = " or ".join(str(dtype).removeprefix("torch.") for dtype in types)
-        raise DataError(refusal(name, requirement, str(column.dtype).removeprefix("torch."), cure))
