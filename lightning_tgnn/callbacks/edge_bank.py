@@ -12,11 +12,11 @@ from lightning_tgnn.algorithms.streams.past import past_end
 from lightning_tgnn.checks import InvalidArgumentError, check_positive, refusal
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.types import (
-    DrawsNegatives,
     EventBatch,
     EventColumns,
     SplitStreamData,
     datamodule_of,
+    draws_negatives,
     shares_node_state,
 )
 
@@ -51,8 +51,7 @@ class EdgeBankBaseline(pl.Callback):
             InvalidArgumentError: The task draws no negatives, or the data is no stream of events.
         """
         data = datamodule_of(trainer)
-        draws = not isinstance(pl_module, DrawsNegatives) or pl_module.draws_negatives
-        if not isinstance(data, SplitStreamData) or not draws:
+        if not isinstance(data, SplitStreamData) or not draws_negatives(pl_module):
             cure = "leave EdgeBank out, or predict links on a TemporalDataModule"
             received = f"{type(pl_module).__name__} on {type(data).__name__}"
             raise InvalidArgumentError(refusal("EdgeBank", "beside a link predictor", received, cure))

@@ -20,6 +20,7 @@ from lightning_tgnn.algorithms.traffic.granularity_tuner import GranularityTuner
 from lightning_tgnn.comm import Flow, StepTraffic
 from lightning_tgnn.strategies.parts.pipelined_order import Pipelined, PipelinedOrder
 from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.types import EventBatch
 
 _NOTHING = "AdaptiveMicroBatch has nothing to do"
@@ -118,9 +119,8 @@ class AdaptiveMicroBatch(Callback):
             rank_zero_info(f"AdaptiveMicroBatch: n = {tuner.best} from here on; median step: {tried or 'not compared'}")
 
     def _now(self, trainer: pl.Trainer) -> float:
-        device = trainer.strategy.root_device
-        if device.type == "cuda":  # a step has ended when the device has; only while n is being sought
-            torch.cuda.synchronize(device)
+        # A step has ended when the device is done. It is waited for only while n is being sought.
+        wait_for_device(trainer.strategy.root_device)
         return self._clock()
 
     def _profile(self, batch: EventBatch) -> None:

@@ -55,6 +55,12 @@ def clock_of(device: torch.device) -> Clock:
     return DeviceClock() if device.type == "cuda" else HostClock()
 
 
+def wait_for_device(device: torch.device) -> None:
+    """Wait until a device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 class StageRecorder:
     """Records the stages of training steps; outside a step it records nothing.
 

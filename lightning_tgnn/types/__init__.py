@@ -125,6 +125,7 @@ from lightning_tgnn.types.tasks import (
     KnowsWork,
     MeasuredTask,
     TellsStages,
+    draws_negatives,
     has_work_to_save,
 )
 from lightning_tgnn.types.temporal import EmbedAt, EventBatch, SampledRoots, SharedBatch, StreamInfo, Surroundings
@@ -242,6 +243,7 @@ __all__ = [
     "WriteRouter",
     "batches_at_once",
     "datamodule_of",
+    "draws_negatives",
     "has_stages",
     "has_work_to_save",
     "missing_stages",

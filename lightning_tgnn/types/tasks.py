@@ -70,3 +70,8 @@ class DrawsNegatives(Protocol):
     """
 
     draws_negatives: bool
+
+
+def draws_negatives(task: object) -> bool:
+    """Return whether the batches of a task have to carry negatives: they do unless it says otherwise."""
+    return not isinstance(task, DrawsNegatives) or task.draws_negatives

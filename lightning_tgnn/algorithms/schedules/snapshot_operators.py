@@ -25,12 +25,6 @@ class GroupOperators:
     forward: Sequence[Sequence[Operator]]
     backward: Sequence[Sequence[Operator]]
 
-    @classmethod
-    def of_seconds(cls, forward: Sequence[float], backward: Sequence[float]) -> GroupOperators:
-        """Return a group of whose snapshots only forward and backward seconds are known."""
-        both = ([(Operator(NN, float(one)),) for one in seconds] for seconds in (forward, backward))
-        return cls(*both)
-
     @property
     def seconds(self) -> tuple[np.ndarray, np.ndarray]:
         """Forward and backward seconds of each snapshot, float64 [snapshots] each."""

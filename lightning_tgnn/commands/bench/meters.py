@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.types import EventBatch
 
 Figures = dict[str, Any]
@@ -146,12 +147,12 @@ class WarmMeter(Meter):
         if self._warmup < self._step <= self._last:
             self._count(batch)
         if self._step == self._warmup:
-            finish(strategy.root_device)
+            wait_for_device(strategy.root_device)
             strategy.barrier()
             self._start(strategy)
             self._begin = perf_counter()
         elif self._step == self._last:
-            finish(strategy.root_device)
+            wait_for_device(strategy.root_device)
             self._measurement = self._measured(strategy, perf_counter() - self._begin)
 
     def _count(self, batch: object) -> None:
@@ -203,12 +204,6 @@ class EpochMeter(WarmMeter):
         flows = summed_flows(strategy, strategy.exchange.traffic.take())
         per_epoch = slowest / (self._last - self._warmup)
         return EpochMeasurement(per_epoch, self._last, flows, int(sent), int(possible))
-
-
-def finish(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def reduced(strategy: PlanRunner, values: Sequence[float], operation: str) -> list[float]:

@@ -13,12 +13,13 @@ from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
-from lightning_tgnn.commands.bench.meters import Figures, Meter, finish, reduced, summed_flows
+from lightning_tgnn.commands.bench.meters import Figures, Meter, reduced, summed_flows
 from lightning_tgnn.commands.bench.tables import print_snapshot_bench
 from lightning_tgnn.commands.shared.kinds import SNAPSHOTS, KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import SnapshotDataModule
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.tasks import SnapshotLinkPrediction
 
 _DESCRIPTION = """Train with several strategies in turn and compare them: seconds, waiting and bytes per epoch, AP.
@@ -156,7 +157,7 @@ class SnapshotMeter(Meter):
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.current_epoch == self._warmup:
             assert isinstance(trainer.strategy, SnapshotRunner)
-            finish(trainer.strategy.root_device)
+            wait_for_device(trainer.strategy.root_device)
             trainer.strategy.barrier()
             self._traffic(trainer.strategy)
             self._moved = _moved(trainer.strategy)
@@ -168,7 +169,7 @@ class SnapshotMeter(Meter):
             return
         strategy = trainer.strategy
         assert isinstance(strategy, SnapshotRunner)
-        finish(strategy.root_device)
+        wait_for_device(strategy.root_device)
         seconds, waited = perf_counter() - self._begin, strategy.waited - self._waited
         (slowest,) = reduced(strategy, [seconds], "max")
         shares, moved = reduced(strategy, [waited / seconds, float(_moved(strategy) - self._moved)], "sum")

@@ -17,8 +17,8 @@ from lightning_tgnn.algorithms.traffic.gradient_compression import (
     updates_as_they_are,
 )
 from lightning_tgnn.checks import check_choice
-from lightning_tgnn.commands.bench.meters import finish
 from lightning_tgnn.strategies.parts.compressed_mean import sum_alone
+from lightning_tgnn.strategies.stage_recorder import wait_for_device
 
 FLOAT = 4  # bytes of a weight
 _REPEATS = 7
@@ -89,10 +89,10 @@ def measured_compressions(task: pl.LightningModule, device: torch.device) -> dic
         taken = []
         summed = sum_alone(kind, shapes, device)
         for _ in range(1 + _REPEATS):
-            finish(device)
+            wait_for_device(device)
             begin = perf_counter()
             summed.start(values.clone()).wait()
-            finish(device)
+            wait_for_device(device)
             taken.append(perf_counter() - begin)
         found[name] = CompressedGradients(float(plain + kind.nbytes(shapes)), median(taken[1:]))
     return found

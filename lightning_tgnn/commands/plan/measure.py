@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from lightning_tgnn.callbacks import SystemMonitor
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
-from lightning_tgnn.commands.bench.meters import finish, reduced, summed_flows
+from lightning_tgnn.commands.bench.meters import reduced, summed_flows
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.commands.plan.gradient_compression import CompressedGradients, gradient_bytes, measured_compressions
 from lightning_tgnn.data import TemporalDataModule
@@ -25,6 +25,7 @@ from lightning_tgnn.strategies.depcache import DepCacheStrategy
 from lightning_tgnn.strategies.disttgl import DistTGLStrategy
 from lightning_tgnn.strategies.pipetgl import PipeTGLStrategy
 from lightning_tgnn.strategies.runner import PlanRunner
+from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.strategies.sven import SvenStrategy
 from lightning_tgnn.tasks import LinkPrediction
 from lightning_tgnn.types import datamodule_of, has_stages
@@ -125,7 +126,7 @@ class StageMeter(SystemMonitor):
         self.passed += 1
         if self.passed % self._steps:
             return
-        finish(strategy.root_device)
+        wait_for_device(strategy.root_device)
         taken = perf_counter() - self._begin
         if self.passed > self._steps:
             (slowest,) = reduced(strategy, [taken], "max")

@@ -18,7 +18,6 @@ from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, LAST_BA
 from lightning_tgnn.algorithms.traffic.gradient_compression import BFloat16, Int8, PowerSGD
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
-from lightning_tgnn.commands.bench.meters import finish
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.commands.plan.gradient_compression import CompressedGradients, gradient_bytes, measured_compressions
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
@@ -28,6 +27,7 @@ from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.load_meter import FORWARD, LoadMeter, OperatorCall
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.tasks import SnapshotLinkPrediction
 
 _FLOAT = 4  # bytes
@@ -161,14 +161,14 @@ class OperatorMeter(pl.Callback):
         if trainer.current_epoch == 1:
             self._heard.clear()
             self._updates.clear()
-        finish(pl_module.device)
+        wait_for_device(pl_module.device)
         self._begin, self._calls = perf_counter(), len(self._heard)
 
     @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
     ) -> None:
-        finish(pl_module.device)
+        wait_for_device(pl_module.device)
         now, calls = perf_counter(), self._heard
         self._updates.append((now - self._begin, sum(one.seconds for one in calls[self._calls :])))
         self._begin, self._calls = now, len(calls)
@@ -201,10 +201,10 @@ def _message_seconds(strategy: SnapshotRunner) -> float:
     counts = [1] * exchange.ranks
     rows = torch.zeros(exchange.ranks, 1, device=strategy.root_device)
     for _ in range(_MESSAGES):
-        finish(strategy.root_device)
+        wait_for_device(strategy.root_device)
         begin = perf_counter()
         exchange.start(rows, counts, counts, "probe").wait()
-        finish(strategy.root_device)
+        wait_for_device(strategy.root_device)
         seconds.append(perf_counter() - begin)
     return float(np.median(seconds))
 

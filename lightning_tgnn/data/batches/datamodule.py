@@ -9,7 +9,7 @@ import torch
 
 from lightning_tgnn.data.batches.event_pipeline import EventPipeline
 from lightning_tgnn.data.described_data import DescribedData
-from lightning_tgnn.types import EventBatch, SampledRoots
+from lightning_tgnn.types import EventBatch, SampledRoots, draws_negatives
 
 
 @runtime_checkable
@@ -17,13 +17,6 @@ class _SamplesRoots(Protocol):
     """A model that says whose neighbours it reads."""
 
     sampled_roots: SampledRoots
-
-
-@runtime_checkable
-class _DrawsNegatives(Protocol):
-    """A model that says whether it trains on negatives."""
-
-    draws_negatives: bool
 
 
 class TemporalDataModule(EventPipeline, DescribedData):  # noqa: D101
@@ -43,8 +36,7 @@ class TemporalDataModule(EventPipeline, DescribedData):  # noqa: D101
 
     @property
     def _draws_negatives(self) -> bool:
-        model = self._model
-        return model.draws_negatives if isinstance(model, _DrawsNegatives) else True
+        return draws_negatives(self._model)
 
     @property
     def _feeds_cuda(self) -> bool:

@@ -82,11 +82,6 @@ class GradientSync:
         """Whether the last backward pass was answered by gradients of an earlier step."""
         return self._answer_of is not None
 
-    @property
-    def delay(self) -> int:
-        """Steps by which gradients come late."""
-        return self._delay
-
     def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Take in a bucket; with the last one of a step the all-reduce starts and all buckets are answered."""
         numbers = [self._number[parameter] for parameter in bucket.parameters()]

@@ -17,6 +17,7 @@ from lightning_tgnn.strategies.parts.group_memory import random_state_kept, samp
 from lightning_tgnn.strategies.parts.group_pipeline import GroupPipeline, PipelinedGroups
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.strategies.parts.vertex_shares import SharedVertices, VertexShares
+from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.types import (
     NodeStateTask,
     Operators,
@@ -168,10 +169,10 @@ class HybridGroups:
         """Return the median time of an exchange of as many rows with every rank."""
         shares, seconds = [len(rows) // self._exchange.ranks] * self._exchange.ranks, []
         for _ in range(_TIMES):
-            _finish(rows.device)
+            wait_for_device(rows.device)
             begin = perf_counter()
             self._exchange.start(rows, shares, shares, "probe").wait()
-            _finish(rows.device)
+            wait_for_device(rows.device)
             seconds.append(perf_counter() - begin)
         return median(seconds)
 
@@ -202,9 +203,3 @@ class _CountedOperators(ChosenOperators):
         self.neighbors += ways * rows.shape[1]
         self.exchanges += ways
         return super().aggregate(snapshot, layer, rows, relation)
-
-
-def _finish(device: torch.device) -> None:
-    """Wait until a GPU has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

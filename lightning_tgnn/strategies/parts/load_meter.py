@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Measured
+from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.types import Snapshot, SnapshotGroup, Stages
 
 FORWARD = "forward"
@@ -152,8 +153,7 @@ class LoadMeter:
             listener(call)
 
     def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        wait_for_device(self._device)
         return perf_counter()
 
 

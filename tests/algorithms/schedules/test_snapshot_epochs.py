@@ -30,6 +30,11 @@ def sliding_groups(count, length, rng):
     return forward, [2 * own for own in forward]
 
 
+def of_seconds(forward, backward):
+    """Return a group of whose snapshots only forward and backward seconds are known."""
+    return GroupOperators(*([(Operator(NN, float(one)),) for one in seconds] for seconds in (forward, backward)))
+
+
 @pytest.fixture
 def loads():
     return sliding_groups(8, 6, np.random.default_rng(0))
@@ -37,7 +42,7 @@ def loads():
 
 @pytest.fixture
 def groups(loads):
-    return [GroupOperators.of_seconds(*own) for own in zip(*loads, strict=True)]
+    return [of_seconds(*own) for own in zip(*loads, strict=True)]
 
 
 def layered(rng):
@@ -114,8 +119,8 @@ def test_snapshot_partition_on_two_ranks_is_an_even_pair_with_messages_between(l
 
 
 def test_snapshot_partition_counts_its_hidden_states():
-    short = GroupOperators.of_seconds([1.0], [1.0])
-    long = GroupOperators.of_seconds([1.0] * 4, [1.0] * 4)
+    short = of_seconds([1.0], [1.0])
+    long = of_seconds([1.0] * 4, [1.0] * 4)
     layout = RankLayout.of(4, per_host=2)
     found = snapshot_partition_epoch([short, long], [(0,), (1,)], layout, state_bytes=10.0, links=LINKS)
     assert found.sent["hidden states"] == 2 * 3 * 10.0  # a group of one snapshot is the last rank's alone
