@@ -62,16 +62,11 @@ def depcomm_volume(batch: BatchShape) -> float:
 def depcache_volume(batch: BatchShape) -> float:
     """Return DepCache's elements per batch as printed (Eq. 7): all ranks hold all rows, an all-gather spreads updates.
 
-    Every update goes to the M - 1 ranks that did not make it: 2 (M - 1), see `depcache_all_gather_volume`. The printed
-    factor, 2 (M - 1)^2 / M, is (M - 1) / M of that: it applies the share of rows that live elsewhere once more, though
-    with a copy on every rank no row lives in one place. This favours DepCache, the competitor.
+    A plain all-gather sends each update to the M - 1 ranks that did not make it: 2 (M - 1), counted at both ends. The
+    printed factor, 2 (M - 1)^2 / M, is (M - 1) / M of that: it applies the share of rows that live elsewhere once more,
+    though with a copy on every rank no row lives in one place. This favours DepCache, the competitor.
     """
     return _sent_back(batch) * (batch.ranks - 1)
-
-
-def depcache_all_gather_volume(batch: BatchShape) -> float:
-    """Return the elements per batch of DepCache's plain all-gather: each distinct update to M - 1 ranks, both ends."""
-    return _updates(batch) * 2 * (batch.ranks - 1)
 
 
 def _fetched(batch: BatchShape) -> float:

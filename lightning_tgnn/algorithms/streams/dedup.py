@@ -18,36 +18,27 @@ class Organization:
         distinct: int64 [U], V_u, the distinct vertices in first-seen order.
         last: int64 [U], the last position in the series at which each of them occurs.
         position: int64 [L], Psi, such that ``distinct[position]`` is the series.
-        last_interaction: int64 [U], Phi, the interaction of the last occurrence; None where no interactions were given.
     """
 
     distinct: Tensor
     last: Tensor
     position: Tensor
-    last_interaction: Tensor | None = None
-
-    @property
-    def redundancy(self) -> float:
-        """Eta, the share of entries that repeat an earlier one; 0 for an empty series."""
-        total = self.position.numel()
-        return (total - self.distinct.numel()) / total if total else 0.0
 
 
-def organize(entries: Tensor, interaction: Tensor | None = None) -> Organization:
+def organize(entries: Tensor) -> Organization:
     """Organise a vertex series without redundancy (Sven, Algorithm 2).
 
     The printed algorithm compares every entry with every distinct vertex. This one is linear on the CPU. Elsewhere it
     is linear where the vertices are dense enough for a table, and costs one sort where not. The result is the same.
+    Phi, the interaction of the last occurrence of each vertex, is ``interaction[last]``.
 
     Args:
         entries: int64 [L], V_o.
-        interaction: int64 [L], the interaction j to which each entry belongs.
 
     >>> organize(torch.tensor([7, 3, 7, 5])).distinct.tolist()
     [7, 3, 5]
     """
-    distinct, last, position = (by_loop if entries.device.type == "cpu" else by_tensors)(entries)
-    return Organization(distinct, last, position, None if interaction is None else interaction[last])
+    return Organization(*(by_loop if entries.device.type == "cpu" else by_tensors)(entries))
 
 
 def last_mails(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, Tensor]:

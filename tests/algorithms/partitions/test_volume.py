@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.partitions.volume import (
     BatchShape,
-    depcache_all_gather_volume,
     depcache_volume,
     depcomm_volume,
     sven_volume,
@@ -46,7 +45,6 @@ def counted(shape):
         sven_volume: ends * elsewhere * row * (fetched + written),
         depcomm_volume: ends * elsewhere * (shape.sampled * shape.memory_dim + written * row),
         depcache_volume: ends * elsewhere * written * row * (shape.ranks - 1),
-        depcache_all_gather_volume: ends * written * row * (shape.ranks - 1),
     }
 
 
@@ -60,7 +58,6 @@ def test_by_hand():
     assert sven_volume(SHAPE) == pytest.approx((2_400 + 1_200) * 472 * 1.5)
     assert depcomm_volume(SHAPE) == pytest.approx((24_000 * 100 + 1_200 * 472) * 1.5)
     assert depcache_volume(SHAPE) == pytest.approx(1_200 * 472 * 4.5)
-    assert depcache_all_gather_volume(SHAPE) == pytest.approx(1_200 * 472 * 6)
 
 
 def test_one_rank_sends_nothing():

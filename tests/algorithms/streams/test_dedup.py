@@ -38,10 +38,10 @@ _sparse = st.lists(st.sampled_from([0, 5, 10**9, 2**40, 2**62, -3, -(2**62)]), m
 def test_equals_the_loop_of_the_paper(device, vertices, per_interaction):
     interactions = [entry // per_interaction for entry in range(len(vertices))]
     entries = torch.tensor(vertices, dtype=torch.int64, device=device)
-    result = organize(entries, torch.tensor(interactions, dtype=torch.int64, device=device))
+    result = organize(entries)
     distinct, phi, last, psi = _algorithm_2(vertices, interactions)
     assert result.distinct.tolist() == distinct
-    assert result.last_interaction.tolist() == phi
+    assert [interactions[entry] for entry in result.last.tolist()] == phi
     assert result.last.tolist() == last
     assert result.position.tolist() == psi
     assert torch.equal(result.distinct[result.position], entries)
@@ -52,24 +52,17 @@ def test_equals_the_loop_of_the_paper(device, vertices, per_interaction):
 def test_four_nodes_by_hand():
     # Interactions (a, b), (c, a), (b, a), (d, d) with a..d = 40..43.
     entries = torch.tensor([40, 41, 42, 40, 41, 40, 43, 43])
-    result = organize(entries, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
+    result = organize(entries)
     assert result.distinct.tolist() == [40, 41, 42, 43]
-    assert result.last_interaction.tolist() == [2, 2, 1, 3]
     assert result.last.tolist() == [5, 4, 2, 7]
     assert result.position.tolist() == [0, 1, 2, 0, 1, 0, 3, 3]
-    assert result.redundancy == 0.5
 
 
 def test_nothing_to_organise():
-    result = organize(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
-    for part in (result.distinct, result.last, result.position, result.last_interaction):
+    result = organize(torch.empty(0, dtype=torch.int64))
+    for part in (result.distinct, result.last, result.position):
         assert part.shape == (0,)
         assert part.dtype == torch.int64
-    assert result.redundancy == 0.0
-
-
-def test_without_interactions_there_is_no_last_interaction():
-    assert organize(torch.tensor([1, 1])).last_interaction is None
 
 
 def test_entries_are_left_as_they_were():
@@ -84,7 +77,6 @@ def test_neighbourhoods_of_a_large_batch_equal_torch_unique():
     assert torch.equal(result.distinct.sort().values, entries.unique())
     assert torch.equal(result.distinct[result.position], entries)
     assert torch.equal(entries[result.last], result.distinct)
-    assert result.redundancy == 1 - result.distinct.numel() / 20_000
 
 
 @settings(deadline=None)
