@@ -26,7 +26,7 @@ from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.commands.shared.recipe_file import RecipeFile
 from lightning_tgnn.files.best_checkpoint import deciding_callback
-from lightning_tgnn.tasks.optimization import OptimizedTask
+from lightning_tgnn.tasks.optimized_task import OptimizedTask
 
 for _name in lightning_tgnn.__all__:  # a class is known by its short name when it has been imported
     getattr(lightning_tgnn, _name)

@@ -16,7 +16,7 @@ from lightning_tgnn.models.memory.without_memory import WithoutMemory
 from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
-from lightning_tgnn.tasks.resume import random_states, restore_random_states
+from lightning_tgnn.tasks.resume import random_states
 from lightning_tgnn.tasks.staged_task import StagedTask
 from lightning_tgnn.types import (
     BatchedData,
@@ -104,7 +104,6 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             detect_nan=detect_nan,
         )
         self._snapshot: StateSnapshot | None = None
-        self._saved_random: dict[str, Any] | None = None
         self._rate = EventRate()
 
     def setup(self, stage: str) -> None:
@@ -121,9 +120,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         super().on_train_start()
         self._rate.restart()
         self._abandon_evaluation()
-        saved, self._saved_random = self._saved_random, None
-        if saved is not None and self.trainer.ckpt_path is not None:
-            restore_random_states(saved, self.trainer)
+        self._continue_random_states()
 
     def on_train_batch_start(self, batch: EventBatch, batch_idx: int) -> None:
         """Empty the node state before the first event of an epoch, and where an epoch that was cut short has left it.

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchmetrics import Metric, MetricCollection
@@ -26,10 +25,10 @@ from lightning_tgnn.models import GAT, GCN
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
     LRSchedulerCallable,
-    OptimizedTask,
     OptimizerCallable,
     ParamGroups,
 )
+from lightning_tgnn.tasks.optimized_task import OptimizedTask
 from lightning_tgnn.tasks.requirements import (
     check_graph_model,
     check_left_out,
@@ -175,10 +174,6 @@ class NodeClassification(OptimizedTask):
         if chosen["model"] == "gcn":
             return GCN(*sizes, dropout, layer_norm=norm)
         return GAT(*sizes, chosen["heads"], dropout, layer_norm=norm)
-
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return what the arguments say: Adam without a schedule by default."""
-        return self.optimization.configure(self, torch.optim.Adam, self.lr, self.weight_decay)
 
     def forward(self, subgraph: Subgraph) -> Tensor:
         """Return logits, float32 [n, C].

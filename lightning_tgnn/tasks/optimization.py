@@ -18,9 +18,8 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, check_positive, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, refusal
 from lightning_tgnn.tasks.optimizer_settings import scale_rates
-from lightning_tgnn.tasks.resumable import ResumableTask
 from lightning_tgnn.types import batches_at_once
 
 _Made = TypeVar("_Made")
@@ -177,47 +176,6 @@ class Optimization:
             raise InvalidArgumentError(refusal("lr_scheduler_config", requirement, self.lr_scheduler_config, cure))
         _check_length(make, config, trainer)
         return config
-
-
-class OptimizedTask(ResumableTask):
-    """A task that trains its weights with Adam, or as its user says.
-
-    Args:
-        lr: Learning rate of Adam.
-        weight_decay: Of Adam.
-        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
-            it; ``lr`` and ``weight_decay`` are not used then.
-        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
-            the number of optimizer steps of the run. With such an argument it advances every step, else every epoch.
-        lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
-        lr_scaling: By what learning rates are multiplied where n batches are trained at once, by ranks that share a
-            batch or take turns: ``"none"``, ``"sqrt"`` of n, or ``"linear"``, n itself. The schedule is scaled as well.
-        param_groups: Settings for some parameters, by a pattern of their names, such as
-            ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
-        detect_nan: End the run where a loss, weight or score is not finite.
-
-    Raises:
-        InvalidArgumentError: An argument has a value that cannot work.
-    """
-
-    def __init__(
-        self,
-        *,
-        lr: float,
-        weight_decay: float,
-        optimizer: OptimizerCallable | None = None,
-        lr_scheduler: LRSchedulerCallable | None = None,
-        lr_scheduler_config: Mapping[str, Any] | None = None,
-        lr_scaling: str = "none",
-        param_groups: ParamGroups | None = None,
-        detect_nan: bool = True,
-    ) -> None:
-        super().__init__(detect_nan=detect_nan)
-        check_positive("lr", lr, cure="1e-3 is usual")
-        check_not_negative("weight_decay", weight_decay, cure="0 is usual")
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling)
 
 
 def _made(argument: str, make: Callable[..., _Made], *given: object, **named: object) -> _Made:

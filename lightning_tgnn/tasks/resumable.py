@@ -11,6 +11,7 @@ from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_g
 from lightning_tgnn.files.best_checkpoint import carry_best
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optimizer_settings, take_changed_options
+from lightning_tgnn.tasks.resume import restore_random_states
 from lightning_tgnn.tasks.trained_task import TrainedTask
 from lightning_tgnn.types import BatchedData, FixedSettings, datamodule_of, ranks_per_batch
 
@@ -33,6 +34,7 @@ class ResumableTask(TrainedTask):
         super().__init__(detect_nan=detect_nan)
         self._optimizers_configured: dict[str, Any] | None = None
         self._optimizers_saved: dict[str, Any] | None = None
+        self._saved_random: dict[str, Any] | None = None
         self._trained_with: Mapping[str, Any] | None = None  # settings of the DataModule
 
     def on_fit_start(self) -> None:
@@ -53,6 +55,12 @@ class ResumableTask(TrainedTask):
         if saved is not None and self._optimizers_configured is not None and self.trainer.ckpt_path is not None:
             take_changed_options(saved, self._optimizers_configured, self.trainer)
         self._trained_with = self._data_settings() or None
+
+    def _continue_random_states(self) -> None:
+        """Continue the random states of the checkpoint; a task calls this as late as possible before its first step."""
+        saved, self._saved_random = self._saved_random, None
+        if saved is not None and self.trainer.ckpt_path is not None:
+            restore_random_states(saved, self.trainer)
 
     def on_validation_start(self) -> None:
         """Refuse an evaluation, outside of a fit, on other splits or neighbours than those of training.

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar, cast
 
-import torch
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
@@ -18,10 +16,10 @@ from lightning_tgnn.tasks.group_order import embed_group, one_after_another
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
     LRSchedulerCallable,
-    OptimizedTask,
     OptimizerCallable,
     ParamGroups,
 )
+from lightning_tgnn.tasks.optimized_task import OptimizedTask
 from lightning_tgnn.tasks.requirements import (
     at_path,
     check_left_out,
@@ -30,7 +28,7 @@ from lightning_tgnn.tasks.requirements import (
     check_snapshot_trainer,
     info_of,
 )
-from lightning_tgnn.tasks.resume import random_states, restore_random_states
+from lightning_tgnn.tasks.resume import random_states
 from lightning_tgnn.tasks.returned import check_returned
 from lightning_tgnn.tasks.split_metrics import SplitMetrics
 from lightning_tgnn.types import (
@@ -135,7 +133,6 @@ class SnapshotModule(OptimizedTask):
         self.operators: Operators = SnapshotOperators(self.stages, reuse=reuse)
         self.info: SnapshotInfo | None = None
         self.model: nn.Module | None = None
-        self._saved_random: dict[str, Any] | None = None
 
     def build_head(self, info: SnapshotInfo, embedding_dim: int) -> None:
         """Create what turns embeddings into answers, and the metrics ``val_metrics`` and ``test_metrics``.
@@ -221,16 +218,10 @@ class SnapshotModule(OptimizedTask):
         self.build_head(info, int(model.embedding_dim))  # type: ignore[arg-type]
         self.info, self.model = info, model
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return what the arguments say: Adam without a schedule by default."""
-        return self.optimization.configure(self, torch.optim.Adam, self.lr, self.weight_decay)
-
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint."""
         super().on_train_start()
-        saved, self._saved_random = self._saved_random, None
-        if saved is not None and self.trainer.ckpt_path is not None:
-            restore_random_states(saved, self.trainer)
+        self._continue_random_states()
 
     def on_train_batch_start(self, batch: SnapshotBatch, batch_idx: int) -> None:
         """Number the turn."""

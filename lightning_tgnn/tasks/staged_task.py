@@ -16,7 +16,8 @@ from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
-from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizedTask, OptimizerCallable, ParamGroups
+from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
+from lightning_tgnn.tasks.optimized_task import OptimizedTask
 from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.types import (
     CommitHandle,
