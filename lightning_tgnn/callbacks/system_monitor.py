@@ -6,10 +6,7 @@ from collections import Counter
 from time import perf_counter
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.types import STEP_OUTPUT
-from torch import Tensor
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.stage_times import STAGES
@@ -18,13 +15,13 @@ from lightning_tgnn.callbacks.figures.latest_embeddings import LatestEmbeddings,
 from lightning_tgnn.callbacks.figures.system_figures import BatchCounts, stage_totals, system_figures
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_points, writers_of
 from lightning_tgnn.callbacks.only_one import check_only_one
+from lightning_tgnn.callbacks.recorded_steps import RecordedSteps
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.types import (
     MeasuredTask,
     PrefetchingLoader,
-    Stages,
     StreamData,
     TellsStages,
     datamodule_of,
@@ -34,7 +31,7 @@ from lightning_tgnn.types import (
 _WINDOW = 50  # where nothing says how often to log
 
 
-class SystemMonitor(Callback):
+class SystemMonitor(RecordedSteps):
     """Logs, beside the losses and metrics of the task, what training costs and what node memory and scores look like.
 
     Over windows of training steps, added up over the ranks:
@@ -71,13 +68,12 @@ class SystemMonitor(Callback):
         if every_n_steps is not None:
             check_int("every_n_steps", every_n_steps, minimum=1, cure="give batches per window, for example 50")
         check_int("points", points, minimum=0, cure="give nodes for the projector, for example 1000, or 0 for none")
+        super().__init__()
         self.every_n_steps = every_n_steps
         self.latest: dict[str, float] = {}
         self.seconds: Counter[str] = Counter()
         self._points = points
         self._embeddings = LatestEmbeddings(max(points, 1))
-        self._recorder: StageRecorder | None = None
-        self._stages: Stages | None = None  # of the task that is trained
         self._counts = BatchCounts()
         self._loader_waited = self._validation_began = 0.0
 
@@ -110,23 +106,6 @@ class SystemMonitor(Callback):
         if self._recorder is not None:
             before, self._loader_waited = self._loader_waited, _waited(trainer)
             self._recorder.begin(max(self._loader_waited - before, 0.0))  # less where the loader is a new one
-
-    @override
-    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
-        if self._recorder is not None:
-            self._recorder.enter("backward")
-
-    @override
-    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._recorder is not None:
-            self._recorder.leave()
-
-    @override
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
-    ) -> None:
-        if self._recorder is not None:
-            self._recorder.enter("step")
 
     @override
     def on_train_batch_end(
@@ -184,14 +163,10 @@ class SystemMonitor(Callback):
         self._stop()
 
     @override
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._stop()
-
     def _stop(self) -> None:
         if self._stages is not None and self._recorder is not None:
-            self._stages.remove(self._recorder)
             self._stages.on_embedded = None
-        self._recorder = None
+        super()._stop()
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

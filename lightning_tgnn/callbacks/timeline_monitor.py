@@ -9,23 +9,22 @@ from pathlib import Path
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
 from lightning_tgnn.callbacks.figures.distributions import over_ranks
 from lightning_tgnn.callbacks.figures.tensorboard_writers import FigureWriter, writers_of
+from lightning_tgnn.callbacks.recorded_steps import RecordedSteps
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
-from lightning_tgnn.types import Stages
 from lightning_tgnn.types.timeline import Timeline
 
 _PICTURED = 16  # ranks
 _Bars = list[tuple[str, int, float, float]]
 
 
-class TimelineMonitor(Callback):
+class TimelineMonitor(RecordedSteps):
     """Records the stages of some consecutive training steps of every rank, once in a fit.
 
     TensorBoard gets a picture, ``name``, of the first 16 ranks, which `lightning-tgnn report` shows as well; the
@@ -54,12 +53,11 @@ class TimelineMonitor(Callback):
         if not re.fullmatch(r"\w[\w.-]*", name):
             requirement, cure = "letters, digits, _, - and .", "a file has this name: 'timeline' is the default"
             raise InvalidArgumentError(refusal("name", requirement, name, cure))
+        super().__init__()
         self.turns, self.first, self.name = turns, first, name
         self.timeline: Timeline | None = None
         self._begun = 0  # steps of this fit
         self._waited = 0.0
-        self._recorder: StageRecorder | None = None
-        self._stages: Stages | None = None  # of the task that is trained
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -82,21 +80,6 @@ class TimelineMonitor(Callback):
             self._recorder.begin(max(self._waited - before, 0.0))  # less where the loader is a new one
 
     @override
-    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: object) -> None:
-        if self._recorder is not None:
-            self._recorder.enter("backward")
-
-    @override
-    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._recorder is not None:
-            self._recorder.leave()
-
-    @override
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: object) -> None:
-        if self._recorder is not None:
-            self._recorder.enter("step")
-
-    @override
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: object) -> None:
         if self._recorder is not None:
             self._recorder.end()
@@ -108,15 +91,6 @@ class TimelineMonitor(Callback):
         if self._recorder is not None and self._recorder.steps:
             self._finish(trainer)
         self._stop()
-
-    @override
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
-        if self._stages is not None and self._recorder is not None:
-            self._stages.remove(self._recorder)
-        self._recorder = None
 
     def _finish(self, trainer: pl.Trainer) -> None:
         """Bring the ranks' bars together and write them; on all ranks at the same step."""
