@@ -86,7 +86,7 @@ def check_global_batch_size(saved: int, batch_size: int, ranks: int) -> None:
         ranks: Their number, now.
 
     Raises:
-        CheckpointError: They differ.
+        CheckpointError: The events per step over all ranks differ from the checkpoint's.
     """
     if saved != batch_size * ranks:
         name = "batch_size" if ranks == 1 else f"batch_size times the {ranks} ranks"
@@ -99,7 +99,7 @@ def check_int(argument: str, value: object, *, minimum: int, cure: str) -> int:
     """Return ``value`` if it is an integer of at least ``minimum``.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``value`` is no integer, or below ``minimum``.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise InvalidArgumentError(refusal(argument, f"an integer of at least {minimum}", value, cure))
@@ -110,7 +110,7 @@ def check_seed(argument: str, value: object) -> int:
     """Return ``value`` if it is a seed that every generator takes: an integer from 0 to 2^63 - 1.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``value`` is no integer from 0 to 2^63 - 1.
     """
     seed = check_int(argument, value, minimum=0, cure="give a seed, for example 0")
     if seed >= 2**63:
@@ -127,7 +127,7 @@ def check_bool(argument: str, value: object, *, usual: bool | None) -> None:
         usual: What it is where nobody says.
 
     Raises:
-        InvalidArgumentError: It is something else.
+        InvalidArgumentError: ``value`` is no bool, nor None where that is usual.
     """
     if not isinstance(value, bool) and not (value is None and usual is None):
         choices = "True or False" if usual is not None else "True, False or None"
@@ -138,7 +138,7 @@ def check_path(argument: str, value: object) -> Path:
     """Return ``value`` as a path, whose ``~`` stands for the home.
 
     Raises:
-        InvalidArgumentError: It is none.
+        InvalidArgumentError: ``value`` is no path, or its ``~`` stands for a user without a home.
     """
     if not isinstance(value, (str, os.PathLike)):
         raise InvalidArgumentError(refusal(argument, "a path", value, "give a string, or a pathlib.Path"))
@@ -152,7 +152,7 @@ def check_mapping(argument: str, value: object) -> dict[str, Any]:
     """Return settings by name, none for None.
 
     Raises:
-        InvalidArgumentError: They are no mapping.
+        InvalidArgumentError: ``value`` is neither a mapping nor None.
     """
     if not isinstance(value, Mapping | None):
         raise InvalidArgumentError(refusal(argument, "settings by name", value, f"write {argument}={{'seed': 1}}"))
@@ -163,7 +163,7 @@ def check_fraction(argument: str, value: object, *, cure: str, zero_allowed: boo
     """Return ``value`` if it is a number in [0, 1), or in (0, 1) without ``zero_allowed``.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``value`` is no number in [0, 1), or it is 0 without ``zero_allowed``.
     """
     if not _is_finite(value) or not 0 <= value < 1 or (value == 0 and not zero_allowed):
         interval = "[0, 1)" if zero_allowed else "(0, 1)"
@@ -175,7 +175,7 @@ def check_share(argument: str, value: object, *, cure: str) -> float:
     """Return ``value`` if it is a number in [0, 1].
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``value`` is no number in [0, 1].
     """
     if not _is_finite(value) or not 0 <= value <= 1:
         raise InvalidArgumentError(refusal(argument, "a number in [0, 1]", value, cure))
@@ -186,7 +186,7 @@ def check_positive(argument: str, value: object, *, cure: str) -> float:
     """Return ``value`` if it is a finite number above zero.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``value`` is no finite number above 0.
     """
     if not _is_finite(value) or value <= 0:
         raise InvalidArgumentError(refusal(argument, "a finite number above 0", value, cure))
@@ -197,7 +197,7 @@ def check_not_negative(argument: str, value: object, *, cure: str) -> float:
     """Return ``value`` if it is a finite number of at least zero.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``value`` is no finite number of at least 0.
     """
     if not _is_finite(value) or value < 0:
         raise InvalidArgumentError(refusal(argument, "a finite number of at least 0", value, cure))
@@ -223,7 +223,7 @@ def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
     """Return ``value`` if it is one of ``choices``; the refusal lists them and names the nearest.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``value`` is not one of ``choices``.
     """
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in sorted(choices))
@@ -236,7 +236,7 @@ def check_settings(argument: str, settings: Mapping[str, Any], function: Callabl
     """Refuse settings that are no arguments of the function that they are for.
 
     Raises:
-        InvalidArgumentError: There is one.
+        InvalidArgumentError: A setting is no argument of the function.
     """
     for name in settings:
         check_choice(f"a key of {argument}", name, signature(function).parameters)
@@ -246,7 +246,7 @@ def check_import(argument: str, path: str) -> Any:
     """Return what an import path names, such as ``dgl.nn.SAGEConv``. It runs what it imports.
 
     Raises:
-        InvalidArgumentError: There is nothing of that name.
+        InvalidArgumentError: The module cannot be imported, or has nothing of that name.
     """
     module, _, name = path.rpartition(".")
     if not module:

@@ -99,7 +99,7 @@ def check_value(argument: str, value: object, names: Collection[str] | None, fil
         file: What to call the file.
 
     Raises:
-        CheckpointError: It is something else.
+        CheckpointError: ``value`` describes a class, or holds something else than numbers and strings of ``names``.
     """
     if describes_a_class(value):
         path = value.get("class_path", value) if isinstance(value, Mapping) else value

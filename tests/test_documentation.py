@@ -27,6 +27,13 @@ COMMANDS = [
     if line.partition("#")[0].strip()
 ]
 HELPS = ("--help", "--model.help", "--data.help")
+# Conditions that can only be read together with the rest of the docstring: the pages list them alone.
+PRONOUNS = re.compile(
+    r"(It|They|One|Others|Something)\b"  # "It is not."
+    r"|There (is|are)( \w+)?\."  # "There are more."
+    r"|As (for|in|of|there)\b"  # "As of `best_splits`."
+    r"|.*\b(such( an?)?( one| thing)?|so|of the kind)\.$"  # "The Trainer is such a one."
+)
 EXAMPLES_OF_ONE_PROCESS = {
     "own_csv": r"customer-24: product-\d+ \(0\.\d\d\)(, product-\d+ \(0\.\d\d\)){9}\n",
     "own_layer": r"test/ap\b",
@@ -145,6 +152,19 @@ def test_an_example_does_what_it_says(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     assert re.search(EXAMPLES_OF_ONE_PROCESS[name], capsys.readouterr().out)
+
+
+def raises(docstring):
+    section = re.search(r"^Raises:\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^ {4}\w+: (.*(?:\n {5,}.*)*)", section[1], re.MULTILINE) if section else []
+
+
+def test_entries_of_raises_state_a_condition():
+    for path in (ROOT / "lightning_tgnn").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                for condition in raises(ast.get_docstring(node) or ""):
+                    assert not PRONOUNS.match(" ".join(condition.split())), (path.name, node.name, condition)
 
 
 def test_links_of_the_readme_lead_somewhere():

@@ -17,7 +17,7 @@ def check_only_one(trainer: pl.Trainer, kind: type[Callback], setting: str) -> N
         setting: Its argument for whose sake a second one is given.
 
     Raises:
-        InvalidArgumentError: There are several.
+        InvalidArgumentError: The Trainer has several callbacks of this kind.
     """
     found = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, kind)]  # type: ignore[attr-defined]
     if len(found) > 1:

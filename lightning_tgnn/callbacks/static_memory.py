@@ -82,7 +82,7 @@ class StaticMemory(pl.Callback):
         """Say that a task keeps its rows, and refuse to freeze others than those of the file.
 
         Raises:
-            InvalidArgumentError: They are others.
+            InvalidArgumentError: The task would freeze other rows than the file's.
         """
         if self.trained:
             rank_zero_info(
@@ -97,7 +97,7 @@ class StaticMemory(pl.Callback):
         """Hold what was given against a checkpoint, whose rows are there already.
 
         Raises:
-            CheckpointError: It is of other rows, or trains them where the other does not.
+            CheckpointError: The file has other rows than the checkpoint's run, or ``trained`` differs from its.
         """
         if self._saved is None:
             requirement = "left out, as in the run of the checkpoint"
@@ -190,7 +190,7 @@ def _table(task: pl.LightningModule) -> torch.nn.Embedding:
     """Return the static node memory of a task; builds its model if need be.
 
     Raises:
-        InvalidArgumentError: It has none.
+        InvalidArgumentError: The model has no static node memory.
     """
     task.configure_model()
     model = getattr(task, "model", None)
@@ -220,7 +220,7 @@ def _check_fits(held: StaticRows, table: Tensor, trainer: pl.Trainer) -> None:
     """Refuse rows of another stream, split or width.
 
     Raises:
-        InvalidArgumentError: They are such.
+        InvalidArgumentError: The rows are of another stream, training split or width.
     """
     for place, what in ((0, "nodes"), (1, "static_dim")):
         ours, theirs = table.shape[place], held.rows.shape[place]
@@ -239,7 +239,7 @@ def _check_same_file(path: Path, found: str, trainer: pl.Trainer) -> None:
     """Refuse ranks that have read different files.
 
     Raises:
-        InvalidArgumentError: They have.
+        InvalidArgumentError: A rank has read another file than the first rank.
     """
     is_same = trainer.strategy.broadcast(found) == found
     if not trainer.strategy.reduce_boolean_decision(is_same):  # all ranks end with the same message

@@ -44,7 +44,7 @@ class ProcessGroups:
             on_hosts: Have that further group move tensors on the CPU; see `on_hosts`.
 
         Raises:
-            InvalidArgumentError: There is no such family.
+            InvalidArgumentError: The layout has no family of that name.
         """
         if on_hosts:
             return self.on_hosts(family, way)
@@ -62,7 +62,7 @@ class ProcessGroups:
             way: Its name.
 
         Raises:
-            InvalidArgumentError: There is no such family.
+            InvalidArgumentError: The layout has no family of that name.
         """
         self.layout.group_of(family, 0)
         return self._make(family, way, "gloo")

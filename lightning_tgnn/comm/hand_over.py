@@ -71,7 +71,7 @@ class HandOver:
             groups: Of each, tensors of the types and shapes of those that are handed over.
 
         Raises:
-            DataError: There is not so much shared memory.
+            DataError: The host has too little shared memory.
         """
         if not self._through_memory or len(self._ranks) == 1:
             return
@@ -95,7 +95,7 @@ class HandOver:
         """Return what the rank before has sent, of the types and shapes of ``like``, on their device.
 
         Raises:
-            PeerFailureError: It has failed, or is silent for too long.
+            PeerFailureError: The rank before has failed, or is silent for too long.
         """
         return self._receive(like, number, self.place - 1, FORTH, self.place - 1)
 
@@ -107,7 +107,7 @@ class HandOver:
         """Return the gradients that the next rank has sent.
 
         Raises:
-            PeerFailureError: It has failed, or is silent for too long.
+            PeerFailureError: The next rank has failed, or is silent for too long.
         """
         return self._receive(like, number, self.place + 1, BACK, self.place)
 

@@ -236,7 +236,7 @@ class Messages:
         """Return once all ranks of the group have come here.
 
         Raises:
-            PeerFailureError: One does not.
+            PeerFailureError: A rank has failed, or does not come here in time.
         """
         if self.ranks > 1:
             with peer_failure("barrier of ranks that share node state"):

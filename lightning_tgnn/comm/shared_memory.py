@@ -40,7 +40,7 @@ class SharedBuffer:
         """Return tensors in this memory, with whatever it holds.
 
         Raises:
-            DataError: There is not so much shared memory.
+            DataError: The host has too little shared memory.
         """
         size = room(shapes)
         if size > len(self._memory):
@@ -99,7 +99,7 @@ def shared_tensors(
             process map it.
 
     Raises:
-        DataError: There is not so much shared memory.
+        DataError: The host has too little shared memory.
     """
     if len(ranks) == 1 and show is None:
         return {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}

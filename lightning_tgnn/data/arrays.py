@@ -24,7 +24,7 @@ def as_array(name: str, values: object) -> np.ndarray:
         values: A list, an array, a tensor, or a column of a table.
 
     Raises:
-        DataError: They are complex, masked or sparse, rows of several lengths, or a list of texts and others.
+        DataError: The values are complex, masked or sparse, rows of several lengths, or texts mixed with others.
     """
     if isinstance(values, Tensor):
         if values.is_complex():
@@ -69,7 +69,7 @@ def as_numbers(name: str, values: object) -> Tensor:
     """Return numbers as a tensor on the CPU, of the type in which they are given.
 
     Raises:
-        DataError: They are something else, see `as_array`.
+        DataError: The values are no numbers, or what `as_array` refuses.
     """
     array = as_array(name, values)
     if array.dtype.kind not in "biuf":
@@ -88,7 +88,7 @@ def as_whole(name: str, values: object, cure: str = "give integers") -> Tensor:
     """Return whole numbers as int64.
 
     Raises:
-        DataError: They are something else, or have a fraction.
+        DataError: The values are no numbers, or one has a fraction or does not fit int64.
     """
     given = as_numbers(name, values)
     whole = given.long()
@@ -104,7 +104,7 @@ def as_ends(name: str, values: object) -> Tensor:
     """Return sources and destinations of edges as int64 [2, E].
 
     Raises:
-        DataError: They are of another shape or no integers.
+        DataError: The values are not of shape [2, E], or no integers.
     """
     ends = as_numbers(name, values)
     if ends.dtype == torch.bool:

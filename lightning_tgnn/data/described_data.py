@@ -69,7 +69,7 @@ class DescribedData(Pipeline, pl.LightningDataModule):
             **kwargs: Of the same.
 
         Raises:
-            CheckpointError: It is not trusted.
+            CheckpointError: ``trust`` is False.
         """
         if not trust:
             cure = f"make the DataModule from its arguments, or {TRUST}"

@@ -35,7 +35,7 @@ def edges_of_dgl(graph: DGLEdges, *, two_sides: bool = False, where: str = "") -
         where: Tells in a refusal which graph it is.
 
     Raises:
-        DataError: It is a block, or has several types of edges or vertices.
+        DataError: ``graph`` is a block, or has several types of edges or vertices.
     """
     if graph.is_block:
         cure = "give dgl.block_to_graph(block), or the graph that it was drawn from"

@@ -68,7 +68,7 @@ def check_folder(path: Path) -> None:
     """Refuse a folder that is no checkpoint.
 
     Raises:
-        CheckpointError: It is such a one.
+        CheckpointError: ``path`` is a folder without the parts of a checkpoint.
     """
     if path.is_dir() and not is_sharded(path):
         cure = "give the path of a checkpoint"
@@ -113,7 +113,7 @@ def with_tables(held: dict[str, Any], folder: Path, checked: slice) -> dict[str,
         checked: Which parts to read, in the order of their names, to refuse one that is not what was saved.
 
     Raises:
-        CheckpointError: It is another kind of folder, or a part is missing, cut short, damaged or of another run.
+        CheckpointError: The folder is of another kind, or a part is missing, cut short, damaged or of another run.
         ValueError: ``meta.pt`` contradicts itself.
     """
     layout = held.pop(_KEY, None)
@@ -169,7 +169,7 @@ def of_one_writing(folder: Path, read: Callable[[], _Held]) -> _Held:
         read: Raises an error where a part has gone.
 
     Raises:
-        CheckpointError: It was replaced whenever it was read.
+        CheckpointError: The checkpoint was replaced during each of several tries to read it.
         Exception: That of ``read``, where it stays as it is.
     """
     for _ in range(_TRIES):

@@ -84,8 +84,8 @@ class WholeCheckpointIO(TorchCheckpointIO):
             weights_only: Whether to refuse objects of other classes; None does, of other storage too.
 
         Raises:
-            CheckpointError: It is damaged, or holds something else than tensors and plain values.
-            FileNotFoundError: It is not there.
+            CheckpointError: The checkpoint is damaged, or holds something else than tensors and plain values.
+            FileNotFoundError: ``path`` does not exist.
         """
 
         def read() -> dict[str, Any]:
@@ -115,8 +115,8 @@ class WholeCheckpointIO(TorchCheckpointIO):
             Its content; that of a folder with the entry `WRITING`.
 
         Raises:
-            CheckpointError: As there.
-            FileNotFoundError: It is not there.
+            CheckpointError: The checkpoint is damaged, or holds something else than tensors and plain values.
+            FileNotFoundError: ``path`` does not exist.
         """
 
         def read() -> dict[str, Any]:

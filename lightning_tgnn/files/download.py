@@ -41,8 +41,8 @@ def download(url: str, path: Path, *, checksum: str | None = None, instead: Path
         instead: Where a user may put a file downloaded elsewhere; ``path`` if None.
 
     Raises:
-        DataError: It cannot be reached, breaks off again and again, or is another file than the checksum's.
-        InvalidArgumentError: It cannot be written.
+        DataError: ``url`` cannot be reached, breaks off again and again, or sends a file with another checksum.
+        InvalidArgumentError: ``path`` cannot be written.
     """
     with one_at_a_time(path):
         partial = PartialFile(path)

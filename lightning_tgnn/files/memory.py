@@ -21,7 +21,7 @@ def check_fits(argument: str, what: str, needed: int, *, cure: str) -> None:
         cure: What to do about it.
 
     Raises:
-        DataError: It does not fit.
+        DataError: ``needed`` is more than the free memory.
     """
     available = available_memory()
     if available is not None and needed > available:

@@ -15,7 +15,7 @@ def check_new(folder: Path) -> None:
     """Refuse a folder that holds something.
 
     Raises:
-        InvalidArgumentError: It exists and is not empty, or cannot be looked into.
+        InvalidArgumentError: The folder exists and is not empty, or cannot be looked into.
     """
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))

@@ -46,7 +46,7 @@ def read_header(file: IO[bytes], total: int) -> NpyHeader:
     """Return the header at the beginning of ``file``, which has ``total`` bytes.
 
     Raises:
-        ValueError: It is none, or what follows is not as long as it says; the message is one line.
+        ValueError: The header is invalid, or the file has another length than it says; the message is one line.
     """
     try:
         version = np.lib.format.read_magic(file)
@@ -80,7 +80,7 @@ def map_npy(path: Path, mode: Literal["r", "c"] = "r", cure: str = "save it agai
         cure: What to do about a damaged one.
 
     Raises:
-        DataError: It is no ``.npy`` file, or not as long as it says.
+        DataError: The file is missing, is no ``.npy`` file, or has another length than its header says.
     """
     try:
         if not path.is_file():  # a pipe would be waited for

@@ -81,7 +81,7 @@ def npz_stream(path: Path, name: str) -> Iterator[NpzStream]:
     """Open the array ``name`` of an archive.
 
     Raises:
-        DataError: The archive is damaged or has no such array of numbers; also while the array is read.
+        DataError: The archive is damaged, or has no array of numbers under ``name``; also while the array is read.
     """
     if not path.is_file():
         raise DataError(refusal(str(path), "an archive", "no such file", "take the folder as OGB ships it"))

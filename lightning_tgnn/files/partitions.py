@@ -44,7 +44,7 @@ def save_partition(path: Path, owner: Tensor, ranks: int, method: str, fingerpri
         fingerprint: Of the graph.
 
     Raises:
-        InvalidArgumentError: It cannot be written, or does not fit.
+        InvalidArgumentError: ``path`` cannot be written, or the disk is full.
     """
     write_tensors(path, {"owner": owner, "ranks": ranks, "method": method, "fingerprint": fingerprint})
 
@@ -53,7 +53,7 @@ def check_partition_type(partition: object) -> None:
     """Refuse what can be neither the name of a method nor a file nor a partition.
 
     Raises:
-        InvalidArgumentError: It is such.
+        InvalidArgumentError: ``partition`` is no name, path or tensor.
     """
     if not isinstance(partition, str | Path | Tensor):
         cure = "give a list as torch.tensor(list)"
@@ -64,7 +64,7 @@ def check_is_file(partition: Path, methods: Sequence[str]) -> None:
     """Refuse what is neither a file nor, by its name, one of the methods.
 
     Raises:
-        InvalidArgumentError: It is such a one.
+        InvalidArgumentError: ``partition`` is no file, and no name of a method.
     """
     if not partition.is_file():
         requirement = f"one of {', '.join(methods)}, or a file"
@@ -86,7 +86,7 @@ def given_partition(
         methods: What else could have been given.
 
     Raises:
-        InvalidArgumentError: There is no such file, or it is of another graph or number of ranks.
+        InvalidArgumentError: The file cannot be read, or the partition is of another graph or number of ranks.
     """
 
     def refused(requirement: str, received: object) -> InvalidArgumentError:

@@ -51,7 +51,7 @@ class RunFolders:
             settings: Arguments of `lightning.pytorch.Trainer`, classes as ``class_path`` and ``init_args``.
 
         Raises:
-            InvalidArgumentError: The logger is none that keeps runs in such folders.
+            InvalidArgumentError: The logger is of a kind that does not keep runs in folders.
         """
         callbacks = settings.get("callbacks") or []
         callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
@@ -84,7 +84,7 @@ class RunFolders:
             word: ``"last"`` or ``"best"``.
 
         Raises:
-            InvalidArgumentError: There is none; says where it was looked for.
+            InvalidArgumentError: No run has such a checkpoint; the message says where it was looked for.
         """
         last = self._last(word)
         if word == "last":

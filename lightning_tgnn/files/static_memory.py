@@ -52,7 +52,7 @@ def save_static_memory(path: Path, held: StaticRows) -> None:
     """Write static node memory; the file appears, or replaces what was there, only when it is complete.
 
     Raises:
-        InvalidArgumentError: It cannot be written, or does not fit.
+        InvalidArgumentError: ``path`` cannot be written, or the disk is full.
     """
     write_tensors(path, {"format": FORMAT, **asdict(held)})
 
@@ -61,7 +61,7 @@ def load_static_memory(path: Path) -> StaticRows:
     """Return what `save_static_memory` has written.
 
     Raises:
-        InvalidArgumentError: There is no such file, or it holds something else.
+        InvalidArgumentError: The file does not exist, or holds something else.
     """
     try:
         saved = load_tensors(path)

@@ -25,8 +25,8 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
         mapped: Map the tensors instead of reading them, where the file allows it; for a file of one tensor.
 
     Raises:
-        OSError: There is no such file, or it may not be read.
-        ValueError: It is damaged or holds something else; the message is one line.
+        OSError: The file does not exist, or cannot be read.
+        ValueError: The file is damaged or holds something else; the message is one line.
     """
     with Path(path).open("rb"):
         pass
@@ -69,7 +69,7 @@ def check_records(file: str | os.PathLike[str] | IO[bytes]) -> None:
         file: A path, or an open file, which is put back to its beginning.
 
     Raises:
-        ValueError: They are.
+        ValueError: A checksum is wrong.
     """
     if not isinstance(file, (str, os.PathLike)):
         file.seek(0)

@@ -95,7 +95,7 @@ def check_place(argument: str, path: Path) -> None:
     """Refuse a place where no file can be written, before there is anything to write; makes its folder.
 
     Raises:
-        InvalidArgumentError: It is such a one.
+        InvalidArgumentError: ``path`` is a folder, or no file can be written there.
     """
     try:
         if path.is_dir():
@@ -113,7 +113,7 @@ def check_ending(argument: str, path: str | Path, *endings: str) -> None:
     """Refuse a place whose name does not say what is written: a slip could cost a file of something else.
 
     Raises:
-        InvalidArgumentError: It ends otherwise.
+        InvalidArgumentError: The name of ``path`` has none of ``endings``.
     """
     if Path(path).suffix.lower() not in endings:
         cure = "put a name before it" if Path(path).name.lower() in endings else f"add {endings[0]} to it"

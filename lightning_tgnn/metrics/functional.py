@@ -142,7 +142,7 @@ def check_scores(argument: str, scores: Tensor) -> None:
     """Refuse scores that are not floating point, or NaN.
 
     Raises:
-        InvalidArgumentError: They are.
+        InvalidArgumentError: The scores are not floating point, or one is NaN.
     """
     if not scores.is_floating_point():
         raise InvalidArgumentError(refusal(argument, "floating point", scores.dtype, "give scores, not decisions"))

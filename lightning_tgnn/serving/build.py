@@ -97,8 +97,8 @@ def from_checkpoint(
     """Return the state after the events that the state in a checkpoint has taken in.
 
     Raises:
-        CheckpointError: It is no checkpoint of a task on event streams, one of another stream, or of other settings of
-            the DataModule.
+        CheckpointError: The checkpoint is of no task on event streams, of another stream, or of other settings of the
+            DataModule.
         InvalidArgumentError: The DataModule cannot be made again, its neighbours are not the most recent ones, or the
             checkpoint names a class that is none of this package and was not given.
     """
@@ -205,7 +205,7 @@ def from_saved(
 
     Raises:
         CheckpointError: The file is something else.
-        InvalidArgumentError: It names a class that is none of this package and was not given.
+        InvalidArgumentError: The file names a class that is none of this package and was not given.
     """
     what = "a saved Predictor"
     held = read_tensors(path, what, "cpu")

@@ -29,8 +29,8 @@ class StreamClock:
         """Return the times of new events since the origin, float64 [count].
 
         Raises:
-            InvalidArgumentError: There are more or fewer.
-            DataError: One is not finite, or before the one ahead of it.
+            InvalidArgumentError: ``time`` does not hold ``count`` times.
+            DataError: A time is not finite, or before the time ahead of it.
         """
         times = self._times(time, count)
         previous = np.concatenate([[self.latest], times[:-1]])
@@ -42,8 +42,8 @@ class StreamClock:
         """Return the times of questions since the origin, float64 [count].
 
         Raises:
-            InvalidArgumentError: There are more or fewer, or there is no event yet to take the time of.
-            DataError: One is not finite, or before the latest event.
+            InvalidArgumentError: ``time`` does not hold ``count`` times, or is None before the first event.
+            DataError: A time is not finite, or before the latest event.
         """
         if time is None and math.isinf(self.latest):
             raise InvalidArgumentError(refusal("time", "given before the first event", None, "give a time"))

@@ -70,8 +70,8 @@ class StreamFollower:
             **arguments: Of the task, in place of those of the checkpoint, such as ``layer=MyLayer``.
 
         Raises:
-            CheckpointError: It is no checkpoint of a task on event streams, one of another stream or of other settings
-                of the DataModule, or one that names what it may not.
+            CheckpointError: The checkpoint is of no task on event streams, of another stream or of other settings of
+                the DataModule, or names what it may not.
             InvalidArgumentError: ``path`` is no path, the DataModule cannot be made again, its neighbours are not the
                 most recent ones, or there is no such device.
         """
@@ -140,7 +140,8 @@ class StreamFollower:
             side: ``"source"`` or ``"destination"``, where these are numbered apart and share ids.
 
         Raises:
-            InvalidArgumentError: Ids are of the wrong kind, or it is not said which side is meant.
+            InvalidArgumentError: Ids are of the wrong kind, or ``side`` is missing where sources and destinations are
+                numbered apart.
         """
         return self._numbers.are_known("nodes", nodes, side)
 
@@ -208,7 +209,7 @@ def check_length(name: str, length: int, expected: int) -> None:
     """Refuse a column that is not as long as that of the sources.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``length`` differs from ``expected``.
     """
     if length != expected:
         cure = "give one value per row"
@@ -219,7 +220,7 @@ def _usable_device(device: torch.device | str) -> torch.device:
     """Return a device that this process can compute on.
 
     Raises:
-        InvalidArgumentError: It cannot.
+        InvalidArgumentError: Torch cannot compute on the device here.
     """
     try:
         chosen = torch.device(device)

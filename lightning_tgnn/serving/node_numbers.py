@@ -36,7 +36,8 @@ class NodeNumbers:
         """Return the ids of a stream; where they repeat, its sources and destinations have to be apart.
 
         Raises:
-            DataError: They repeat otherwise.
+            DataError: Ids repeat within the sources, within the destinations, or in a stream that does not keep these
+                apart.
         """
         ids = np.arange(store.num_nodes) if store.node_ids is None else np.asarray(store.node_ids)
         return cls(ids, store.first_destination)
@@ -55,8 +56,9 @@ class NodeNumbers:
             side: ``"source"`` or ``"destination"``; needed where these are numbered apart.
 
         Raises:
-            InvalidArgumentError: An id is of the wrong kind, or it is not said which side is meant.
-            DataError: There is no such node.
+            InvalidArgumentError: An id is of the wrong kind, or ``side`` is missing where sources and destinations are
+                numbered apart.
+            DataError: The stream has no node of an id.
         """
         column, numbers, is_known = self._look_up(argument, ids, side)
         if not is_known.all():
@@ -70,7 +72,8 @@ class NodeNumbers:
         """Return whether there is such a node, bool [R]; arguments are those of `find`.
 
         Raises:
-            InvalidArgumentError: An id is of the wrong kind, or it is not said which side is meant.
+            InvalidArgumentError: An id is of the wrong kind, or ``side`` is missing where sources and destinations are
+                numbered apart.
         """
         return self._look_up(argument, ids, side)[2]
 

@@ -120,7 +120,8 @@ class Predictor(StreamFollower):
             side: ``"source"`` or ``"destination"``, where these are numbered apart and share ids.
 
         Raises:
-            InvalidArgumentError: It is not said which side is meant, or columns differ in length.
+            InvalidArgumentError: ``side`` is missing where sources and destinations are numbered apart, or columns
+                differ in length.
             DataError: A node is unknown or a time too early.
         """
         numbers = self._numbers.find("nodes", nodes, side)

@@ -25,7 +25,7 @@ def content_of(path: str | Path, what: str) -> Iterator[None]:
     """Say of a file whose content does not make a model that it is no such file.
 
     Raises:
-        CheckpointError: In the place of what goes wrong with such content.
+        CheckpointError: The content is invalid; replaces the error that it has caused.
     """
     try:
         yield
@@ -40,7 +40,7 @@ def check_numbers(module: nn.Module, state: Mapping[str, Any], path: str | Path)
     """Refuse weights or node state that would answer NaN.
 
     Raises:
-        CheckpointError: They would.
+        CheckpointError: A parameter or a tensor of the state holds NaN or infinity.
     """
     held = {**dict(module.named_parameters()), **state}  # not its buffers: a mask may well be infinite
     tensors = {name: values for name, values in held.items() if isinstance(values, Tensor)}
@@ -59,7 +59,7 @@ def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> No
         num_nodes: How many ids there are.
 
     Raises:
-        ValueError: They do not.
+        ValueError: The tables do not fit each other or the stream.
     """
     _require(info.num_nodes == num_nodes, f"{num_nodes} ids of {info.num_nodes} nodes")
     first = held["first_destination"]

@@ -20,7 +20,7 @@ def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dic
     """Return what a file of tensors and plain values holds, or a checkpoint folder; nothing in it is run.
 
     Raises:
-        CheckpointError: It is no such file.
+        CheckpointError: The file is damaged, or holds something else than tensors and plain values.
     """
     if Path(path).is_dir():
         from lightning_tgnn.files.checkpoints import WholeCheckpointIO  # with Lightning, which refusals do not wait for
@@ -39,7 +39,7 @@ def write_predictor(held: dict[str, Any], path: str | Path) -> None:
     """Write a file that appears, or replaces what was there, only when it is complete.
 
     Raises:
-        InvalidArgumentError: It cannot be written, or does not fit.
+        InvalidArgumentError: ``path`` cannot be written, or the disk is full.
     """
     write_tensors(Path(path), {"format": FORMAT, "version": VERSION, **held})
 
@@ -57,7 +57,7 @@ def check_format(held: dict[str, Any], path: str | Path) -> None:
     """Refuse files of something else, or of another version.
 
     Raises:
-        CheckpointError: It is such a one.
+        CheckpointError: The file is of something else, or of another version.
     """
     if not (_says(held.get("format"), FORMAT) and _says(held.get("version"), VERSION)):
         received = f"{held.get('format')}, version {held.get('version')}"

@@ -30,7 +30,7 @@ def check_suffix(argument: str, path: str | Path) -> str:
     """Return how a table is written, told by its name.
 
     Raises:
-        InvalidArgumentError: By none that is known, or pyarrow is missing.
+        InvalidArgumentError: The ending is neither ``.csv`` nor ``.parquet``, or pyarrow is missing.
     """
     suffix = check_choice(f"the ending of {argument}", Path(path).suffix.lower(), _SUFFIXES)
     if suffix == PARQUET:
@@ -46,7 +46,7 @@ def check_table(argument: str, path: str | Path) -> str:
     """Return how a table that is there is written.
 
     Raises:
-        DataError: There is no such file.
+        DataError: The file does not exist.
         InvalidArgumentError: Its name does not tell, or pyarrow is missing.
     """
     suffix = check_suffix(argument, path)
@@ -222,7 +222,7 @@ def answer_table(path: str | Path) -> Iterator[Callable[[pd.DataFrame], None]]:
     """Yield a function that adds a DataFrame to a table, which appears at ``path`` only when all went well.
 
     Raises:
-        InvalidArgumentError: The ending is none that is known, or nothing can be written there, or not all of it.
+        InvalidArgumentError: The ending is unknown, ``path`` cannot be written, or the disk is full.
     """
     suffix = check_suffix("output", path)
     with (

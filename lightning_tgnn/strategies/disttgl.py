@@ -128,7 +128,7 @@ class DistTGLStrategy(PlanRunner):
         """Have the Trainer make so many epochs that events are trained as often as in one process.
 
         Raises:
-            InvalidArgumentError: There is no whole number of them.
+            InvalidArgumentError: ``max_epochs`` of the Trainer is unlimited, or no multiple of ``epoch * memory``.
         """
         assert self._schedule is not None
         times, given = self._schedule.epoch * self._schedule.memory, trainer.fit_loop.max_epochs
@@ -153,7 +153,7 @@ def _rows(store: str, partition: str | Path | Tensor | None) -> StorePart:
     """Return where rows lie.
 
     Raises:
-        InvalidArgumentError: There is no such store, or a partition for one that is not cut.
+        InvalidArgumentError: ``store`` is unknown, or ``partition`` is given for a served one.
     """
     if store == CUT:
         return Sharded("reflexbicut" if partition is None else partition)

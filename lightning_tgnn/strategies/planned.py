@@ -35,7 +35,7 @@ class PlannedStrategy(TunedRunner):
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
-        InvalidArgumentError: The parts do not fit together, or one of them is none.
+        InvalidArgumentError: An argument is no part of its kind, or the parts do not fit together.
     """
 
     def __init__(

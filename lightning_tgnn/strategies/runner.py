@@ -52,7 +52,7 @@ class PlanRunner(SupervisedStrategy):
         planned: What is run; None before a task is there.
 
     Raises:
-        InvalidArgumentError: There is no such option, or it cannot work in this session.
+        InvalidArgumentError: An option is unknown, or cannot work in this session.
     """
 
     shares_node_state = True

@@ -26,7 +26,7 @@ class DynamicNodeClassification(EventClassification):
         """Refuse a stream without a label of 0 or 1 per event.
 
         Raises:
-            InvalidArgumentError: It is such a one.
+            InvalidArgumentError: The stream has no labels, or labels of another kind.
         """
         if info.num_classes != 2 or info.multi_label:
             raise refuse_labels(self, "0 or 1, one per event, negative for none", info)

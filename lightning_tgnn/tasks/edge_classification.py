@@ -27,7 +27,7 @@ class EdgeClassification(EventClassification):
         """Refuse a stream without classes.
 
         Raises:
-            InvalidArgumentError: It is such a one.
+            InvalidArgumentError: The stream has no classes, or numbers them with large gaps.
         """
         if info.num_classes < (2 if info.multi_label else 1):
             requirement = "integers from 0, one per event, or rows of 0 and 1, at least two, negative for none"

@@ -118,7 +118,7 @@ class EventClassification(MemoryTask[Metric]):
         """Refuse a stream without the labels that the task needs.
 
         Raises:
-            InvalidArgumentError: It is such a one.
+            InvalidArgumentError: The stream has no labels, or labels of another kind.
         """
         raise NotImplementedError
 

@@ -26,7 +26,7 @@ def check_step(
         is_first: Whether the weights are looked at for the first time in a fit.
 
     Raises:
-        NotFiniteError: There is one.
+        NotFiniteError: A weight, the loss or a gradient is NaN or infinite.
     """
     check_weights(parameters, where, "" if is_first else "a gradient of an earlier batch was probably not finite; ")
     held = _numbers({name: weight.grad for name, weight in parameters.items() if weight.grad is not None})
@@ -47,7 +47,7 @@ def check_weights(parameters: Mapping[str, Tensor], where: str = "", more: str =
         more: What else there is to say.
 
     Raises:
-        NotFiniteError: There is one.
+        NotFiniteError: A weight is NaN or infinite.
     """
     weights = _numbers(parameters)
     for name in _not_finite(weights):
@@ -80,7 +80,7 @@ def check_finite(what: str, values: Iterable[tuple[str, object]]) -> None:
         values: Names and tensors; all that is no tensor of numbers with a fraction passes.
 
     Raises:
-        NotFiniteError: There is one.
+        NotFiniteError: A value of a tensor is NaN or infinite.
     """
     for name, value in values:
         for numbers in _numbers({name: value} if isinstance(value, Tensor) else {}).values():

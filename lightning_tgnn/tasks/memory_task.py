@@ -137,7 +137,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         """Refuse an optimizer that computes a batch twice: its second look finds the batch in node memory.
 
         Raises:
-            InvalidArgumentError: It is such a one.
+            InvalidArgumentError: The optimizer computes a batch twice, as LBFGS does.
         """
         if self.automatic_optimization and self._backward_in == self.trainer.fit_loop.total_batch_idx:
             received = type(self.trainer.optimizers[0]).__name__

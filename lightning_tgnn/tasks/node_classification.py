@@ -135,7 +135,7 @@ class NodeClassification(OptimizedTask):
         """Build the model for the graph of the DataModule, once.
 
         Raises:
-            InvalidArgumentError: There is no DataModule to ask.
+            InvalidArgumentError: The Trainer has no DataModule of a static graph.
             CheckpointError: The model has been built for another graph.
         """
         if self._trainer is None:
@@ -154,7 +154,7 @@ class NodeClassification(OptimizedTask):
         """Build the model and its metrics for a graph.
 
         Raises:
-            InvalidArgumentError: What was given as a model builds none.
+            InvalidArgumentError: ``model`` builds no `torch.nn.Module` that takes a subgraph and a replica sum.
         """
         self.info = info
         self.model = self._built_in(info) if self._own_model is None else self._own_model(info)

@@ -97,8 +97,8 @@ class Optimization:
             weight_decay: Of the default.
 
         Raises:
-            InvalidArgumentError: A setting is none of the optimizer, a pattern fits no name, or the number of steps is
-                asked for and not known.
+            InvalidArgumentError: The optimizer lacks a setting, a pattern fits no name, or the number of steps is
+                needed and unknown.
         """
         groups = self.grouped(task.named_parameters())
         if self.optimizer is None:

@@ -37,7 +37,7 @@ def check_model(model: object, names: Collection[str], builds: str) -> None:
         builds: What a model of a user's own has to be.
 
     Raises:
-        InvalidArgumentError: It is such a thing.
+        InvalidArgumentError: ``model`` is neither one of ``names``, nor builds a model when called.
     """
     if isinstance(model, str) and model in names:
         return
@@ -55,7 +55,7 @@ def check_graph_model(model: object) -> None:
     """Refuse what is no module that is called with a part of a graph and with sums over replicas.
 
     Raises:
-        InvalidArgumentError: It is so.
+        InvalidArgumentError: ``model`` is no `torch.nn.Module`, or its ``forward`` does not take these two arguments.
     """
     if not isinstance(model, nn.Module):
         cure = "return the module from what you gave as `model`"
@@ -77,7 +77,7 @@ def check_snapshot_model(model: object) -> None:
     """Refuse what is no module that steps from snapshot to snapshot.
 
     Raises:
-        InvalidArgumentError: It is so.
+        InvalidArgumentError: ``model`` is no `torch.nn.Module` with ``start``, ``step`` and ``embedding_dim``.
     """
     lacks = [name for name in ("start", "step", "embedding_dim") if not hasattr(model, name)]
     if not isinstance(model, nn.Module) or lacks:
@@ -92,7 +92,7 @@ def message_builder(
     """Return what builds a message function, given as such or by its import path; None as it is.
 
     Raises:
-        InvalidArgumentError: There is nothing at that path, or it builds none.
+        InvalidArgumentError: The import path cannot be imported, or ``message`` builds no module.
     """
     found = at_path("message", message)
     if found is None or (not isinstance(found, str) and _builds(found)):
@@ -105,7 +105,7 @@ def at_path(argument: str, given: str | _Given) -> str | _Given:
     """Return what stands at an import path, and anything else as it is.
 
     Raises:
-        InvalidArgumentError: There is nothing at that path.
+        InvalidArgumentError: The import path cannot be imported.
     """
     return check_import(argument, given) if isinstance(given, str) and "." in given else given
 
@@ -137,7 +137,7 @@ def check_left_out(task: type, **given: object) -> tuple[str, ...]:
         **given: Values of those arguments.
 
     Raises:
-        InvalidArgumentError: One is not the default.
+        InvalidArgumentError: A value is not the argument's default.
     """
     for name, value in given.items():
         if value != signature(task).parameters[name].default:
@@ -156,7 +156,7 @@ def info_of(trainer: pl.Trainer, kind: type[_Info], wanted: str, *, is_built: bo
         is_built: Whether there is a model.
 
     Raises:
-        InvalidArgumentError: There is no such DataModule to ask.
+        InvalidArgumentError: The Trainer has no such DataModule, and its information is needed.
     """
     data = datamodule_of(trainer)
     info = data.info if isinstance(data, KnownData) else None
@@ -176,7 +176,8 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
         store: Node state from an earlier run, if there is any.
 
     Raises:
-        InvalidArgumentError: The Trainer is such a one.
+        InvalidArgumentError: The task is compiled, or the Trainer's precision, device or number of ranks would give
+            wrong results.
     """
     _check_not_compiled(trainer)
     check_precision(trainer, "node times need float64 and node memory float32, so only the products can be in less")
@@ -205,8 +206,8 @@ def check_snapshot_trainer(trainer: pl.Trainer, model: object) -> None:
         model: What the task was given as its model.
 
     Raises:
-        InvalidArgumentError: A compiled task, a precision, batches of vertices for a model that looks at all of them,
-            or several ranks that would all train the same groups.
+        InvalidArgumentError: The task is compiled, the precision is too low, the model needs all vertices but gets
+            batches of them, or several ranks would all train the same groups.
     """
     _check_not_compiled(trainer)
     if model == "evolvegcn_h" and getattr(datamodule_of(trainer), "vertices_per_batch", None) is not None:
@@ -247,7 +248,7 @@ def check_precision(trainer: pl.Trainer, cure: str) -> None:
         cure: Why that would not do.
 
     Raises:
-        InvalidArgumentError: The Trainer has such a one.
+        InvalidArgumentError: The Trainer's precision is none of those that keep a batch as it is.
     """
     if str(trainer.precision) not in _PRECISIONS:
         requirement = f"one of {', '.join(_PRECISIONS)}"
@@ -258,7 +259,7 @@ def check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> No
     """Refuse a model or checkpoint of another stream; None stands for one that is not known yet.
 
     Raises:
-        CheckpointError: The streams differ.
+        CheckpointError: The streams, or the order of their edge features, differ.
     """
     if saved is None or current is None:
         return

@@ -66,7 +66,7 @@ class ResumableTask(TrainedTask):
         """Refuse an evaluation, outside of a fit, on other splits or neighbours than those of training.
 
         Raises:
-            InvalidArgumentError: The DataModule has such settings.
+            InvalidArgumentError: A setting of the DataModule differs from the training's.
         """
         super().on_validation_start()
         data, before = datamodule_of(self.trainer), self._trained_with
@@ -142,7 +142,7 @@ def check_same_data(saved: Mapping[str, Any], data: FixedSettings, *, training: 
         training: Whether it is trained on, rather than shown.
 
     Raises:
-        CheckpointError: A setting differs.
+        CheckpointError: A setting of the DataModule differs from the checkpoint's.
     """
     check_same({**_BEFORE, **saved}, data.fixed_settings(training=training), f"{type(data).__name__}({{}}=...)")
 
@@ -162,7 +162,7 @@ def check_same(
         A line for each setting of these that does.
 
     Raises:
-        CheckpointError: Another differs.
+        CheckpointError: A setting outside ``may_change`` differs.
     """
     names = differing(saved, given)
     for name in names:

@@ -11,7 +11,7 @@ def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tenso
     """Return what a model has returned if it is a tensor of a shape.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``returned`` is no tensor, or has another shape.
     """
     if not isinstance(returned, Tensor) or returned.shape != shape:
         raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", _told(returned), cure))
@@ -27,7 +27,7 @@ def check_link_scores(returned: object, events: int, negatives: int | None) -> t
         negatives: Q, of the batch; None where they are not looked at.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``returned`` is no pair of tensors [B] and [B, Q].
     """
     parts = returned if isinstance(returned, tuple | list) else (returned,)
     shapes = [_told(part) for part in parts]
@@ -44,7 +44,7 @@ def check_logits(returned: object, rows: int) -> Tensor:
     """Return what ``score`` has returned if it is a row of logits for each of the events or vertices that are scored.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``returned`` is no tensor [rows, outputs].
     """
     if isinstance(returned, Tensor) and returned.ndim == 2 and len(returned) == rows:
         return returned
@@ -56,7 +56,7 @@ def check_loss(returned: object) -> Tensor:
     """Return what ``loss`` has returned if it is one number.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``returned`` is no tensor of one number.
     """
     if not isinstance(returned, Tensor) or returned.numel() != 1:
         cure = "return a mean over what is scored"

@@ -168,7 +168,8 @@ class SnapshotModule(OptimizedTask):
         """Return what is carried on, and the embeddings if it is the last snapshot of its group.
 
         Raises:
-            InvalidArgumentError: It has other layers than a model by its name, or a model returns something else.
+            InvalidArgumentError: The snapshot has another number of layers than the built-in model, or a model returns
+                something else than it has to.
         """
         if isinstance(self._built_by, str) and len(snapshot.layers) != (own := self.config.num_layers):
             cure = "set it so, or leave it out of SnapshotDataModule, which takes that of the task"
@@ -189,8 +190,8 @@ class SnapshotModule(OptimizedTask):
         """Build the model for the snapshots of the DataModule, once.
 
         Raises:
-            InvalidArgumentError: There is no DataModule of snapshots to ask.
-            CheckpointError: The model has been built for others.
+            InvalidArgumentError: The Trainer has no DataModule of snapshots.
+            CheckpointError: The model has been built for other snapshots.
         """
         if self._trainer is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the snapshots

@@ -129,7 +129,7 @@ class StagedTask(OptimizedTask):
         """Build the model for the stream of the DataModule, once.
 
         Raises:
-            InvalidArgumentError: There is no DataModule to ask, or it is not of an event stream.
+            InvalidArgumentError: The Trainer has no DataModule of an event stream.
             CheckpointError: The model has been built for another graph.
         """
         if self._trainer is None:
@@ -146,7 +146,7 @@ class StagedTask(OptimizedTask):
         """Return what the DataModule says of its stream; None where the model is there and it does not say.
 
         Raises:
-            InvalidArgumentError: There is no DataModule to ask, or it is not of an event stream.
+            InvalidArgumentError: The Trainer has no DataModule of an event stream.
         """
         datamodule = datamodule_of(self.trainer)
         info = datamodule.info if isinstance(datamodule, KnownData) else None

@@ -121,7 +121,7 @@ class TrainedTask(RestorableTask):
         """Refuse a loss that is not finite; in some batches weights and gradients, too.
 
         Raises:
-            NotFiniteError: There is one.
+            NotFiniteError: The loss, a weight or a gradient is NaN or infinite.
         """
         loss, self._loss = self._loss, None
         if not self.detect_nan or loss is None:
@@ -143,7 +143,7 @@ class TrainedTask(RestorableTask):
         """Refuse a weight that is not finite, of the last batches, too.
 
         Raises:
-            NotFiniteError: There is one.
+            NotFiniteError: A weight is NaN or infinite.
         """
         self._check_weights()
 
@@ -156,7 +156,7 @@ class TrainedTask(RestorableTask):
         """Refuse scores of an evaluation that are not finite.
 
         Raises:
-            NotFiniteError: There are such.
+            NotFiniteError: A score is NaN or infinite.
         """
         if self.detect_nan:
             split = "test" if self.trainer.testing else "validation"
@@ -166,7 +166,7 @@ class TrainedTask(RestorableTask):
         """Refuse tensors of a checkpoint that are not finite.
 
         Raises:
-            NotFiniteError: There are such.
+            NotFiniteError: A tensor is NaN or infinite.
         """
         if self.detect_nan:
             self._end_on_fault(check_finite, what, values.items())
@@ -175,7 +175,7 @@ class TrainedTask(RestorableTask):
         """Refuse gradients of a checkpoint that are not finite; all ranks have to hold the same.
 
         Raises:
-            NotFiniteError: There are such.
+            NotFiniteError: A gradient is NaN or infinite.
         """
         if not self._has_loss_scale:
             self.check_saved("gradient", gradients)
@@ -197,7 +197,7 @@ class TrainedTask(RestorableTask):
         """Add where the fit stands, unless there is something in it that is not finite.
 
         Raises:
-            NotFiniteError: There is.
+            NotFiniteError: A weight or a gradient is NaN or infinite, or a value was when training ended.
         """
         if self._fault is not None:
             raise self._fault

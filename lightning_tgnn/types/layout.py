@@ -29,7 +29,7 @@ class RankLayout:
             is in no group of a family takes no part in that traffic.
 
     Raises:
-        InvalidArgumentError: There is no rank, or a group holds a rank that there is not, or one twice.
+        InvalidArgumentError: ``hosts`` is empty, or a group holds an unknown rank or a rank twice.
 
     >>> layout = RankLayout.of(4, per_host=2, families={"pairs": ((0, 1), (2, 3))})
     >>> layout.hosts, layout.group_of("pairs", 2)
@@ -72,7 +72,7 @@ class RankLayout:
         """Return the group of a family that a rank is in; the rank alone where it is in none.
 
         Raises:
-            InvalidArgumentError: There is no such family.
+            InvalidArgumentError: The layout has no family of that name.
         """
         if family not in self.families:
             raise InvalidArgumentError(refusal("family", f"one of {', '.join(self.families)}", family, "name one"))
@@ -124,7 +124,7 @@ def check_groups(groups: int) -> int:
     """Refuse a number of groups that there cannot be.
 
     Raises:
-        InvalidArgumentError: It is such a one.
+        InvalidArgumentError: ``groups`` is no integer, or below 1.
     """
     return check_int("groups", groups, minimum=1, cure="give the number of copies of node state, 1 for one")
 
@@ -133,7 +133,7 @@ def check_families(layout: RankLayout) -> None:
     """Refuse groups that are not those of `families_of`.
 
     Raises:
-        InvalidArgumentError: They are others.
+        InvalidArgumentError: The families differ from what `families_of` returns.
     """
     families = {name: groups for name, groups in layout.families.items() if name != PIPELINES}
     if families != families_of(layout.ranks, len(layout.copies)):

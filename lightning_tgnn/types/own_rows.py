@@ -68,7 +68,7 @@ def sharded_state(store: object, snapshot: StateSnapshot | None = None) -> dict[
     """Return what a store's ``sharded_state_dict`` does.
 
     Raises:
-        InvalidArgumentError: The store has no such method.
+        InvalidArgumentError: The store has no ``sharded_state_dict``.
     """
     if not isinstance(store, ShardingStore):
         cure = f"give {type(store).__name__} a method sharded_state_dict, or set state_dict_type='full'"

@@ -51,7 +51,7 @@ class OrderPart(PlannedPart, ABC):
         """Return the stages of a turn up to where the backward pass begins, which waits for the last of them.
 
         Raises:
-            InvalidArgumentError: The order does not say them.
+            InvalidArgumentError: The order does not implement this method, so it cannot be simulated.
         """
         raise InvalidArgumentError(_no_outline("order", self))
 
@@ -81,7 +81,7 @@ class UpdatesPart(PlannedPart, ABC):
             layout: Its ranks.
 
         Raises:
-            InvalidArgumentError: The updates do not say their stages.
+            InvalidArgumentError: The updates do not implement this method, so they cannot be simulated.
         """
         raise InvalidArgumentError(_no_outline("updates", self))
 
@@ -98,7 +98,7 @@ class Plan:
         updates: When weights change, and from which gradients.
 
     Raises:
-        InvalidArgumentError: The parts do not fit together, or one stands in the place of another.
+        InvalidArgumentError: An argument is no part of its kind, or the parts do not fit together.
     """
 
     layout: RankLayout

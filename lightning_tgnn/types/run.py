@@ -110,7 +110,7 @@ class OpenState(Protocol):
             saved: What `state_dict` returned in the run that this one continues; empty for none.
 
         Raises:
-            InvalidArgumentError: It is no task of this kind.
+            InvalidArgumentError: The task is of a kind that the part cannot train.
         """
         ...
 
@@ -118,7 +118,7 @@ class OpenState(Protocol):
         """Return what this rank is to read of a DataModule's loader.
 
         Raises:
-            InvalidArgumentError: It is no loader of this kind.
+            InvalidArgumentError: The loader is of a kind that the part cannot read.
         """
         ...
 
@@ -159,7 +159,7 @@ class WeightUpdates(Protocol):
         """Refuse a Trainer that cannot go with these updates, before its optimizers are made.
 
         Raises:
-            InvalidArgumentError: It is such a one.
+            InvalidArgumentError: The Trainer has a setting that these updates cannot work with.
         """
         ...
 
@@ -167,7 +167,7 @@ class WeightUpdates(Protocol):
         """Refuse optimizers that cannot go with these updates, and take note of the others; called after `attach`.
 
         Raises:
-            InvalidArgumentError: They are such.
+            InvalidArgumentError: There are several optimizers, or one keeps what cannot be sent.
         """
         ...
 

@@ -107,7 +107,7 @@ class Schedule(PlannedPart, ABC):
         """Refuse ranks that do not fit, or too few events for them.
 
         Raises:
-            InvalidArgumentError: It is so.
+            InvalidArgumentError: The ranks do not fit the schedule, or there are too few events for them.
         """
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Schedule(PlannedPart, ABC):
         """Return the outline of a plan with what the schedule adds to it, given that of its order and updates.
 
         Raises:
-            InvalidArgumentError: Nobody knows how such a plan goes.
+            InvalidArgumentError: The schedule cannot be simulated with the outline's store.
         """
         return outline
 

@@ -21,7 +21,7 @@ class ChecksGradients(Protocol):
         """Refuse gradients that are not finite; all ranks have to hold the same.
 
         Raises:
-            NotFiniteError: There are such.
+            NotFiniteError: A gradient is NaN or infinite.
         """
         ...
 

@@ -130,7 +130,7 @@ def check_ids(argument: str, ids: Tensor, limit: int) -> None:
     """Refuse ``ids`` unless they are a row of integers in [0, ``limit``).
 
     Raises:
-        InvalidArgumentError: They are not.
+        InvalidArgumentError: ``ids`` is no row of integers, or an id is outside [0, ``limit``).
     """
     if ids.ndim != 1 or ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
         shape = f"{ids.dtype} {list(ids.shape)}"

@@ -93,7 +93,7 @@ def check_row_limit(row_limit: float) -> None:
     """Refuse a limit that not all nodes have room below.
 
     Raises:
-        InvalidArgumentError: It is such a one.
+        InvalidArgumentError: ``row_limit`` is no finite number, or below 1.
     """
     cure = f"{ROW_LIMIT} is usual, 1 makes rows even"
     if check_positive("row_limit", row_limit, cure=cure) < 1:

@@ -72,7 +72,7 @@ def metis_partition(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Ten
         int64 [N], the owner of every node. `interval_partition` where no edge joins two nodes.
 
     Raises:
-        InvalidArgumentError: Neither dgl nor pymetis is installed, or an argument is out of range.
+        InvalidArgumentError: dgl and pymetis are both missing, or an argument is out of range.
     """
     _check(num_nodes, ranks)
     check_ids("src", src, num_nodes)
@@ -92,7 +92,7 @@ def _metis(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
     """Return the parts of METIS for sorted edges in both directions.
 
     Raises:
-        InvalidArgumentError: There is no library that has it.
+        InvalidArgumentError: dgl and pymetis are both missing.
     """
     try:
         import dgl

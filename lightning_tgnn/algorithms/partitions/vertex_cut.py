@@ -58,7 +58,7 @@ def vertex_cut(
         int32 [E].
 
     Raises:
-        InvalidArgumentError: There is no such method, no edge, fewer edges than ranks, or an id out of range.
+        InvalidArgumentError: ``method`` is unknown, there are fewer edges than ranks, or an argument is out of range.
     """
     check_choice("partition", method, CUT_METHODS)
     check_int("num_nodes", num_nodes, minimum=1, cure="give the number of nodes, N")
@@ -86,7 +86,7 @@ def check_enough_edges(edges: int, ranks: int) -> None:
     """Refuse more ranks than edges.
 
     Raises:
-        InvalidArgumentError: There are more.
+        InvalidArgumentError: There are more ranks than edges.
     """
     if edges < ranks:
         cure = "use fewer ranks, or a graph with more edges"

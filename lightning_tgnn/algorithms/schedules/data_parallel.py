@@ -28,7 +28,7 @@ class DataParallel(Schedule):
             The result is that of the same global batch either way.
 
     Raises:
-        InvalidArgumentError: There is no such order.
+        InvalidArgumentError: ``split_batch`` is neither ``"time"`` nor ``"destination"``.
 
     >>> turns = DataParallel().turns(RankLayout.of(2), 1, Pass(num_events=7, batch_size=2, epoch=0))
     >>> [(turn.events, turn.of, turn.resets) for turn in turns]
@@ -47,7 +47,7 @@ class DataParallel(Schedule):
         """Refuse more ranks than events, and several copies of node state.
 
         Raises:
-            InvalidArgumentError: There are such.
+            InvalidArgumentError: There are more ranks than events, or several copies of node state.
         """
         check_ranks(layout, num_events)
         check_one_copy(self, layout)
@@ -122,7 +122,7 @@ def check_one_copy(schedule: Schedule, layout: RankLayout) -> None:
     """Refuse several copies of node state.
 
     Raises:
-        InvalidArgumentError: There are several.
+        InvalidArgumentError: The layout has several copies of node state.
     """
     if len(layout.copies) > 1:
         requirement = f"1 under {type(schedule).__name__}, whose ranks share one copy of the state"
@@ -133,7 +133,7 @@ def check_ranks(layout: RankLayout, num_events: int) -> None:
     """Refuse more ranks than events.
 
     Raises:
-        InvalidArgumentError: There are more.
+        InvalidArgumentError: There are several ranks, and more of them than events.
     """
     if 1 < layout.ranks > num_events:
         cure = "use fewer ranks, one a device, or a longer stream"

@@ -69,7 +69,7 @@ class EpochsAndCopies(Schedule):
         """Refuse other numbers of ranks or copies, and more ranks than events.
 
         Raises:
-            InvalidArgumentError: There are such.
+            InvalidArgumentError: The factors do not match the ranks or copies, or there are more ranks than events.
         """
         check_ranks(layout, num_events)
         self.check_ranks(layout.ranks)
@@ -81,7 +81,7 @@ class EpochsAndCopies(Schedule):
         """Refuse other numbers of ranks.
 
         Raises:
-            InvalidArgumentError: It is another.
+            InvalidArgumentError: The product of ``minibatch``, ``epoch`` and ``memory`` is not ``ranks``.
         """
         i, j, k = self.minibatch, self.epoch, self.memory
         if i * j * k != ranks:

@@ -98,7 +98,7 @@ def check_seconds(argument: str, seconds: np.ndarray) -> None:
     """Refuse seconds that are none.
 
     Raises:
-        InvalidArgumentError: They are negative or not finite.
+        InvalidArgumentError: Some seconds are negative or not finite.
     """
     wrong = ~(np.isfinite(seconds) & (seconds >= 0))
     if wrong.any():

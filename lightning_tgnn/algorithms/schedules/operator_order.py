@@ -62,7 +62,7 @@ def ordered(operators: Sequence[Operator], exchanges: Sequence[bool]) -> tuple[O
         exchanges: For each pair that commutes whether it changes places.
 
     Raises:
-        InvalidArgumentError: There are not as many pairs, or two pairs share an operator.
+        InvalidArgumentError: ``exchanges`` has not one value for each pair, or two pairs share an operator.
 
     >>> ordered([Operator("graph", 2.0, True, exchanged=(1.0, 3.0)), Operator("nn", 3.0)], [True])
     (Operator(kind='nn', seconds=3.0, commutes_with_next=False, exchanged=None), Operator(kind='graph', seconds=1.0, \
@@ -154,7 +154,8 @@ def best_order(first: Sequence[Operator], second: Sequence[Operator], rates: Rat
         rates: How fast an operator runs beside another.
 
     Raises:
-        InvalidArgumentError: As of `operator_order`, or the rates are no speeds.
+        InvalidArgumentError: Operators do not fit, as in `operator_order`, or ``rates`` are no speeds, as in
+            `check_rates`.
     """
     from lightning_tgnn.algorithms.schedules.order_loops import descend, exhaust, greedy_order
 
@@ -171,7 +172,7 @@ def check_rates(rates: Rates) -> np.ndarray:
     """Return the speeds of operators beside each other, float64 [2, 2].
 
     Raises:
-        InvalidArgumentError: They are no such numbers above 0.
+        InvalidArgumentError: ``rates`` are not [2, 2] finite numbers above 0.
     """
     found = np.asarray(rates, dtype=np.float64)
     if found.shape != (2, 2) or not (np.isfinite(found) & (found > 0)).all():

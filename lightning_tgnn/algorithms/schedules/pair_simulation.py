@@ -165,7 +165,7 @@ def _check_goes_through(group: GroupParts, place: int) -> None:
     """Refuse a group that leaves out processes behind one that hands it on: such could wait for each other for ever.
 
     Raises:
-        InvalidArgumentError: It does.
+        InvalidArgumentError: The group leaves out a process behind one that has a part of it.
     """
     having = [rank for rank, part in enumerate(group.forward) if part]
     if len(having) > 1 and having != list(range(having[0], len(group.forward))):

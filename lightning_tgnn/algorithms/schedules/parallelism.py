@@ -66,7 +66,7 @@ def parallelisms(
         memory: k, where it is given.
 
     Raises:
-        InvalidArgumentError: There are none: what is given does not fit the ranks, or memory does not hold the copies.
+        InvalidArgumentError: No factors fit: the given ones do not match the ranks, or memory does not hold the copies.
 
     >>> [str(found) for found in parallelisms(4, 8, sharing=2, copies=2)[:2]]
     ['2 x 2 x 8', '2 x 4 x 4']

@@ -96,7 +96,7 @@ class PipeTGLOutline:
             ranks: Of all pipelines.
 
         Raises:
-            InvalidArgumentError: They make no pipelines of equal length, or one shorter than the staleness asks for.
+            InvalidArgumentError: The ranks make no pipelines of equal length, or pipelines too short for the staleness.
         """
         return self.with_updates("pipetgl", self.stages(), ranks)
 
@@ -114,7 +114,7 @@ class PipeTGLOutline:
             ranks: Of all pipelines.
 
         Raises:
-            InvalidArgumentError: They make no pipelines of equal length, or one shorter than the staleness asks for.
+            InvalidArgumentError: The ranks make no pipelines of equal length, or pipelines too short for the staleness.
         """
         length = Outline("", (), groups=self.groups).length(ranks)
         late = length - 1 if self.staleness is None else self.staleness

@@ -183,7 +183,7 @@ def rank(
         tolerance: By what share a plan may be slower than the fastest, and still be nearly as fast.
 
     Raises:
-        InvalidArgumentError: There is an objection to all of them.
+        InvalidArgumentError: Every plan has an objection, or ``tolerance`` is out of range.
     """
     check_fraction("tolerance", tolerance, cure="0.05 is usual")
     found = sorted((assess(each, cluster, stream) for each in candidates), key=lambda one: -one.events_per_second)

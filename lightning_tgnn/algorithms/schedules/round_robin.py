@@ -41,7 +41,7 @@ class RoundRobin(Schedule):
         """Refuse more ranks than events.
 
         Raises:
-            InvalidArgumentError: There are more.
+            InvalidArgumentError: There are several ranks, and more of them than events.
         """
         check_ranks(layout, num_events)
 
@@ -65,7 +65,7 @@ class RoundRobin(Schedule):
         """Return the outline as it is.
 
         Raises:
-            InvalidArgumentError: Node state is served, which has the batches of a turn one after the other.
+            InvalidArgumentError: Node state is served, which cannot be simulated under this schedule.
         """
         if any(stage.on == SERVER for stage in outline.stages):
             requirement = "a schedule under which served node state can be simulated"

@@ -37,7 +37,7 @@ class Costs:
         """Refuse what no stage of an outline takes.
 
         Raises:
-            InvalidArgumentError: There is something of the kind.
+            InvalidArgumentError: Seconds or bytes are given for a name that no stage of the outline has.
         """
         for argument, given, travelling in (("seconds", self.seconds, False), ("bytes", self.sent, True)):
             names = {stage.name for stage in outline.stages if bool(stage.travel) == travelling}
@@ -48,7 +48,7 @@ class Costs:
         """Return the seconds or the bytes of a stage, float64 [turns, ranks].
 
         Raises:
-            InvalidArgumentError: They are negative, not finite, or of another shape.
+            InvalidArgumentError: The given values are negative, not finite, or of another shape.
         """
         given, what = (self.sent, "bytes") if stage.travel else (self.seconds, "seconds")
         own = stage.name in given and stage.name != stage.cost
@@ -84,7 +84,8 @@ def simulate(outline: Outline, layout: RankLayout, costs: Costs, turns: int) -> 
         turns: Of every rank.
 
     Raises:
-        InvalidArgumentError: The ranks do not fit the outline, its stages wait in a circle, or a cost is none.
+        InvalidArgumentError: The ranks do not fit the outline, its stages wait in a circle, or a cost is negative or
+            not finite.
     """
     from lightning_tgnn.algorithms.schedules.simulator_loops import earliest  # numba, which takes a second
 

@@ -69,7 +69,7 @@ class SnapshotGroups(Schedule):
         """Return the ranks of a device.
 
         Raises:
-            InvalidArgumentError: They do not divide the ranks.
+            InvalidArgumentError: The ranks are no multiple of the processes of a device.
         """
         length = self.processes or layout.ranks
         if layout.ranks % length:
@@ -82,7 +82,7 @@ class SnapshotGroups(Schedule):
         """Refuse ranks that are not those of whole devices.
 
         Raises:
-            InvalidArgumentError: They are not.
+            InvalidArgumentError: The ranks are no multiple of the processes of a device.
         """
         self.length(layout)
 

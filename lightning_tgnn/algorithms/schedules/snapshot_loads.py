@@ -101,7 +101,7 @@ class LoadModel:
         no snapshot of any size has a negative load.
 
         Raises:
-            DataError: There are no measurements.
+            DataError: ``measurements`` is empty.
         """
         found: dict[str, list[tuple[float, ...]]] = {}
         on_others = set()
@@ -224,7 +224,7 @@ def backward_seconds(model: LoadModel, sizes: Sequence[np.ndarray], width: float
         width: With which the measured backward's vertices and edges were multiplied.
 
     Raises:
-        InvalidArgumentError: As of `forward_seconds`.
+        InvalidArgumentError: Sizes are not [snapshots, 3] for each group, or the operator has no load.
     """
     total = operator_seconds(model, sizes, BACKWARD, width)
     if LAST_BACKWARD in model.loads:
@@ -243,7 +243,7 @@ def operator_seconds(model: LoadModel, sizes: Sequence[np.ndarray], operator: st
         width: Of the operator.
 
     Raises:
-        InvalidArgumentError: As of `forward_seconds`.
+        InvalidArgumentError: Sizes are not [snapshots, 3] for each group, or the operator has no load.
     """
     shapes = [np.shape(own) for own in sizes]
     if not shapes or not all(len(shape) == 2 and shape[0] and shape[1] == 3 for shape in shapes):

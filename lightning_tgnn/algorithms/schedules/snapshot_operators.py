@@ -99,7 +99,8 @@ def predicted_groups(
         exchanged_widths: Of graph operators that commute with the next one, where they have changed places.
 
     Raises:
-        InvalidArgumentError: An operator has not been measured, commutes with none, or sizes have another shape.
+        InvalidArgumentError: An operator has not been measured, an exchanged one does not commute, or sizes have
+            another shape.
     """
     exchanged = dict(exchanged_widths or {})
     names = list(widths)

@@ -119,7 +119,7 @@ def planned_splits(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]
         backward: Likewise.
 
     Raises:
-        InvalidArgumentError: As of `best_splits`.
+        InvalidArgumentError: A group is empty, or its seconds are negative, not finite or not as many.
     """
     from lightning_tgnn.algorithms.schedules.split_loops import least_cost
 
@@ -150,7 +150,7 @@ def pair_seconds(
         hand_over: Likewise.
 
     Raises:
-        InvalidArgumentError: As of `best_splits`, or a split is out of range.
+        InvalidArgumentError: A group or its seconds do not fit, as in `best_splits`, or a split is out of range.
 
     >>> one = np.ones(2)
     >>> pair_seconds([one, one], [one, one], [1, 1]), pair_seconds([one, one], [one, one], [0, 2])
@@ -172,7 +172,7 @@ def check_groups(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) 
     """Refuse groups without snapshots, and seconds that are none.
 
     Raises:
-        InvalidArgumentError: There are such.
+        InvalidArgumentError: A group is empty, or its seconds are negative, not finite or not as many.
     """
     lengths, others = [np.shape(own) for own in forward], [np.shape(own) for own in backward]
     if lengths != others or not all(len(shape) == 1 and shape[0] for shape in lengths):
@@ -198,7 +198,7 @@ def _limits(given: Sequence[tuple[int, int]] | None, lengths: np.ndarray) -> np.
     """Return the fewest and the most leading snapshots of the first process, int64 [groups, 2].
 
     Raises:
-        InvalidArgumentError: There are no such splits.
+        InvalidArgumentError: Limits are out of range, descending, or not two for each group.
     """
     if given is None:
         return np.stack([np.zeros_like(lengths), lengths], axis=1)

@@ -22,7 +22,7 @@ class WholeGraph(Schedule):
         """Take any number of ranks, in one group.
 
         Raises:
-            InvalidArgumentError: They are in several.
+            InvalidArgumentError: The ranks are in several groups.
         """
         check_one_copy(self, layout)
 

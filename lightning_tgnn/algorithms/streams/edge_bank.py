@@ -43,7 +43,7 @@ class EdgeBank(TensorFields):
             num_nodes: Nodes are ``0 .. num_nodes - 1``.
 
         Raises:
-            InvalidArgumentError: There are too many nodes or events to number pairs in 64 bits.
+            InvalidArgumentError: There are 3,037,000,500 nodes or events, or more, so that pairs do not fit 64 bits.
         """
         largest = max(num_nodes, len(src)) ** 2
         if largest > _LARGEST_INT64:

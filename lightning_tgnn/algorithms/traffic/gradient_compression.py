@@ -135,7 +135,7 @@ class PowerSGD(GradientCompression):
         warm_up: Steps before, whose gradients travel as they are.
 
     Raises:
-        InvalidArgumentError: One of them is no such number.
+        InvalidArgumentError: ``rank`` is no integer of at least 1, or ``warm_up`` none of at least 0.
     """
 
     name = "powersgd"
@@ -188,7 +188,7 @@ def gradient_compression(given: GradientCompression | str | None) -> GradientCom
     """Return what a user has chosen by its name or with its settings; None for none.
 
     Raises:
-        InvalidArgumentError: There is no such compression.
+        InvalidArgumentError: ``given`` is neither a known name, nor a `GradientCompression`, nor None.
 
     >>> gradient_compression("powersgd")
     PowerSGD(rank=4, warm_up=100)

@@ -132,7 +132,7 @@ class GranularityTuner:
         """Take in the times to decide by: for each of `times` the slowest rank's.
 
         Raises:
-            InvalidArgumentError: There are more or fewer.
+            InvalidArgumentError: ``times`` has not one value for each recorded time.
         """
         if len(times) != len(self._plan):
             cure = "give one for each recorded"

@@ -17,7 +17,7 @@ def check_bits(bits: int | None) -> int | None:
     """Return ``bits``, None for none.
 
     Raises:
-        InvalidArgumentError: They are not one of `QUANTIZE_BITS`.
+        InvalidArgumentError: ``bits`` is neither None nor one of `QUANTIZE_BITS`.
     """
     if bits is not None and (type(bits) is not int or bits not in QUANTIZE_BITS):
         listed = ", ".join(map(str, QUANTIZE_BITS))

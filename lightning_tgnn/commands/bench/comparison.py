@@ -52,7 +52,7 @@ class Processes:
         """Return as many as asked for, or, where RANK and WORLD_SIZE are set as by torchrun, as there are.
 
         Raises:
-            InvalidArgumentError: Others are asked for than there are.
+            InvalidArgumentError: ``devices`` or ``num_nodes`` differs from what torchrun has started.
         """
         if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():  # Lightning's own launcher sets no RANK
             return cls(devices or _DEVICES, num_nodes or 1)
@@ -111,7 +111,7 @@ class RunOptions:
         """The processes that train.
 
         Raises:
-            InvalidArgumentError: There are others than these options ask for.
+            InvalidArgumentError: ``devices`` or ``num_nodes`` differs from what torchrun has started.
         """
         return Processes.of(self.devices, self.num_nodes)
 

@@ -41,7 +41,7 @@ def contestants_of(text: str, kind: str) -> dict[str, Contestant]:
         kind: What they train on; see `PlanRunner.trains_on`.
 
     Raises:
-        InvalidArgumentError: There is no such strategy of this kind, or it takes no such option.
+        InvalidArgumentError: No strategy of this kind has such a name, or the strategy takes no such option.
 
     >>> found = contestants_of("depcache, sven:staleness=0:row_cache_mb=0", "events")
     >>> {name: contestant.options for name, contestant in found.items()}

@@ -105,7 +105,7 @@ def _steps(options: BenchOptions, data: TemporalDataModule, ranks: int) -> int:
     """Return how many steps there are to measure: the last one of an epoch counts only if its global batch is whole.
 
     Raises:
-        InvalidArgumentError: There is none behind the warm-up.
+        InvalidArgumentError: The warm-up takes all whole global batches of an epoch.
     """
     loader = data.train_dataloader().follow(DataParallel(), RankLayout.of(ranks), 0)
     whole = len(loader.events) // loader.global_batch_size

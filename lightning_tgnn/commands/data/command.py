@@ -22,7 +22,7 @@ def data(arguments: Sequence[str]) -> None:
     """Run one of the actions.
 
     Raises:
-        InvalidArgumentError: There is no such action, or an argument has a value that cannot work.
+        InvalidArgumentError: The action is unknown, or an argument has a value that cannot work.
         DataError: A source holds something that must not be trained on.
     """
     if not arguments or arguments[0] in ("-h", "--help"):

@@ -66,8 +66,8 @@ def download(arguments: Sequence[str]) -> None:
     """Run the command.
 
     Raises:
-        InvalidArgumentError: There is no such data set, or one of each kind.
-        DataError: It cannot be reached, or what came is damaged.
+        InvalidArgumentError: No data set has that name, or a stream and a graph both have it.
+        DataError: The data set cannot be reached, or arrived damaged.
     """
     (own,) = Options("data download", _DESCRIPTION, {DownloadOptions: set()}).parse(arguments)
     kinds = FETCHERS if check_choice("kind", own["kind"], (AUTO, *FETCHERS)) == AUTO else [own["kind"]]

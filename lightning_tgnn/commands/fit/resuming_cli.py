@@ -76,7 +76,7 @@ class ResumingCLI(LightningCLI):
             saved: The class and settings in the checkpoint.
 
         Raises:
-            CheckpointError: They contradict it.
+            CheckpointError: A given class or setting differs from the checkpoint's.
         """
         words = self._words
         parsed = (

@@ -20,7 +20,7 @@ def make_each(makers: Mapping[str, Callable[[], Made]], console: Console) -> dic
         console: For the notice.
 
     Raises:
-        InvalidArgumentError: One refused its input, or all lack a library.
+        InvalidArgumentError: A maker refuses its input, or each of them lacks a library.
     """
     made, refused = {}, None
     for name, make in makers.items():

@@ -91,7 +91,7 @@ def cut_methods_of(text: str) -> dict[str, CutMethod]:
         text: Names, with weights after colons; see `name_and_options`.
 
     Raises:
-        InvalidArgumentError: There is no such method, or it takes no such weight.
+        InvalidArgumentError: A method is unknown, or takes no such weight.
 
     >>> cut_methods_of("hierarchical:gamma=0.3,ebv")["hierarchical_gamma=0.3"].weights
     {'gamma': 0.3}

@@ -47,7 +47,7 @@ class EdgesToCut:
 
         Raises:
             DataError: The source holds something that must not be trained on.
-            InvalidArgumentError: There is no such source.
+            InvalidArgumentError: The source is unknown.
         """
         data, source = GraphPipeline(**of_data), str(of_data["source"])
         if source != SYNTHETIC and kind_of(source) == EVENTS:

@@ -82,7 +82,7 @@ class PlanOptions:
         """Of node state that each machine has room for.
 
         Raises:
-            InvalidArgumentError: It is not given, and the system does not tell.
+            InvalidArgumentError: ``memory`` is None, and the system does not tell how much is free.
         """
         if self.memory is not None:
             return 1e9 * self.memory
@@ -135,7 +135,7 @@ def _check_events(events: int, ranks: int, where: ClusterOptions) -> None:
     """Refuse more ranks than events before anything is measured.
 
     Raises:
-        InvalidArgumentError: There are more.
+        InvalidArgumentError: The ranks, or the processes that measure, are more than the events.
     """
     for argument, given in (("devices times machines", ranks), ("processes", where.run.processes.ranks)):
         if given > events:

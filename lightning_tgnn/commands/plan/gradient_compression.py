@@ -41,7 +41,7 @@ def chosen_compressions(written: str | None) -> list[str]:
     """Return the compressions that a user lets a plan have, separated by commas.
 
     Raises:
-        InvalidArgumentError: There is no such compression.
+        InvalidArgumentError: A name is none of `COMPRESSIONS`.
     """
     names = list(dict.fromkeys(word.strip() for word in (written or "").split(",") if word.strip()))
     for name in names:

@@ -35,7 +35,7 @@ def with_status(
         side: ``"source"`` or ``"destination"``, for a column ``node`` where both share ids.
 
     Raises:
-        DataError: A time is none.
+        DataError: A time is neither a finite number nor a date.
     """
     import pandas as pd
 
@@ -69,7 +69,7 @@ def with_ids(predictor: Predictor, piece: pd.DataFrame, columns: tuple[str, ...]
         columns: Which of its columns are nodes.
 
     Raises:
-        RowError: An id is no integer, where the stream has such ids.
+        RowError: The stream has integer ids, and an id is no integer of their type.
     """
     if not predictor.ids_are_integers:
         return piece

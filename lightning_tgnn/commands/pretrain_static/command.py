@@ -128,7 +128,7 @@ def _output(chosen: Namespace) -> Path:
     """Return where the file goes.
 
     Raises:
-        InvalidArgumentError: Nothing says it.
+        InvalidArgumentError: Neither ``--output`` nor a `StaticMemory` callback gives a path.
     """
     callbacks = chosen["trainer"].get("callbacks") or []
     callbacks = callbacks if isinstance(callbacks, list) else [callbacks]

@@ -29,9 +29,9 @@ def report(arguments: Sequence[str]) -> None:
     """Run the command.
 
     Raises:
-        DataError: There is no run that has logged something.
-        InvalidArgumentError: The page cannot be written, does not fit, is called something else than a page, or would
-            replace a file that is none.
+        DataError: The folder holds no run that has logged something.
+        InvalidArgumentError: The page cannot be written, its name has another ending, or it would replace a file that
+            is no page.
     """
     parser = OneLineErrors(
         "lightning-tgnn report",

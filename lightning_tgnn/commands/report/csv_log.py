@@ -16,7 +16,7 @@ def read_csv(path: Path) -> tuple[dict[str, list[tuple[int, float]]], int]:
     one without the end of its line, broke off as it was written and is left out: half a number is a number as well.
 
     Raises:
-        ValueError: It is no table with a column of steps; the message is one line.
+        ValueError: The file is no table with a column of steps; the message is one line.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     broken = 0

@@ -88,7 +88,7 @@ def read_latest(given: str | Path) -> RunLog:
     Where none has, it is the latest that has logged something.
 
     Raises:
-        DataError: It is no folder, no run or more than one could be meant, or it has logged nothing.
+        DataError: ``given`` is no folder, holds no run or several unrelated ones, or a run without values.
     """
     folder = Path(given)
     if not folder.is_dir():
@@ -123,7 +123,7 @@ def read_run(folder: Path) -> RunLog:
     Of a tag that event files and the table both have, the event files count.
 
     Raises:
-        DataError: There is no value in any of them.
+        DataError: The logs hold no value.
     """
     log = RunLog(folder)
     for path in sorted(folder.glob(_EVENT_FILES)):

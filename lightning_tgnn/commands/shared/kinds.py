@@ -58,8 +58,7 @@ def run_for_kind(command: str, arguments: Sequence[str], sides: dict[str, Side])
         sides: By kind.
 
     Raises:
-        InvalidArgumentError: There is no such kind, the command does not take it, or an option is one of another kind
-            alone.
+        InvalidArgumentError: The kind is unknown, the command does not take it, or an option belongs to another kind.
     """
     given = _given(command, arguments)
     check_choice("kind", given.get("kind", AUTO), (AUTO, *sides))
@@ -85,7 +84,7 @@ def kind_of(source: object, kind: str = AUTO) -> str:
         kind: What it has been said to be.
 
     Raises:
-        InvalidArgumentError: There is no such kind.
+        InvalidArgumentError: ``kind`` is unknown.
 
     >>> kind_of("cora"), kind_of("cora.npz"), kind_of("wikipedia.txt.gz")
     ('graph', 'graph', 'events')

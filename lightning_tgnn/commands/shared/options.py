@@ -82,7 +82,7 @@ def names_of(argument: str, text: str, valid: Collection[str], name_in: Callable
         name_in: Returns the name in an entry.
 
     Raises:
-        InvalidArgumentError: One is not ``valid``, or there is none.
+        InvalidArgumentError: The list is empty, or a name is not in ``valid``.
 
     >>> names_of("methods", "range, interval,range", ["interval", "metis", "range"])
     ['range', 'interval']

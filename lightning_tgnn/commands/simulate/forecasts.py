@@ -46,7 +46,7 @@ class Forecast:
         """Return the figures of a simulated run.
 
         Raises:
-            InvalidArgumentError: None of its stages takes time.
+            InvalidArgumentError: No stage of the simulated strategy takes time.
         """
         if not found.period:
             cure = "measured ones are in the folder of a run with SystemMonitor"

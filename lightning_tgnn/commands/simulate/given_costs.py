@@ -67,7 +67,7 @@ class GivenCosts:
         """Return what the strategy of a plan takes, by its store where that has costs of its own.
 
         Raises:
-            InvalidArgumentError: Others have what they take, and it has not.
+            InvalidArgumentError: Costs are given by strategy, and the plan's strategy is not among them.
         """
         if not self.strategies or plan.measured_as in self.strategies:
             return self.strategies.get(plan.measured_as, self)
@@ -82,7 +82,7 @@ class GivenCosts:
         that with Adam's moments.
 
         Raises:
-            InvalidArgumentError: The plan compresses gradients, and nobody has said to how many bytes.
+            InvalidArgumentError: The plan compresses gradients, and their compressed size is not given.
         """
         seconds_of = {stage.cost for stage in outline.stages if not stage.travel} | {s.name for s in outline.stages}
         seconds = {name: value for name, value in self.seconds.items() if name in seconds_of}
@@ -149,7 +149,7 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
         sent: Bytes by name in the same form, beside those of ``stages``; None for none.
 
     Raises:
-        InvalidArgumentError: It is none of these, or holds what no stage takes.
+        InvalidArgumentError: An argument has another form, or holds a name that no stage has.
         DataError: The folder is not that of a run.
     """
     costs = _of_run(Path(stages)) if is_folder(stages) else _of_file(read_mapping("stages", stages))
@@ -169,7 +169,7 @@ def read_mapping(argument: str, written: str) -> Mapping[str, Any]:
     """Return the names with values of a YAML or JSON file, or of what is written in braces.
 
     Raises:
-        InvalidArgumentError: It is neither.
+        InvalidArgumentError: The path is no file, or the text holds no mapping.
     """
     inline = written.lstrip().startswith("{")
     path = Path(written)
@@ -280,7 +280,7 @@ def read_link(argument: str, written: str) -> Link:
     """Return a link that is written ``MBIT`` or ``MBIT:MILLISECONDS``.
 
     Raises:
-        InvalidArgumentError: It is none.
+        InvalidArgumentError: The text has another form, or a number is out of range.
 
     >>> read_link("link", "500:0.2")
     Link(latency=0.0002, bandwidth=62500000.0)

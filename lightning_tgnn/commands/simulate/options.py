@@ -159,7 +159,7 @@ class SimulateOptions:
         """The strategies with their options, as they were written.
 
         Raises:
-            InvalidArgumentError: There is none, or there is no such strategy.
+            InvalidArgumentError: No strategy is given, or one is unknown.
         """
         written = [word.strip() for word in self.strategy.split(",") if word.strip()]
         if not written:
@@ -174,7 +174,7 @@ class SimulateOptions:
         """Whether the strategies train snapshots, not events.
 
         Raises:
-            InvalidArgumentError: Some do and some do not.
+            InvalidArgumentError: Some strategies train events, others snapshots.
         """
         found = {word: word.split(":")[0] in SNAPSHOT_OPTIONS for word in self.written}
         if len(set(found.values())) > 1:

@@ -60,7 +60,7 @@ class SimulatedPlan:
         """Return the plan that is written ``NAME:OPTION=VALUE:...``.
 
         Raises:
-            InvalidArgumentError: There is no such strategy or option, or an option has a value that cannot work.
+            InvalidArgumentError: The strategy or an option is unknown, or an option has a value that cannot work.
 
         >>> SimulatedPlan.of("sven:micro_batches=2").outline(4).stages[4].share
         0.5
@@ -111,7 +111,7 @@ class SimulatedPlan:
             staleness: In the place of `SMALLEST`.
 
         Raises:
-            InvalidArgumentError: The ranks do not fit.
+            InvalidArgumentError: The ranks do not fit the strategy, or the staleness is out of range.
         """
         if self.name == "disttgl":
             return self.copies(ranks).of(ranks)
@@ -138,7 +138,7 @@ class SimulatedPlan:
         """Refuse served copies of node memory over several hosts, whose ranks one process could not serve.
 
         Raises:
-            InvalidArgumentError: There are such.
+            InvalidArgumentError: Copies are served, and their number is no multiple of the hosts.
         """
         if self.name != "disttgl" or (plan := self.copies(ranks)).store != SERVED:
             return

@@ -80,7 +80,8 @@ class SnapshotCosts:
             compression: Its name; None for none.
 
         Raises:
-            InvalidArgumentError: Nobody has said to how many bytes it compresses them.
+            InvalidArgumentError: The size of the compressed gradients is not given, and does not follow from all
+                weights.
         """
         if compression is None or not self.gradients:
             return self.gradients
@@ -110,7 +111,7 @@ def read_snapshot_costs(written: str) -> SnapshotCosts:
     """Return the loads in a YAML or JSON file, or in braces.
 
     Raises:
-        InvalidArgumentError: It is neither, or operators lack a load or a width.
+        InvalidArgumentError: ``written`` holds no mapping, or operators lack a load or a width.
     """
     if is_folder(written):
         cure = "give costs.yaml of `lightning-tgnn plan --kind snapshots`, which measures them"

@@ -85,7 +85,7 @@ class SnapshotPlan:
         """Return the plan that is written ``NAME:OPTION=VALUE:...``.
 
         Raises:
-            InvalidArgumentError: There is no such strategy or option, or an option has a value that cannot work.
+            InvalidArgumentError: The strategy or an option is unknown, or an option has a value that cannot work.
 
         >>> SnapshotPlan.of("blad:balance=even").options["balance"]
         'even'

@@ -59,7 +59,7 @@ def read_sizes(written: str, draw: int = 0) -> SnapshotSizes:
         draw: Of made-up sizes.
 
     Raises:
-        InvalidArgumentError: It is none of these, or holds sizes that are none.
+        InvalidArgumentError: ``written`` has another form, or holds sizes that are no integers of at least 0.
     """
     held: Mapping[str, Any]
     if written.endswith(".csv") and not written.lstrip().startswith("{"):

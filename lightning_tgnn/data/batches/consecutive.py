@@ -31,9 +31,9 @@ def check_turn(turn: Turn, schedule: Schedule, copy: int, *, training: bool) -> 
     """Refuse a turn that its rank cannot play.
 
     Raises:
-        InvalidArgumentError: It asks for node state that the rank does not have, or has no pass to take that from; it
-            is a part of a global batch that no other rank shares; its events do not follow each other; or it trains
-            with the negatives of evaluation.
+        InvalidArgumentError: The turn's events do not follow each other, it trains with the negatives of evaluation, it
+            reads or writes node state that its rank does not have, or it has a part of a global batch that no other
+            rank shares.
     """
     _check_consecutive(turn)
     if training and turn.draw is None:

@@ -128,7 +128,7 @@ class PresampledEpochs:
             events: int64 [B], ascending, the rank's own.
 
         Raises:
-            InvalidArgumentError: It has drawn nothing of the kind.
+            InvalidArgumentError: No epoch has been drawn for the turn's draw, or its global batch has another size.
         """
         size = self._batch_size
         if turn.draw not in self._drawn or turn.of.start % size or len(turn.of) > size:

@@ -39,7 +39,7 @@ def data_of_recipe(
 
     Raises:
         CheckpointError: The file asks for more than it may.
-        InvalidArgumentError: Neither the file nor the caller names a source.
+        InvalidArgumentError: No source is given, neither by the file nor by the caller.
     """
     if not isinstance(recipe, Mapping | None):
         cure = "give a file that was written whole"

@@ -125,7 +125,7 @@ def checked_embed_at(embed_at: str, past: str) -> EmbedAt:
     """Return when nodes are embedded, given which events make their neighbours.
 
     Raises:
-        InvalidArgumentError: There is no such time, or at that a node has neighbours of several times.
+        InvalidArgumentError: ``embed_at`` is unknown, or ``"batch"`` while ``past`` is not.
     """
     check_choice("embed_at", embed_at, ("event", "batch"))
     if embed_at == "event":
@@ -145,7 +145,7 @@ def check_batch_fits(sampler: EventSampler, batch_size: int, embed_at: EmbedAt) 
         embed_at: Whether all candidates of a batch are its roots, or distinct ones.
 
     Raises:
-        InvalidArgumentError: They do.
+        InvalidArgumentError: A batch takes more memory than is free.
     """
     needed, available = batch_bytes(sampler, batch_size, embed_at), available_memory()
     if available is not None and needed > available:

@@ -35,7 +35,7 @@ def check_ends(name: str, ends: Tensor, num_nodes: int) -> None:
         num_nodes: N.
 
     Raises:
-        DataError: They are of another type, or one is not in 0 .. N - 1.
+        DataError: ``ends`` has another type, or an end is not in 0 .. N - 1.
     """
     check_type(name, ends, (torch.int64, torch.int32), "give the numbers of vertices as integers")
     lowest, highest = (int(end) for end in ends.aminmax())

@@ -132,7 +132,7 @@ def _open(place: Path, given: dict[str, object]) -> tuple[Tensor, Tensor]:
     """Return what is kept.
 
     Raises:
-        DataError: It is missing, damaged, or of another graph.
+        DataError: A file is missing or damaged, or belongs to another graph.
     """
     is_there = all((place / name).is_file() for name in (*_ENDS, _FITS))
     if not is_there or (place / _FITS).read_bytes() != _fits(place, given):

@@ -33,7 +33,7 @@ def check_columns(columns: object) -> None:
     """Check the form of ``columns``, before any file is opened.
 
     Raises:
-        InvalidArgumentError: It is no mapping of roles to names or positions.
+        InvalidArgumentError: ``columns`` is no mapping of known roles to names or positions, or lacks a role.
     """
     cure = f"for example {_EXAMPLE}"
     if not isinstance(columns, Mapping):
@@ -121,7 +121,7 @@ def _has_header(head: Head, fields: list[str], columns: Mapping[str, Any] | None
     """Tell a header from a first row: with positions, the time of a row is a number or a date, and a header has words.
 
     Raises:
-        DataError: The line is neither.
+        DataError: The line is neither a header nor an event, or the columns need a header that is missing.
     """
     if columns is not None and not uses_names(columns):
         time = columns["time"]
@@ -151,7 +151,7 @@ def refuse_names_as_ids(rows: Rows, roles: Roles) -> None:
     """Refuse a first event between ids that are names of columns: it is a header whose time is damaged.
 
     Raises:
-        DataError: It is.
+        DataError: The first event is between ids that are usual names of columns.
     """
     ends = {role: rows.first[getattr(roles, role)].strip().lower() for role in ("src", "dst")}
     if all(len(name) > 1 and name in _USUAL_NAMES[role] for role, name in ends.items()):
@@ -164,7 +164,7 @@ def usual_columns(rows: Rows) -> dict[str, int]:
     """Return the positions of the columns that have a usual name.
 
     Raises:
-        DataError: A role has none, or several.
+        DataError: No column, or several, have a usual name for a role.
     """
     lower = [name.lower() for name in rows.names]
     columns = {}

@@ -50,7 +50,7 @@ def seconds_of_dates(texts: Sequence[str] | np.ndarray | pd.Series) -> np.ndarra
         texts: [E], strings.
 
     Raises:
-        ValueError: One is no such date.
+        ValueError: A text is no date in that form.
     """
     import pandas as pd
 

@@ -32,7 +32,7 @@ def time_column(name: str, values: Times) -> np.ndarray:
     """Return times in an array, list or column, or a single one, as `Column.times` does, float64 [E].
 
     Raises:
-        DataError: They are neither numbers nor dates, or one is missing or not finite.
+        DataError: The times are neither numbers nor dates, or one is missing or not finite.
     """
     column = np.atleast_1d(as_array(name, values))
     if column.shape == (0,):

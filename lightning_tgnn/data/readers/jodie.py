@@ -26,7 +26,7 @@ def jodie_roles(names: Sequence[str], width: int, where: str) -> Roles:
     """Return the roles of ``width`` columns in JODIE's order.
 
     Raises:
-        DataError: One of JODIE's four names comes again: as a feature it would tell what is to be predicted.
+        DataError: Another column has one of JODIE's four names: as a feature it would tell what is predicted.
     """
     again = [name for name in names[4:] if name.strip().lower() in _NAMES]
     if again:
@@ -39,7 +39,7 @@ def jodie_table(head: Head) -> Table:
     """Return the table of a file in JODIE's form, whose header may name fewer columns than the rows have.
 
     Raises:
-        DataError: There is no header, or the rows are shorter than it.
+        DataError: The file has no header, or the rows are shorter than the header.
     """
     delimiter = find_delimiter(head.text) or ","
     if any(begins_as_value(field) for field in fields_of(head, delimiter)[: len(_NAMES)]):

@@ -55,7 +55,7 @@ def parse(table: Table) -> Columns:
     """Read the columns of ``table``.
 
     Raises:
-        DataError: A row has another number of columns, an id is missing or a number is none.
+        DataError: A row has another number of columns, an id is missing, or a text stands for a number.
     """
     return read_by_ids(table, lambda kind: _parse(table, kind))
 
@@ -64,7 +64,7 @@ def read_by_ids(table: Table, read: Callable[[IdKind], _Read]) -> _Read:
     """Return what ``read`` does with the first kind of ids that holds all of them.
 
     Raises:
-        DataError: It cannot read ``table``; the row that is to blame is named.
+        DataError: ``read`` cannot read ``table``; the message names the faulty row.
     """
     try:
         for kind in _kinds_to_try(table):
@@ -89,7 +89,7 @@ def read_chunks(table: Table, kind: IdKind) -> Iterator[dict[str, np.ndarray]]:
 
     Raises:
         DataError: At the end, where a row has another number of columns.
-        ValueError: Something cannot be read; see `read_by_ids`.
+        ValueError: A field cannot be read; see `read_by_ids`.
     """
     roles, last = table.roles, table.rows.width - 1
     count, is_doubtful = 0, False

@@ -99,7 +99,7 @@ def check_unread(
     """Refuse options that a source does not heed.
 
     Raises:
-        InvalidArgumentError: One is given.
+        InvalidArgumentError: An option has another value than its default.
     """
     for name, value, unset in (("format", format, "auto"), ("columns", columns, None), ("bipartite", bipartite, None)):
         if value != unset:

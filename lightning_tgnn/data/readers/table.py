@@ -108,7 +108,7 @@ def find_rows(head: Head, delimiter: str | None, *, has_header: bool) -> Rows:
     """Return the rows below ``head``, which is the header or the first row itself.
 
     Raises:
-        DataError: There is no row.
+        DataError: The file has no row.
     """
     skipped = head.number if has_header else head.number - 1
     names = tuple(name.strip() for name in _header(head, delimiter)) if has_header else ()
@@ -130,7 +130,7 @@ def fields_of(head: Head, delimiter: str | None) -> list[str]:
     """Return the fields of the first line.
 
     Raises:
-        DataError: One is longer than any field may be.
+        DataError: A field is longer than any may be.
     """
     try:
         return split(head.text, delimiter)

@@ -54,7 +54,7 @@ def read_head(path: Path) -> Head:
     """Return the first line of content.
 
     Raises:
-        DataError: There is none, or the file is not readable text.
+        DataError: The file has no line of content, or is not readable text.
     """
     comment = ""
     number = 0
@@ -76,7 +76,7 @@ def open_text(path: Path, *, blank_comments: bool = False) -> TextIO:
         blank_comments: Empty the lines that start with ``#`` or ``%``; they stay as lines, so that numbers hold.
 
     Raises:
-        DataError: There is no such file, or, here or in a later read, its content is no whole UTF-8 text.
+        DataError: The file does not exist or, in this or a later read, is not whole UTF-8 text.
     """
     blocks = _checked(path, _whole_lines(path), blank_comments)
     return io.TextIOWrapper(io.BufferedReader(_BlockStream(blocks), _BLOCK_BYTES), encoding="utf-8", newline="")
@@ -140,7 +140,7 @@ def check_regular(path: Path) -> None:
     """Refuse pipes, sockets and devices, which can be read once or without end; what is not there is left to others.
 
     Raises:
-        DataError: ``path`` is one.
+        DataError: ``path`` is a pipe, a socket or a device.
     """
     try:
         mode = path.stat().st_mode
@@ -155,7 +155,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     """Open a file for reading, unpacked if it is gzipped.
 
     Raises:
-        DataError: There is no such file, or it may not be read.
+        DataError: The file does not exist, or cannot be read.
     """
     if path.is_dir():
         cure = "give a file, or a folder that EventStore.save wrote"
@@ -177,7 +177,7 @@ def read_block(file: IO[bytes], path: Path) -> bytes:
     """Return the next bytes of a file from `open_bytes`, empty at its end.
 
     Raises:
-        DataError: It is gzipped and cut short or damaged.
+        DataError: The file is gzipped, and cut short or damaged.
     """
     try:
         return file.read(_BLOCK_BYTES)

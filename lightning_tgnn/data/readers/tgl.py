@@ -144,7 +144,7 @@ def _class_rows(classes: Tensor, rows: Tensor | slice) -> np.ndarray:
     """Return rows of a column per class, int8: 1 of an event's classes, 0 of others.
 
     Raises:
-        DataError: There is another value.
+        DataError: A value is neither 0 nor 1.
     """
     found = classes[rows]
     others = found[(found != 0) & (found != 1)]

@@ -23,7 +23,7 @@ def check_ranges(begins: Tensor, ends: Tensor, num_edges: int) -> None:
         num_edges: E.
 
     Raises:
-        DataError: There is no snapshot, or one has edges that there are not.
+        DataError: No range is given, their shapes differ, or a range is not within the edges.
     """
     if begins.dim() != 1 or begins.shape != ends.shape or not len(begins):
         received = f"{list(begins.shape)} and {list(ends.shape)}"
@@ -49,7 +49,7 @@ def check_edge_columns(
     """Refuse columns of edges that do not fit together; arguments as in `SnapshotSequence`.
 
     Raises:
-        DataError: They do not, or one holds something that must not be trained on.
+        DataError: The columns do not fit together, or one holds something that must not be trained on.
     """
     check_pairs(src, dst)
     if len(src):
@@ -89,7 +89,7 @@ def check_label_column(name: str, labels: Tensor) -> None:
     """Refuse labels that are neither int64 classes from -1 nor finite float32 numbers.
 
     Raises:
-        DataError: They are neither.
+        DataError: Labels have another type, a class is below -1, or a number is not finite.
     """
     check_type(name, labels, (torch.int64, torch.float32), "give classes (int64) or numbers (float32)")
     if labels.dtype == torch.float32:
@@ -103,7 +103,7 @@ def check_snapshot_times(times: Tensor, num_snapshots: int) -> None:
     """Refuse times of snapshots that do not ascend.
 
     Raises:
-        DataError: They do not, or there are more or fewer than snapshots.
+        DataError: Times do not ascend, are not finite, or are not one for each snapshot.
     """
     if times.shape != (num_snapshots,):
         requirement = f"one for each of {num_snapshots} snapshots"
@@ -120,7 +120,7 @@ def check_vertex_features(features: Tensor | Sequence[Tensor], num_snapshots: in
     """Refuse features that are not float32 [N, F], the same F in every snapshot, or not finite.
 
     Raises:
-        DataError: They are so.
+        DataError: Features have another type or shape, or are not finite.
     """
     if isinstance(features, Tensor):
         _check_matrix("features", features, num_nodes)
@@ -136,7 +136,7 @@ def check_vertex_labels(labels: Tensor, num_snapshots: int, num_nodes: int) -> N
     """Refuse labels that are not [N] or [T, N], or no labels.
 
     Raises:
-        DataError: They are so.
+        DataError: Labels have another shape or type, a class is below -1, or a number is not finite.
     """
     if labels.shape not in ((num_nodes,), (num_snapshots, num_nodes)):
         requirement = f"[{num_nodes}], or [{num_snapshots}, {num_nodes}] where they change"

@@ -38,7 +38,7 @@ def write_snapshots(folder: Path, sequence: SnapshotSequence, form: SnapshotForm
 
     Raises:
         InvalidArgumentError: The folder holds something else, or what is written does not fit there.
-        DataError: It is damaged.
+        DataError: The folder is damaged.
     """
     with one_at_a_time(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -59,7 +59,7 @@ class MappedSnapshots(WholeSnapshots):
 
     Raises:
         InvalidArgumentError: The folder is not there, or holds something else.
-        DataError: It is damaged.
+        DataError: The folder is damaged.
     """
 
     def __init__(self, folder: Path, sequence: SnapshotSequence, form: SnapshotForm) -> None:

@@ -171,7 +171,7 @@ def checked_fanouts(
     """Return the neighbours that are drawn in each layer; arguments as in `lightning_tgnn.SnapshotDataModule`.
 
     Raises:
-        InvalidArgumentError: They cannot work.
+        InvalidArgumentError: An argument is out of range, or the arguments do not go together.
     """
     if vertices_per_batch is None:
         if fanouts is not None:

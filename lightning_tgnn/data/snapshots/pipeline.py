@@ -228,7 +228,7 @@ class SnapshotPipeline(SplitSnapshots):
             num_layers: Of the model; None where nobody knows.
 
         Raises:
-            InvalidArgumentError: There are ``fanouts`` for another number.
+            InvalidArgumentError: ``fanouts`` are given for another number of layers.
         """
         _, fanouts = self._sampling
         if num_layers is not None and isinstance(fanouts, Sequence) and len(fanouts) != num_layers:

@@ -120,7 +120,7 @@ class SnapshotSequence:
 
         Raises:
             InvalidArgumentError: A number of edges cannot be kept.
-            DataError: As for the class.
+            DataError: The edges, features or labels cannot be trained on, as for the class.
         """
         check_share("turnover", turnover, cure="give a share, for example 0.1")
         if not isinstance(edge_counts, Sequence) or isinstance(edge_counts, str) or not edge_counts:

@@ -54,7 +54,7 @@ class SnapshotSplit:
 
         Raises:
             InvalidArgumentError: A split would have no snapshot.
-            DataError: It has no group with targets.
+            DataError: A split has no group with targets.
         """
         for name, ratio in {"val_ratio": val_ratio, "test_ratio": test_ratio}.items():
             check_fraction(name, ratio, zero_allowed=False, cure="0.15 is usual")
@@ -199,7 +199,7 @@ class SplitSnapshots(Pipeline):
         """What is predicted beside links.
 
         Raises:
-            InvalidArgumentError: There is no such thing.
+            InvalidArgumentError: The labels to predict are neither given nor held by the source.
         """
         kind, read = self._asked.kind, self.sequence
         if kind == "links":

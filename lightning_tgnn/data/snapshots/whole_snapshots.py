@@ -120,7 +120,7 @@ class WholeSnapshots(Sequence[Snapshot]):
         Only the one with the most edges is made, from which the entries of the others follow roughly.
 
         Raises:
-            DataError: They take more than there is.
+            DataError: The snapshots take more memory than is free.
         """
         edges = self.sequence.ends - self.sequence.begins
         entries = sum(len(matrix.columns) for matrix in self[int(edges.argmax())].layers[0])

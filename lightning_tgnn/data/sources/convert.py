@@ -151,7 +151,7 @@ def is_text_file(path: Path) -> bool:
     """Whether ``path`` is a file that, unpacked, does not begin as one of the binary forms.
 
     Raises:
-        DataError: It may not be read, or is gzipped and damaged.
+        DataError: The file cannot be read, or is gzipped and damaged.
     """
     if not path.is_file():
         return False

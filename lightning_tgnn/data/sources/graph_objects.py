@@ -49,7 +49,7 @@ def from_temporal_data(data: TemporalData) -> EventStore:
     """Return the events of a PyG ``TemporalData``: ``src``, ``dst``, ``t``, and ``msg`` and ``y`` where it has them.
 
     Raises:
-        DataError: One of the first three is missing, or it holds something that must not be trained on.
+        DataError: ``src``, ``dst`` or ``t`` is missing, or the data holds something that must not be trained on.
     """
     held = {name: value for name, value in data.to_dict().items() if value is not None}
     missing = [name for name in ("src", "dst", "t") if name not in held]
@@ -77,7 +77,7 @@ def from_dgl(graph: DGLGraph, columns: Mapping[str, Any] | None) -> EventStore:
             usual name of a time, ``label`` and ``feat``.
 
     Raises:
-        InvalidArgumentError: ``columns`` is no such mapping.
+        InvalidArgumentError: ``columns`` does not map these roles to names in ``edata``.
         DataError: The graph has several types of edges or no time, or holds something that must not be trained on.
     """
     src, dst = (ends.cpu().numpy() for ends in edges_of_dgl(graph, two_sides=True))

@@ -53,7 +53,7 @@ def _check_room(name: str, stream: PublishedStream, fetched: Path) -> None:
     """Say how much a long stream takes, and refuse a disk that has no room for it, before hours of a download.
 
     Raises:
-        InvalidArgumentError: It has none.
+        InvalidArgumentError: The disk has too little room.
     """
     if not stream.room:
         return

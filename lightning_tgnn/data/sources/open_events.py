@@ -109,7 +109,7 @@ def read_source(
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
-        DataError: It cannot be downloaded, or holds something that must not be trained on.
+        DataError: The source cannot be downloaded, or holds something that must not be trained on.
     """
     options = read_options(format, columns, bipartite, synthetic, root, longest_id)
     prepare_events(source, options.root)
@@ -120,7 +120,7 @@ def prepare_events(source: EventSource, root: Path) -> None:
     """Download and convert what `opened` and `open_events` read, unless it is there; only names have it to be done.
 
     Raises:
-        DataError: Something cannot be reached, or is not what was published.
+        DataError: A download cannot be reached, or is not what was published.
         InvalidArgumentError: Nothing can be written under ``root``.
     """
     name = name_of(source)
@@ -135,7 +135,7 @@ def opened(source: EventSource, root: Path) -> EventSource:
 
     Raises:
         DataError: A file of it is missing or damaged.
-        InvalidArgumentError: It has not been prepared, or its library is missing.
+        InvalidArgumentError: The data set has not been prepared, or ``py-tgb`` is missing.
     """
     name = name_of(source)
     return open_tgb(name, root) if name in TGB_NAMES else source
@@ -146,7 +146,7 @@ def open_events(source: EventSource, options: ReadOptions) -> EventStore:
 
     Raises:
         DataError: The source holds something that must not be trained on.
-        InvalidArgumentError: It is of no form that is read, or an option does not go with it.
+        InvalidArgumentError: The source has a form that is not read, or an option does not go with it.
     """
     store = _opened_events(source, options)
     return store if store.folder is None else store.verify()
@@ -171,7 +171,7 @@ def fixed_protocol(source: EventSource, store: EventStore) -> FixedProtocol | No
     """Return what a benchmark fixes for its data set; None for any other source.
 
     Raises:
-        DataError: Something is missing.
+        DataError: A file of the data set's negatives is missing.
     """
     return protocol_of(source, store.num_nodes) if _is_tgb(source) else None
 

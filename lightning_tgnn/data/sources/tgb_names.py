@@ -31,7 +31,7 @@ def prepare_tgb(name: str, root: Path) -> None:
     An archive that lies beside the folder, as ``NAME.zip``, is taken instead.
 
     Raises:
-        DataError: It cannot be reached, or is not what ``py-tgb`` expects.
+        DataError: The data set cannot be reached, or is not what ``py-tgb`` expects.
         InvalidArgumentError: ``py-tgb`` is missing, or nothing can be written under ``root``.
     """
     urls = _addresses(name)
@@ -71,7 +71,7 @@ def open_tgb(name: str, root: Path) -> TGBDataset:
 
     Raises:
         DataError: A file of it is missing or damaged.
-        InvalidArgumentError: It has not been prepared, or ``py-tgb`` is missing.
+        InvalidArgumentError: The data set has not been prepared, or ``py-tgb`` is missing.
     """
     _addresses(name)
     folder = tgb_folder(name, root)

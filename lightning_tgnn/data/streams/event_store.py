@@ -190,7 +190,7 @@ class EventStore:
         """Return the store if its events are those that were saved; reads them, but not their features.
 
         Raises:
-            DataError: They are not, or a node feature or a label is not finite.
+            DataError: The events are not the saved ones, or a node feature or a label is not finite.
         """
         where = "the store" if self.folder is None else str(self.folder)
         found = fingerprint_of(self.src.numpy(), self.dst.numpy(), self.time.numpy(), self.num_nodes)
@@ -241,7 +241,7 @@ class EventStore:
         """The lowest number of a destination, where a source may have the same id as a destination; None elsewhere.
 
         Raises:
-            DataError: ``node_ids`` repeat otherwise.
+            DataError: An id stands for two nodes that are not a source and a destination.
         """
         if self.node_ids is None:
             return None

@@ -140,7 +140,7 @@ def _open(place: Path, store: EventStore) -> TemporalAdjacency:
     """Return what is kept.
 
     Raises:
-        DataError: It is missing, damaged, or that of another stream.
+        DataError: A file is missing or damaged, or belongs to another stream.
     """
     files = [place / name for name in (_FITS, *(f"{name}.npy" for name in _COLUMNS))]
     kept = files[0].read_bytes() if all(file.is_file() for file in files) else b""

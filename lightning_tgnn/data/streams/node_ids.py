@@ -26,7 +26,7 @@ def check_longest_id(longest_id: object) -> int:
     """Return the longest id that is asked for, in bytes.
 
     Raises:
-        InvalidArgumentError: It is no positive integer.
+        InvalidArgumentError: ``longest_id`` is no positive integer.
     """
     return check_int("longest_id", longest_id, minimum=1, cure=f"give bytes of UTF-8; {LONGEST_ID} is the default")
 
@@ -43,7 +43,7 @@ def id_column(name: str, values: ArrayLike, longest: int = LONGEST_ID) -> np.nda
     """Return the ids of one end of events, int64 or uint64, or str objects [E].
 
     Raises:
-        DataError: They are neither integers nor strings, or one is blank or too long.
+        DataError: Ids are neither integers nor strings, or an id is blank, too long or has a NUL.
     """
     column = _as_array(name, values)
     if column.ndim == 1 and column.dtype.kind in "iu":
@@ -81,7 +81,7 @@ def check_lengths(name: str, ids: Sequence[str] | np.ndarray, longest: int) -> N
     """Refuse an id that is too long.
 
     Raises:
-        DataError: There is one; the message names its row.
+        DataError: An id is longer than ``longest`` bytes; the message names its row.
     """
     row = first_too_long(ids, longest)
     if row is not None:
@@ -137,7 +137,7 @@ def common_type(columns: list[np.ndarray]) -> np.dtype:
     """Return the type that holds all ids as they are; numpy alone would join int64 and uint64 to float64.
 
     Raises:
-        OtherIdsError: There is none for integers.
+        OtherIdsError: No integer type holds all ids.
     """
     types = {column.dtype for column in columns}
     if len(types) == 1:

@@ -205,7 +205,7 @@ def check_keys_fit(num_nodes: int, span: int) -> None:
     """Refuse nodes and events of which ``node * span + event`` is not a number of 64 bits.
 
     Raises:
-        InvalidArgumentError: They are such.
+        InvalidArgumentError: ``num_nodes * span`` is above 2^63 - 1.
     """
     if num_nodes * span > _LARGEST_INT64:
         cure = "number nodes and events without gaps"

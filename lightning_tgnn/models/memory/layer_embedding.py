@@ -34,7 +34,7 @@ class LayerEmbedding(Embedding):
         time_encoder: Encodes the age of a neighbour's event, for PyG's layers with edge attributes.
 
     Raises:
-        InvalidArgumentError: The layer cannot be called so.
+        InvalidArgumentError: ``layer`` cannot be called in that form.
     """
 
     sampled_roots: SampledRoots = "all"
@@ -96,7 +96,7 @@ def layer_of(layer: str | type[nn.Module], arguments: Mapping[str, Any]) -> nn.M
     """Return a layer given by its class or by the import path of that, such as ``dgl.nn.SAGEConv``.
 
     Raises:
-        InvalidArgumentError: There is no such module class, or it does not take the arguments.
+        InvalidArgumentError: ``layer`` is no class of a `torch.nn.Module`, or does not take the arguments.
     """
     kind = check_import("layer", layer) if isinstance(layer, str) else layer
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):

@@ -164,7 +164,7 @@ def check_result(what: str, result: object, shape: tuple[int, ...]) -> None:
     """Refuse what a part of a model returns, unless it is a floating-point tensor of a shape.
 
     Raises:
-        InvalidArgumentError: It is not.
+        InvalidArgumentError: ``result`` is no floating-point tensor, or has another shape.
     """
     if isinstance(result, Tensor) and result.is_floating_point() and result.shape == shape:
         return

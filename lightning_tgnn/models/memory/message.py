@@ -34,7 +34,7 @@ class Message(nn.Module):
         width: Of a message, learnt from a trial.
 
     Raises:
-        InvalidArgumentError: It builds no function, or the function does not return a row per mail.
+        InvalidArgumentError: ``build`` returns no function, or the function does not return a row per mail.
     """
 
     def __init__(self, build: Callable[[int, int], MessageFunction], memory_dim: int, edge_dim: int) -> None:

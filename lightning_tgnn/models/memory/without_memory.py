@@ -62,7 +62,7 @@ def static_table(model: nn.Module | None) -> nn.Embedding:
     """Return the static node memory of a model.
 
     Raises:
-        InvalidArgumentError: It has none.
+        InvalidArgumentError: The model has no static node memory.
     """
     table = model.static_memory if isinstance(model, MemoryTGNN) else None
     if table is None:

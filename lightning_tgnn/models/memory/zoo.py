@@ -123,7 +123,7 @@ def build_model(name: str, config: ModelConfig, info: StreamInfo, mails: Mails |
     """Return the model called ``name`` for a stream.
 
     Raises:
-        InvalidArgumentError: There is no model of that name, or no message can be made.
+        InvalidArgumentError: No model has that name, or no message can be made.
     """
     return _BUILDERS[check_choice("model", name, MODEL_NAMES)](config, info, mails or Mails())
 

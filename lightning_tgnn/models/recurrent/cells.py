@@ -45,7 +45,7 @@ class RecurrentCell(nn.Module):
         in_dim: Width of the rows.
 
     Raises:
-        InvalidArgumentError: It cannot be called so.
+        InvalidArgumentError: ``module`` cannot be called in that form, or returns something else.
 
     Attributes:
         widths: Of every tensor of the state; the first is that of the output.

@@ -58,7 +58,7 @@ class OwnConvolution(nn.Module):
         out_dim: Width of what goes out.
 
     Raises:
-        InvalidArgumentError: It cannot be called so.
+        InvalidArgumentError: ``module`` is no `torch.nn.Module`, or cannot be called in that form.
     """
 
     reads_edges = True

@@ -148,7 +148,7 @@ def make_filter(name: str, chebyshev_order: int, num_relations: int) -> GraphFil
     """Return a filter by its name, one of `FILTERS`.
 
     Raises:
-        InvalidArgumentError: It knows one kind of edges only, and there are more.
+        InvalidArgumentError: Edges are of several kinds, and the filter is not ``"rgcn"``.
     """
     if name == "rgcn":
         return RGCNFilter(num_relations)

@@ -33,7 +33,7 @@ class RecurrentConfig:
         skip_unread: Of EvolveGCN: leave out convolutions that nothing reads.
 
     Raises:
-        InvalidArgumentError: A value cannot work.
+        InvalidArgumentError: A width or count is below 1, or a part is neither known nor a builder of modules.
     """
 
     hidden_dim: int = 64
@@ -78,7 +78,7 @@ def build_recurrent(name: str, config: RecurrentConfig, info: SnapshotInfo) -> W
         info: What the snapshots are.
 
     Raises:
-        InvalidArgumentError: There is no such model, or it does not take a part.
+        InvalidArgumentError: ``name`` is unknown, or the model does not take ``cell`` or ``convolution``.
     """
     check_choice("model", name, RECURRENT_MODELS)
     sizes = (info.feature_dim, config.hidden_dim, config.num_layers)

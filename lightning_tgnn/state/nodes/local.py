@@ -140,7 +140,7 @@ class LocalStateStore:
         """Take over what `state_dict` returned.
 
         Raises:
-            CheckpointError: It is of another graph or another model.
+            CheckpointError: The state is of another graph or another model, or damaged.
         """
         check_same_spec(state, self.spec)
         for name, table in self._tables().items():
@@ -191,7 +191,7 @@ def check_same_spec(state: dict[str, Any], spec: StateSpec) -> None:
     """Refuse a saved state of another graph or another model.
 
     Raises:
-        CheckpointError: It is.
+        CheckpointError: The saved state is of another graph or another model.
     """
     # Earlier files do not say whether mails have the features of their events: all had.
     if {"event_features": True, **state["spec"]} != asdict(spec):

@@ -219,7 +219,7 @@ class PipelinedStateStore:
         """Take over what `state_dict` returned.
 
         Raises:
-            CheckpointError: It is of another graph or another model.
+            CheckpointError: The state is of another graph or another model.
         """
         self._meet()
         if self.messages.place == 0:

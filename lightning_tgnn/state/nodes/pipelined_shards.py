@@ -117,7 +117,7 @@ class PipelinedShards:
             around: What the batches before and after change; None where that is not known.
 
         Raises:
-            InvalidArgumentError: Other nodes were announced.
+            InvalidArgumentError: ``nodes`` are not the announced ones.
         """
         if self._step is not None:  # this turn has fetched before
             return self._read_more(self._step, nodes)
@@ -286,7 +286,7 @@ class PipelinedShards:
         """Take over this rank's rows of what `state_dict` returned on the first rank.
 
         Raises:
-            CheckpointError: It is of another graph or another model.
+            CheckpointError: The state is of another graph or another model.
         """
         check_same_spec(state, self.spec)
         self._meet()

@@ -208,7 +208,7 @@ class ServedStateStore:
         """Take over what `state_dict` returned.
 
         Raises:
-            CheckpointError: It is of another graph or another model.
+            CheckpointError: The state is of another graph or another model.
         """
         self._meet()
         if self._place == 0:

@@ -152,7 +152,7 @@ class ShardedStateStore:
             announced: What the ranks have told each other of the next fetch, on all of them or none.
 
         Raises:
-            InvalidArgumentError: Other nodes were announced.
+            InvalidArgumentError: ``nodes`` are not the announced ones.
         """
         if self.exchange.ranks > 1:
             self.settle()  # what an earlier commit changes is not among `changing`
@@ -289,7 +289,7 @@ class ShardedStateStore:
         """Take over this rank's rows of what `state_dict` returned on rank 0.
 
         Raises:
-            CheckpointError: It is of another graph or another model.
+            CheckpointError: The state is of another graph or another model.
         """
         check_same_spec(state, self.spec)
         own = self.own_nodes

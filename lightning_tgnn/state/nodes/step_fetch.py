@@ -132,7 +132,7 @@ class StepFetch:
         """Refuse to go on with other nodes.
 
         Raises:
-            InvalidArgumentError: They are others.
+            InvalidArgumentError: ``nodes`` are not the announced ones.
         """
         if not torch.equal(self.nodes, nodes.cpu()):
             cure = "train on the batches of the DataModule in their order, or set fetch_ahead=False"

@@ -146,7 +146,7 @@ class ReplicaCache:
         """Refuse values of another width than those before.
 
         Raises:
-            InvalidArgumentError: They are.
+            InvalidArgumentError: ``columns`` differs from the width held for this key.
         """
         held = self.tables["known"].shape[1]
         if columns != held:

@@ -27,7 +27,7 @@ def open_on_all(
         broadcast: Sends a value of the first rank to all.
 
     Raises:
-        CheckpointError: Another rank could not open it, or it was replaced whenever they had opened it.
+        CheckpointError: Another rank could not open it, or ranks opened different writings in each of several tries.
         Exception: That of ``read`` on this rank.
         PeerFailureError: A rank has failed.
     """

@@ -85,7 +85,7 @@ def check_state_dict_type(given: object) -> str:
     """Return a ``state_dict_type`` that there is.
 
     Raises:
-        InvalidArgumentError: There is no such one.
+        InvalidArgumentError: ``given`` is neither ``"full"`` nor ``"sharded"``.
     """
     if given not in (FULL, SHARDED):
         cure = f"'{FULL}' is usual, '{SHARDED}' for node state of gigabytes"
@@ -97,7 +97,7 @@ def check_writes_folders(checkpoint_io: object, path: str | Path, storage_option
     """Refuse what cannot be a folder that all ranks write.
 
     Raises:
-        InvalidArgumentError: It is such.
+        InvalidArgumentError: The path is an address, or storage options or a CheckpointIO of a user's own are given.
     """
     # Late: it imports Lightning, which imports this.
     from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO
@@ -123,7 +123,7 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
         broadcast: Sends a value of the first rank to all.
 
     Raises:
-        InvalidArgumentError: It does not fit, may not be written, or is not the same folder on all hosts.
+        InvalidArgumentError: The folder cannot be written, has too little room, or is not shared by all hosts.
         PeerFailureError: A rank has failed.
     """
     with interrupts_wait(), ExitStack() as until_end:
@@ -166,7 +166,7 @@ def _check_shared(hidden: Path, place: Path, messages: Messages, broadcast: Broa
     """Refuse a folder that not all hosts see.
 
     Raises:
-        InvalidArgumentError: It is such a one.
+        InvalidArgumentError: A host does not see the folder.
     """
     seen = messages.gather((socket.gethostname(), _is_there(hidden)))
     blind = broadcast([(rank, host) for rank, (host, sees) in enumerate(seen) if not sees])

@@ -98,7 +98,7 @@ class CompressedMean:
         """Refuse a loss scale where something is kept back.
 
         Raises:
-            InvalidArgumentError: Something is.
+            InvalidArgumentError: The compression keeps a part of the gradients for the next step.
         """
         if self._compression is None or not self._compression.has_residual:
             return

@@ -67,7 +67,7 @@ class FlatState:
         """Return what the optimizer keeps, uint8 [n]; with n = 0 for one that keeps nothing.
 
         Raises:
-            InvalidArgumentError: It keeps something else than in its first step.
+            InvalidArgumentError: The optimizer keeps other state than in its first step.
         """
         known = [bool(self._optimizer.state.get(parameter)) for parameter in self._kept]
         for parameter, is_known in zip(self._kept, known, strict=True):
@@ -152,8 +152,8 @@ def check_steps(optimizer: Optimizer) -> Optimizer:
     """Return a copy of an optimizer that has made a step with gradients of zero, on weights of its own.
 
     Raises:
-        InvalidArgumentError: It cannot go with gradients that are there before its step, or it has changed the options
-            of its groups, which are those of a turn.
+        InvalidArgumentError: The optimizer needs a closure, fails on gradients of zero, or changes the options of its
+            groups.
     """
     closure = signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is Parameter.empty:

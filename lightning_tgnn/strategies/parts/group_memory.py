@@ -190,7 +190,7 @@ class KeptGroups:
         """Refuse groups of which a rank keeps more than it can have.
 
         Raises:
-            InvalidArgumentError: There are some.
+            InvalidArgumentError: The groups of ``group_size`` snapshots take more memory than a rank has.
         """
         left = memory_of_rank(run)
 

@@ -45,7 +45,7 @@ class GroupPipeline(OrderPart):
         open_groups: At least 1.
 
     Raises:
-        InvalidArgumentError: It is less.
+        InvalidArgumentError: ``open_groups`` is no integer of at least 1.
     """
 
     open_groups: int = OPEN_GROUPS
@@ -222,7 +222,7 @@ def _check_carried(carried: Carried, given: Carried) -> None:
     """Refuse a model that carries on other tensors than it begins with, which the next rank could not receive.
 
     Raises:
-        InvalidArgumentError: It does.
+        InvalidArgumentError: The carried tensors have other types or shapes than those at the beginning.
     """
     found, wanted = ([(str(tensor.dtype), list(tensor.shape)) for tensor in each] for each in (carried, given))
     if found != wanted:

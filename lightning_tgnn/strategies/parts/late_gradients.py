@@ -155,7 +155,8 @@ class SentGradients:
         """Make the updates that are left; all ranks have to call it.
 
         Raises:
-            InvalidArgumentError: As in `show`.
+            InvalidArgumentError: The ranks' weights differ, because something else than the updates of all has changed
+                them.
         """
         self._update_quietly(self._late)
         self._late = []

@@ -26,7 +26,7 @@ def check_copies_fit(run: Run, spec: StateSpec) -> None:
     """Refuse more copies of node state than the machine of any rank has memory for; on all ranks at once.
 
     Raises:
-        InvalidArgumentError: There are more.
+        InvalidArgumentError: The copies on a machine take more memory than it has left.
     """
     machines = [run.layout.hosts[ranks[0]] for ranks in run.layout.copies]
     copies, each = max(machines.count(machine) for machine in machines), state_bytes(spec)

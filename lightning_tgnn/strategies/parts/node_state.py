@@ -56,7 +56,7 @@ def check_has_events(task: object) -> None:
     """Refuse a task on snapshots: it has no node state.
 
     Raises:
-        InvalidArgumentError: It is one.
+        InvalidArgumentError: ``task`` is a task on snapshots.
     """
     if isinstance(task, SnapshotTask):
         cure = "set strategy='blad' for groups of snapshots, or train LinkPrediction on TemporalDataModule"
@@ -131,7 +131,7 @@ class NodeState:
         """Return a loader that follows the plan's schedule.
 
         Raises:
-            InvalidArgumentError: There are several ranks, and it can follow none.
+            InvalidArgumentError: There are several ranks, and the loader cannot follow a schedule.
         """
         assert self._run is not None
         if not isinstance(loader, ScheduledLoader):

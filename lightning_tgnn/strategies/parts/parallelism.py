@@ -47,7 +47,7 @@ class ChosenParallelism:
         """Refuse what is given and fits no number of such ranks, before any is started.
 
         Raises:
-            InvalidArgumentError: It does not fit.
+            InvalidArgumentError: No factors of the ranks fit what is given.
         """
         parallelisms(machines, devices, sharing=devices, copies=devices, across=self._across, **self._given)
 

@@ -50,7 +50,7 @@ def choose_partition(partition: str | Path | Tensor, num_nodes: int, ranks: int,
         run: Its DataModule knows the stream.
 
     Raises:
-        InvalidArgumentError: There is no such method or file, or it is of another graph or number of ranks.
+        InvalidArgumentError: The method or file is unknown, or the partition is of another graph or number of ranks.
     """
     data = datamodule_of(run.trainer)
     if not isinstance(partition, Tensor):
@@ -142,8 +142,8 @@ def choose_edge_partition(
         broadcast: Returns the values of rank 0; those of the others have the same type and shape.
 
     Raises:
-        InvalidArgumentError: There is no such method or file, it is of another graph or number of ranks, or there are
-            more ranks than edges to cut.
+        InvalidArgumentError: The method or file is unknown, the partition is of another graph or number of ranks, or
+            there are more ranks than edges to cut.
     """
     src, dst, num_nodes = edges
     dtype = torch.uint8 if len(hosts) <= 256 else torch.int32  # it is kept as long as the graph

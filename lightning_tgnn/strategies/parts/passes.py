@@ -55,7 +55,7 @@ class ReadOnce(OrderPart):
         """Return the stages of a turn over served or sharded node state.
 
         Raises:
-            InvalidArgumentError: It lies elsewhere.
+            InvalidArgumentError: ``store`` is neither `Served` nor `Sharded`.
         """
         if not isinstance(store, Served | Sharded):
             return super().stages(store)

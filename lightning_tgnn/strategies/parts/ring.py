@@ -140,7 +140,8 @@ class OrderedUpdates:
         """Refuse what gradients that come late cannot go with.
 
         Raises:
-            InvalidArgumentError: There is something of the kind.
+            InvalidArgumentError: Ranks take turns, and the Trainer has a loss scale, weight averaging, manual
+                optimization, or accumulates gradients with a ``staleness``.
         """
         if trainer.state.fn != "fit" or not self._takes_turns:
             return
@@ -167,7 +168,8 @@ class OrderedUpdates:
         """Refuse optimizers that cannot go with these updates.
 
         Raises:
-            InvalidArgumentError: There are several, or what one keeps cannot travel.
+            InvalidArgumentError: Ranks take turns, and there are several optimizers, or one that cannot step or be
+                sent.
         """
         if not self._takes_turns:
             return

@@ -90,7 +90,7 @@ class SnapshotState:
         """Take over the loads of a checkpoint.
 
         Raises:
-            InvalidArgumentError: It is no task on snapshots.
+            InvalidArgumentError: The task is not on snapshots, or the Trainer has a loss scale.
         """
         task: object = run.task
         if not isinstance(task, SnapshotTask):
@@ -125,7 +125,8 @@ class SnapshotState:
         """Return a loader of this rank's parts of groups.
 
         Raises:
-            InvalidArgumentError: It is no loader of snapshots, or of batches of vertices that are cut over ranks.
+            InvalidArgumentError: ``loader`` has no snapshots, or has batches of vertices while vertices are cut over
+                ranks.
         """
         if not isinstance(loader, SnapshotLoader) or not isinstance(loader, ScheduledLoader):
             cure = "take the loaders of SnapshotDataModule, or strategy='sven' for event streams"

@@ -246,7 +246,7 @@ def check_one_machine(count: int) -> None:
     """Refuse ranks on several machines.
 
     Raises:
-        InvalidArgumentError: There are so many machines.
+        InvalidArgumentError: ``count`` is above 1.
     """
     if count > 1:
         cure = "let groups be the number of machines or a multiple of it, or take store='sharded'"

@@ -40,7 +40,7 @@ class MeanGradients(UpdatesPart):
             or `PowerSGD` with settings; None sends them as they are. Those of embedding tables always are.
 
     Raises:
-        InvalidArgumentError: There is no such delay or compression.
+        InvalidArgumentError: ``delay`` is neither 0 nor 1, or ``compression`` is unknown.
     """
 
     delay: int = 0
@@ -153,7 +153,7 @@ class MeanUpdates:
         """Refuse what gradients that come late, or in part, cannot go with.
 
         Raises:
-            InvalidArgumentError: There is something of the kind.
+            InvalidArgumentError: The Trainer has a loss scale, and gradients come late or are kept back in part.
         """
         if trainer.state.fn != "fit" or str(trainer.precision) != "16-mixed":
             return
@@ -168,7 +168,7 @@ class MeanUpdates:
         """Refuse several optimizers where gradients come late.
 
         Raises:
-            InvalidArgumentError: There are several.
+            InvalidArgumentError: ``delay`` is 1, and there are several optimizers.
         """
         if self.delay and len(optimizers) > 1:
             requirement = "0 with several optimizers: each would get the gradients of the one before"
@@ -184,7 +184,7 @@ class MeanUpdates:
         """Start to send what comes late, unless that is under way, and refuse a second backward pass of a step by hand.
 
         Raises:
-            InvalidArgumentError: It is one: its gradients would be lost.
+            InvalidArgumentError: A second backward pass by hand precedes the step, which would lose its gradients.
         """
         self.start()
         assert self._task is not None

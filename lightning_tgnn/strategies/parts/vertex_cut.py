@@ -120,7 +120,7 @@ class ReplicaState:
         """Note what the task adds up with, which `take_back` puts back; the graph is cut when its loader is known.
 
         Raises:
-            InvalidArgumentError: It is no task on a static graph.
+            InvalidArgumentError: The task is not on a static graph.
         """
         task: object = run.task
         if not isinstance(task, ReplicaTask):
@@ -145,7 +145,7 @@ class ReplicaState:
         """Return a loader of this rank's subgraph.
 
         Raises:
-            InvalidArgumentError: It is no loader of a graph.
+            InvalidArgumentError: ``loader`` is not of a graph that can be cut.
         """
         if not isinstance(loader, CuttableLoader):
             cure = "take the loaders of FullGraphDataModule, or strategy='sven' for event streams"

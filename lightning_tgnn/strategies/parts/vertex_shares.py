@@ -48,7 +48,7 @@ class VertexShares(OrderPart):
             partition`` wrote, or int64 [N], the rank of every vertex.
 
     Raises:
-        InvalidArgumentError: It is none of these.
+        InvalidArgumentError: ``partition`` is no name, path or tensor.
     """
 
     partition: str | Path | Tensor = "metis"
@@ -195,7 +195,7 @@ def _check_goes_by_operators(task: SnapshotTask) -> None:
     """Refuse modules that read the edges of a snapshot themselves, of whose neighbours some are elsewhere.
 
     Raises:
-        InvalidArgumentError: There is one.
+        InvalidArgumentError: A module of the task reads edges itself.
     """
     assert isinstance(task, torch.nn.Module)
     for module in task.modules():
@@ -214,7 +214,7 @@ def _owner(partition: str | Path | Tensor, run: Run) -> Tensor:
     """Return the rank of every vertex, int64 [N]; all ranks get that of rank 0.
 
     Raises:
-        InvalidArgumentError: There is no such method or file, or no DataModule of snapshots.
+        InvalidArgumentError: The DataModule is not of snapshots, or the method or file is unknown or does not fit.
     """
     data = datamodule_of(run.trainer)
     if not isinstance(data, SnapshotData):

@@ -137,7 +137,7 @@ def _check_loops_may_be_forked() -> None:
     """Refuse a fork after threads of compiled loops have started: in the forked process those loops do nothing.
 
     Raises:
-        InvalidArgumentError: They have.
+        InvalidArgumentError: Threads of compiled loops have run in this process.
     """
     numba = sys.modules.get("numba")
     if numba is None:
@@ -154,7 +154,7 @@ def _check_importable(held: object, start_method: str) -> None:
     """Refuse classes and functions of a session that has no file: a new interpreter cannot import them.
 
     Raises:
-        InvalidArgumentError: There is such a one.
+        InvalidArgumentError: A class or function of the session would have to be imported.
     """
     if hasattr(sys.modules["__main__"], "__file__"):
         return  # which new processes read

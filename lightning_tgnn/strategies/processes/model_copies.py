@@ -48,7 +48,7 @@ class ModelCopies:
             optimizers: Of this rank.
 
         Raises:
-            InvalidArgumentError: There is one.
+            InvalidArgumentError: A parameter is trained that was not when the fit began.
         """
         groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
         trained = [parameter for group in groups for parameter in group if parameter.requires_grad]

@@ -95,7 +95,7 @@ def check_same_on_all(tell: Callable[[], Mapping[str, str]], everyone: Messages,
         broadcast: Sends a value of the first rank to all.
 
     Raises:
-        InvalidArgumentError: Something is not the same everywhere.
+        InvalidArgumentError: A value differs between ranks.
         PeerFailureError: A rank has failed.
     """
     if everyone.ranks == 1:
@@ -118,7 +118,7 @@ def check_checkpoint_on_all(everyone: Messages, broadcast: Broadcast) -> None:
         broadcast: Sends a value of the first rank to all.
 
     Raises:
-        InvalidArgumentError: Others have none.
+        InvalidArgumentError: Some ranks have no checkpoint.
         PeerFailureError: A rank has failed.
     """
     check_same_on_all(lambda: _WITH_CHECKPOINT, everyone, broadcast)

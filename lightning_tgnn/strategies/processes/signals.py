@@ -66,7 +66,7 @@ class Termination:
         """End the run if any rank had been told to at the step before, or save; all ranks have to call it.
 
         Raises:
-            SIGTERMException: One has been told to end.
+            SIGTERMException: A rank has been told to end.
         """
         self._compare()
         if self._is_due and not self._has_requeued:  # the ranks hear the signal at different steps

@@ -74,7 +74,7 @@ class SupervisedStrategy(DDPStrategy):
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:
-        InvalidArgumentError: There is no such option, or it cannot work in this session.
+        InvalidArgumentError: An option is unknown, or cannot work in this session.
     """
 
     def __init__(self, *, state_dict_type: str = FULL, **options: Any) -> None:

@@ -57,7 +57,7 @@ def numbers_of(held: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """Return an array of numbers.
 
     Raises:
-        DataError: There is none of that name, or it holds something else.
+        DataError: No array has that name, or the array holds no numbers.
     """
     if name not in held:
         raise missing(held, name)

@@ -69,7 +69,7 @@ def read_graph(source: GraphSource) -> Graph:
 
     Raises:
         DataError: The source lacks something, or holds something that must not be trained on.
-        InvalidArgumentError: There is no such file, or the source is of another kind.
+        InvalidArgumentError: The file does not exist, or the source is of another kind.
     """
     if isinstance(source, (str, Path)):
         return _from_npz(Path(source))

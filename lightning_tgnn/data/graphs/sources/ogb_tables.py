@@ -55,7 +55,7 @@ def read_table(path: Path, dtype: type[np.number], width: int | None = None) -> 
         width: How many columns there have to be, if that is known.
 
     Raises:
-        DataError: There is no such table, it is damaged, or holds something else.
+        DataError: The table is missing, damaged, or holds something else.
     """
     import pandas as pd
 
@@ -81,7 +81,7 @@ def classes(path: Path, labels: np.ndarray) -> np.ndarray:
     """Return labels [N] or [N, 1] as int64 [N], -1 for NaN.
 
     Raises:
-        DataError: There are several for a vertex, or one is no whole number.
+        DataError: A vertex has several labels, or a label is no whole number.
     """
     if labels.ndim == 0 or labels.size != len(labels):
         received, cure = list(labels.shape), "give a dataset with one label for each vertex"

@@ -30,7 +30,7 @@ def prepare_graph(source: GraphSource, root: Path, synthetic: Mapping[str, Any])
         synthetic: Settings of `generate_graph`.
 
     Raises:
-        DataError: Something cannot be reached, or must not be trained on.
+        DataError: A download cannot be reached, or holds something that must not be trained on.
         InvalidArgumentError: An argument cannot work.
     """
     name = _name_of(source)

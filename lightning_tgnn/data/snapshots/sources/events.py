@@ -38,7 +38,7 @@ def from_events(store: EventStore, cut: Cut, columns: EdgeColumns) -> SnapshotSe
     """Return the snapshots of a stream, whose columns are only read where they are.
 
     Raises:
-        InvalidArgumentError: A column is not there, or the stream cannot be cut in such a way.
+        InvalidArgumentError: A column does not exist, or ``cut`` does not fit the stream.
         DataError: A column holds something that must not be trained on.
     """
     begins, ends, times = cut.ranges(store.time)

@@ -81,8 +81,8 @@ class SnapshotSource:
         """Return the snapshots of a source that has been prepared.
 
         Raises:
-            InvalidArgumentError: It is of no form that is read, or an argument does not go with it.
-            DataError: It holds something that must not be trained on.
+            InvalidArgumentError: The source has a form that is not read, or an argument does not go with it.
+            DataError: The source holds something that must not be trained on.
         """
         named = {"weights": self.weights, "relations": self.relations, "labels": self.labels}
         if self.labels is not None and self.labels_of is None:
@@ -140,7 +140,7 @@ def checked_trend(edge_counts: object, turnover: float) -> Sequence[int] | None:
     """Return how many edges each snapshot of a static graph keeps, arrays as lists; None for any other source.
 
     Raises:
-        InvalidArgumentError: There is a ``turnover`` without such numbers.
+        InvalidArgumentError: ``turnover`` is set without ``edge_counts``.
     """
     if edge_counts is None and turnover != TURNOVER:
         cure = "give edge_counts, or leave it out: of a stream events come and go by themselves"
@@ -203,7 +203,7 @@ def given_features(features: object) -> VertexFeatures:
     """Return features that a caller gives: a matrix [N, F], one for each snapshot, or ``.npy`` files of such.
 
     Raises:
-        DataError: They are something else.
+        DataError: ``features`` is neither a matrix, nor one for each snapshot, nor such files.
     """
     if isinstance(features, (list, tuple)):
         return tuple(_matrix(f"features of snapshot {number}", matrix) for number, matrix in enumerate(features))

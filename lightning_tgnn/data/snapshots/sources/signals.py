@@ -34,7 +34,7 @@ def from_signal(signal: Signal) -> SnapshotSequence:
     """Return the snapshots of a signal: edges of all or of each, features and targets of all or of each.
 
     Raises:
-        DataError: They are not of one number, or hold something that must not be trained on.
+        DataError: The signal's lists differ in length, or hold something that must not be trained on.
     """
     fixed = hasattr(signal, "edge_index")
     names = ("edge_index", "edge_weight") if fixed else ("edge_indices", "edge_weights")
