@@ -50,7 +50,7 @@ class RowError(DataError):
         return refusal(f"{self.column}[{self.row}]", *self._rest)
 
     def in_file(self, path: object, start: int) -> DataError:
-        """Return the same of a file whose row ``start`` is row 0 here."""
+        """Return the error for a file in which this column begins at row ``start``."""
         return DataError(refusal(f"{self.column} in row {start + self.row} of {path}, counted from 0,", *self._rest))
 
 

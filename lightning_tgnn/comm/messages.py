@@ -136,7 +136,7 @@ class Messages:
         return Message(values, work, operation, sender, waits)
 
     def fail(self, error: BaseException) -> None:
-        """Have nobody wait for what this rank was to send: the thread that sends it has failed.
+        """Release ranks that wait for this rank, because the thread that sends for it has failed.
 
         Args:
             error: What has ended it. This rank raises it where it waits for itself; the others hear of it.

@@ -36,7 +36,7 @@ class _Guess(NamedTuple):
 class AdaptiveMicroBatch(Callback):
     """Sets n of ``SvenStrategy(micro_batches="adaptive")`` to what is fastest here (Sven, section 3.3.2, appendix D).
 
-    That strategy brings one itself; give one to the Trainer to set its arguments.
+    The strategy adds this callback itself. Pass one to the Trainer only to change its arguments.
 
     It measures how often nodes repeat in the first batches and how fast rows travel, guesses n by Sven's Eq. 12, and
     then tries that n and its neighbours; see `GranularityTuner` for the order of things and `transfer_speed` for what

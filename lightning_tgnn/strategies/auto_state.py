@@ -50,15 +50,15 @@ class SteppingData(Protocol):
 class AutoStateStrategy(PlanRunner):
     """Takes `DepCacheStrategy`'s node state or `SvenStrategy`'s, and logs which and why.
 
-    Every rank has all rows where they fit into half of the memory that is free, and all ranks are on one host, or
-    fewer bytes travel so. That is counted on batches drawn from the middle of the training split. Elsewhere rows are
-    cut over the ranks. Both give the same results, but for rounding.
+    Every rank keeps all rows if two things hold: they fit into half of the free memory, and either all ranks are on one
+    host or fewer bytes travel that way. The bytes are counted on batches drawn from the middle of the training split.
+    Otherwise rows are cut over the ranks. Both give the same results up to rounding.
 
     Args:
         staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
         partition: As in `SvenStrategy`, where rows are cut.
-        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
-            with settings, see `MeanGradients`; None sends them as they are.
+        gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
+            ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 

@@ -26,9 +26,8 @@ class BLADStrategy(SnapshotRunner):
     Inside a GPU two processes, each a rank, share the groups: the first computes the leading snapshots of a group and
     goes on to the next, while the second computes the others from the hidden state that it is handed. Either may have
     a group whole. Both are busy if groups are cut at the right place, which is chosen by predicted seconds from the
-    second epoch on. On CPUs each
-    process is a device of its own, unless ``processes_per_device=2`` asks for pairs. The result is that of one process
-    that trains the same groups.
+    second epoch on. On CPUs each process is a device of its own, unless ``processes_per_device=2`` asks for pairs. The
+    result is that of one process that trains the same groups.
 
     On GPUs ``devices`` counts these, and each has as many processes; on CPUs it counts processes.
 
@@ -43,8 +42,8 @@ class BLADStrategy(SnapshotRunner):
             predicted seconds and the measured speed of an exchange. All vertices have to be trained at once.
         partition: Of the vertices, with ``cut_groups`` alone; see `VertexPartitionStrategy`.
         open_groups: Groups for whose gradient the first process may wait at once.
-        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
-            with settings, see `MeanGradients`; None sends them as they are.
+        gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
+            ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:

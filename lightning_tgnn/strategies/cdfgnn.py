@@ -37,8 +37,8 @@ class CDFGNNStrategy(PlanRunner):
         halo: Give every rank all edges into its vertices and the features of their other ends, so that the first layer
             of a built-in model exchanges nothing, forward or backward, and stays exact. It costs memory, and time for
             edges that several ranks then have. A GCN without dropout exchanges that layer only once anyway.
-        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
-            with settings, see `MeanGradients`; None sends them as they are.
+        gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
+            ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:

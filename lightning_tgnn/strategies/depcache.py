@@ -24,8 +24,8 @@ class DepCacheStrategy(PlanRunner):
     Args:
         make_mails: Have ranks make the mails; False sends them, as the baseline does.
         staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
-        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
-            with settings, see `MeanGradients`; None sends them as they are.
+        gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
+            ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 

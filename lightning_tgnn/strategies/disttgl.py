@@ -45,8 +45,8 @@ class DistTGLStrategy(PlanRunner):
             new ones in every pass.
         fetch_ahead: Ask for the rows of the next batch as soon as the last one is over with node state; sharded rows
             only where ``epoch`` is 1.
-        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
-            with settings, see `MeanGradients`; None sends them as they are.
+        gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
+            ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -125,7 +125,7 @@ class DistTGLStrategy(PlanRunner):
         return run, plan
 
     def _scale(self, trainer: pl.Trainer) -> None:
-        """Have the Trainer make so many epochs that events are trained as often as in one process.
+        """Scale the Trainer's epochs, so that events are trained as often as in one process.
 
         Raises:
             InvalidArgumentError: ``max_epochs`` of the Trainer is unlimited, or no multiple of ``epoch * memory``.

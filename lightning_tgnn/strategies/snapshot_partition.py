@@ -23,8 +23,8 @@ class SnapshotPartitionStrategy(SnapshotRunner):
 
     Args:
         open_groups: Groups for whose gradient a rank may wait at once; None for as many as there are ranks, up to 8.
-        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
-            with settings, see `MeanGradients`; None sends them as they are.
+        gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
+            ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:

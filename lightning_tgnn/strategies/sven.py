@@ -28,11 +28,11 @@ class SvenStrategy(TunedRunner):
             (Sven, section 5.6, takes 2 to 4; with rows fetched ahead little is left for more pieces to hide.)
         staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
         row_cache_mb: Megabytes of fetched rows that a rank keeps; 0 for none.
-        omit_own_half: Do not send of a mail what lies in its row.
-        features_by_event: Do not send a mail's edge features but the number of its event.
+        omit_own_half: Leave out the half of a mail that equals the memory in its row.
+        features_by_event: Send a mail's event number instead of its edge features.
         fetch_ahead: Fetch the rows of the next batch that this one leaves alone behind this one's computation.
-        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
-            with settings, see `MeanGradients`; None sends them as they are.
+        gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
+            ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         split_batch: In which order the events of a global batch are cut over the ranks: of ``"time"``, or of their
             ``"destination"``, so that ranks need fewer rows of each other. Changes no result.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.

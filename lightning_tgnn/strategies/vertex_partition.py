@@ -25,8 +25,8 @@ class VertexPartitionStrategy(SnapshotRunner):
     Args:
         partition: ``"metis"``, of the edges of all snapshots; ``"interval"``, ``"range"``, a file that ``lightning-tgnn
             partition`` wrote, or int64 [N], the rank of every vertex.
-        gradient_compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"`` or one of them
-            with settings, see `MeanGradients`; None sends them as they are.
+        gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
+            ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:

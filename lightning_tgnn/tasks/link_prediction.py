@@ -36,8 +36,8 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
-            class, or the import path of that (in a recipe also ``class_path`` with ``init_args``). The seven arguments
-            that follow and ``message`` are of the built-in models, and to be left out beside another.
+            class, or the import path of that (in a recipe also ``class_path`` with ``init_args``). The next seven
+            arguments and ``message`` configure the built-in models. Leave them out with a model of your own.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.

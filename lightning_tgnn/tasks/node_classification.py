@@ -59,7 +59,7 @@ class NodeClassification(OptimizedTask):
     Args:
         model: ``"gcn"``, ``"gat"``, or what builds a module for a `GraphInfo`, for example its class. The module takes
             a `Subgraph` and a `ReplicaSum` and returns logits, float32 [n, C], the same at every replica of a vertex.
-            The five arguments that follow are of the built-in models, and to be left out beside another.
+            The next five arguments configure the built-in models. Leave them out with a model of your own.
         hidden_dim: Width of the layers in between.
         num_layers: At least 1.
         heads: Attention heads of a GAT; has to divide ``hidden_dim``.

@@ -56,8 +56,8 @@ class SnapshotModule(OptimizedTask):
     Args:
         model: ``"wd_gcn"``, ``"tgcn"``, ``"evolvegcn_o"``, ``"evolvegcn_h"``, or what builds a `SnapshotModel` for a
             `SnapshotInfo`, for example its class, or the import path of that. It is a module with an attribute
-            ``embedding_dim``. The six arguments ``hidden_dim`` to ``skip_unread`` are of the built-in models, and to be
-            left out beside another.
+            ``embedding_dim``. The six arguments ``hidden_dim`` to ``skip_unread`` configure the built-in models. Leave
+            them out with a model of your own.
         hidden_dim: Width of every layer.
         num_layers: At least 1; `SnapshotDataModule` takes it from here.
         convolution: ``"gcn"``, ``"chebyshev"``, ``"rgcn"``, or what builds a module of two widths, for example the

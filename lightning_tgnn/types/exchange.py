@@ -108,7 +108,7 @@ class MessageExchange(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Have nobody wait for what this rank was to send: the thread that sends it has failed.
+        """Release ranks that wait for this rank, because the thread that sends for it has failed.
 
         Args:
             error: What has ended it. This rank raises it where it waits for itself; the others hear of it.
@@ -172,7 +172,7 @@ class ServedCounts:
 
 @runtime_checkable
 class ServedStore(Protocol):
-    """A store whose rows another process holds. Not a `StateStore` in name, see `TurnTakingStore`."""
+    """A store whose rows another process holds. Deliberately no subclass of `StateStore`; see `TurnTakingStore`."""
 
     @property
     def served(self) -> ServedCounts:

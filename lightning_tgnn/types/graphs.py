@@ -80,7 +80,7 @@ class SparseRows(TensorFields):
     def of(
         cls, src: Tensor, dst: Tensor, weights: Tensor, num_nodes: int, num_sources: int | None = None
     ) -> SparseRows:
-        """Return those of edges given by their ends (int64 [e]) and weights (float32 [e]).
+        """Return the matrix of some edges, given by their ends (int64 [e]) and weights (float32 [e]).
 
         Args:
             src: Columns.

@@ -184,7 +184,8 @@ class StateStore(Protocol):
 class TurnTakingStore(Protocol):
     """A store whose ranks take turns, which do not end with a step.
 
-    Not a `StateStore` in name: to ask whether an object is one looks at its ``position``, for which ranks meet.
+    Deliberately no subclass of `StateStore`: `isinstance` would read ``position``, and reading that is a collective
+    operation.
     """
 
     def turn_state(self) -> dict[str, Any]:

@@ -72,8 +72,8 @@ class Stage:
             other lanes take part in a meeting without bytes of their own.
         reads: Of node state, what it must see.
         trains: Whether it uses the weights.
-        applies: The gradients that it makes updates from: of the first to the last of two batches, counted back from
-            its own; None where it makes none.
+        applies: The batches whose gradients it applies, as (first, last), counted back from its own; None if it applies
+            none.
     """
 
     name: str

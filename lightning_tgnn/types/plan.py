@@ -23,7 +23,7 @@ class StorePart(PlannedPart, ABC):
 
     Attributes:
         travels: How ``"rows"`` that are read and ``"updates"`` that are written travel, as in
-            `lightning_tgnn.types.outline.Stage`; nothing of what is at hand.
+            `lightning_tgnn.types.outline.Stage`; a kind that does not travel is left out.
     """
 
     travels: ClassVar[Mapping[str, str]] = {}

@@ -127,7 +127,7 @@ class OpenState(Protocol):
         ...
 
     def forget(self) -> None:
-        """Have nothing of an earlier fit: a checkpoint has been loaded."""
+        """Drop what an earlier fit has left, because a checkpoint has been loaded."""
         ...
 
     def take_back(self) -> None:
@@ -203,26 +203,26 @@ class WeightUpdates(Protocol):
         ...
 
     def show(self) -> None:
-        """Have the weights and the state of the optimizer that a checkpoint or a validation sees, until the next turn.
+        """Put the latest weights and optimizer state in place until the next turn, for a checkpoint or a validation.
 
         They are equal on all ranks, which have to call it together.
         """
         ...
 
     def forget(self) -> None:
-        """Drop what is still to be applied: other weights have been loaded."""
+        """Drop the updates that are still to be made, because other weights have been loaded."""
         ...
 
     def finish(self) -> None:
-        """Form what is still to be applied, while all ranks are there."""
+        """Make the updates that are still to be made, while all ranks are there."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is still to be applied; on all ranks."""
+        """Return the updates that are still to be made; on all ranks."""
         ...
 
     def pending_gradients(self) -> Mapping[str, Tensor]:
-        """Return gradients still to be applied of which `show` has not made weights; the same on all ranks."""
+        """Return the gradients still to be applied that `show` leaves out of the weights; the same on all ranks."""
         ...
 
 

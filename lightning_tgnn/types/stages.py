@@ -40,7 +40,7 @@ EmbeddingListener = Callable[[object, Tensor], None]
 
 
 class Stages:
-    """Whom the order of a task's stages tells: ``with task.stages("embed"): ...``.
+    """Tells listeners when a stage of a task begins and ends: ``with task.stages("embed"): ...``.
 
     Attributes:
         turn: The number of the current turn in its epoch.
@@ -53,11 +53,11 @@ class Stages:
         self._listeners: list[StageListener] = []
 
     def add(self, listener: StageListener) -> None:
-        """Have a listener hear of what comes."""
+        """Add a listener, which hears of the stages that follow."""
         self._listeners.append(listener)
 
     def remove(self, listener: StageListener) -> None:
-        """Have it hear of nothing more."""
+        """Remove a listener, if it is there."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 

@@ -24,7 +24,7 @@ _LEVELS = 127
 
 
 class GradientCompression(ABC):
-    """What of the gradients travels.
+    """How gradients are compressed before they are sent.
 
     Attributes:
         name: By which a user chooses it.

@@ -82,7 +82,7 @@ class SimulatedPlan:
 
     @property
     def compression(self) -> str | None:
-        """What of the gradients travels, by its name; None for all."""
+        """The name of the gradient compression; None sends gradients as they are."""
         return self.options.get(_COMPRESSION)
 
     @property

@@ -25,7 +25,7 @@ RESIDUALS = "gradient compression"
 
 
 class CompressedMean:
-    """What of a run's gradients travels, and what is kept back.
+    """Compresses a run's gradients before they are sent, and keeps what the compression leaves out.
 
     Args:
         compression: None for none.

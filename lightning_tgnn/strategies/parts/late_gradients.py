@@ -127,7 +127,7 @@ class SentGradients:
             parameter.grad = value
 
     def show(self) -> None:
-        """Have the weights after the latest batch until `hide`; all ranks have to call it.
+        """Put the weights after the latest batch in place until `hide`; all ranks have to call it.
 
         Raises:
             InvalidArgumentError: Ranks have others: something else than the updates of all has changed them.

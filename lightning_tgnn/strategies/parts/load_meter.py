@@ -80,13 +80,13 @@ class LoadMeter:
         self._ended: dict[str, list[tuple[float, float]]] = {}
 
     def add(self, listener: CallListener, stages: Stages) -> None:
-        """Have a listener hear of what comes, of the operators that tell ``stages``; not within a turn."""
+        """Add a listener, which hears of the operators that tell ``stages`` from now on; not within a turn."""
         if not self._listeners:
             stages.add(self)
         self._listeners.append(listener)
 
     def remove(self, listener: CallListener, stages: Stages) -> None:
-        """Have it hear of nothing more."""
+        """Remove a listener, if it is there."""
         if listener in self._listeners:
             self._listeners.remove(listener)
             if not self._listeners:

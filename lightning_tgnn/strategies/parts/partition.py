@@ -33,7 +33,7 @@ class DemandingData(StreamData, Protocol):
     """A DataModule of an event stream that knows which rank will read which rows how often."""
 
     def demand(self, ranks: int, schedule: DataParallel) -> tuple[DemandSample, DemandSample | None]:
-        """Return that for batches of an epoch, dealt out to so many ranks: to fit a partition on, and to judge it on.
+        """Return two samples of demand from an epoch's batches: one to fit a partition on, one to judge it on.
 
         The second is None where there is only one batch.
         """

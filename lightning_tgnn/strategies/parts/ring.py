@@ -255,7 +255,7 @@ class OrderedUpdates:
         return self._copies.mean(packed, _MEAN)
 
     def show(self) -> None:
-        """Have the weights after the latest batch on all ranks until `hide`."""
+        """Put the weights after the latest batch in place until `hide`, on all ranks."""
         if self._sent is not None:
             self._sent.show()
 
@@ -271,11 +271,11 @@ class OrderedUpdates:
             self._sent.load_state_dict(saved)
 
     def forget(self) -> None:
-        """Drop what is still to be applied: other weights have been loaded."""
+        """Drop the updates that are still to be made, because other weights have been loaded."""
         self._saved, self._sent, self._trained = {}, None, None
 
     def finish(self) -> None:
-        """Have the weights after the latest batch on all ranks for good."""
+        """Put the weights after the latest batch in place for good, on all ranks."""
         self.hide()
         self._go_on()
         if self._sent is not None:

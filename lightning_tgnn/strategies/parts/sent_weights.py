@@ -104,7 +104,7 @@ class SentWeights:
         return self._latest
 
     def show(self) -> None:
-        """Have the weights after the latest batch until `hide`."""
+        """Put the weights after the latest batch in place until `hide`."""
         if self._goes_round and self._hidden is None:
             latest, self._hidden = self._get_latest(), self._row()
             self._flat.take(latest)
@@ -116,7 +116,7 @@ class SentWeights:
             self._flat.take(hidden)
 
     def finish(self) -> None:
-        """Have the weights after the latest batch for good."""
+        """Put the weights after the latest batch in place for good."""
         if self._goes_round:
             self._flat.take(self._get_latest())
         self._goes_round, self._latest = False, None

@@ -36,8 +36,8 @@ class Sharded(StorePart):
         partition: ``"reflexbicut"``, ``"range"``, ``"interval"``, ``"metis"``, a file that ``lightning-tgnn partition``
             wrote, or int64 [N], the rank of every node.
         row_cache_mb: Megabytes of fetched rows that a rank keeps; 0 for none.
-        omit_own_half: Do not send of a mail what lies in its row.
-        features_by_event: Do not send a mail's edge features but the number of its event.
+        omit_own_half: Leave out the half of a mail that equals the memory in its row.
+        features_by_event: Send a mail's event number instead of its edge features.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -195,8 +195,8 @@ class HostShards(StorePart):
         partition: As of `Sharded`.
         pass_on: Send rows that the next batch writes as well straight to its rank, in place of their owner (PipeTGL,
             section 4.2).
-        omit_own_half: Do not send of a mail what lies in its row.
-        features_by_event: Do not send a mail's edge features but the number of its event.
+        omit_own_half: Leave out the half of a mail that equals the memory in its row.
+        features_by_event: Send a mail's event number instead of its edge features.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

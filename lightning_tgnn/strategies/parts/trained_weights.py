@@ -113,6 +113,6 @@ def options_of(optimizer: torch.optim.Optimizer) -> Options:
 
 
 def take_options(optimizer: torch.optim.Optimizer, options: Options) -> None:
-    """Have each group of an optimizer take options."""
+    """Set options of each parameter group of an optimizer."""
     for group, of_group in zip(optimizer.param_groups, options, strict=True):
         group.update(of_group)

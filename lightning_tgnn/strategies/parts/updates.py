@@ -36,8 +36,9 @@ class MeanGradients(UpdatesPart):
 
     Args:
         delay: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
-        compression: What of the gradients travels: ``"bfloat16"``, ``"int8"``, ``"powersgd"``, or `BFloat16`, `Int8`
-            or `PowerSGD` with settings; None sends them as they are. Those of embedding tables always are.
+        compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``, ``"powersgd"``, or
+            `BFloat16`, `Int8` or `PowerSGD` with settings; None sends them as they are. Gradients of embedding tables
+            are never compressed.
 
     Raises:
         InvalidArgumentError: ``delay`` is neither 0 nor 1, or ``compression`` is unknown.

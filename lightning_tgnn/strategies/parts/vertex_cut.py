@@ -187,7 +187,7 @@ class ReplicaState:
             self.replicas.threshold = self.controller.update(accuracy)
 
     def forget(self) -> None:
-        """Have neither cut nor caches: both come from the checkpoint, or anew."""
+        """Drop cut and caches, which come from the checkpoint or are made anew."""
         self._cut = self.replicas = None
 
     def take_back(self) -> None:

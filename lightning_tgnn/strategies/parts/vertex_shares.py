@@ -90,7 +90,7 @@ class SharedVertices:
         return vars(self).get("owner") if self._by_metis else None
 
     def go_on_with(self, owner: Tensor) -> None:
-        """Have the vertices where METIS has had them before, unless something else says where they are."""
+        """Take over METIS's earlier partition of the vertices, unless something else says where they are."""
         if self._by_metis:
             self.owner = owner.long().to(self._run.device)
 

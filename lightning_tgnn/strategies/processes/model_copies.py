@@ -60,7 +60,7 @@ class ModelCopies:
         raise InvalidArgumentError(refusal("trained parameters", requirement, late or "others", cure))
 
     def show(self) -> None:
-        """Have the first rank's buffers until `hide`, for a validation of one model; all ranks have to call it.
+        """Put the first rank's buffers in place until `hide`, for a validation of one model; all ranks have to call it.
 
         Raises:
             InvalidArgumentError: The first rank has a buffer that this one lacks, or of another shape.
@@ -76,7 +76,7 @@ class ModelCopies:
         self._put(hidden)
 
     def settle(self) -> None:
-        """Have the first rank's buffers for good; all ranks have to call it."""
+        """Put the first rank's buffers in place for good; all ranks have to call it."""
         self.show()
         self._hidden = {}
 
