@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 class CacheThreshold(Callback):
     """Sets the controller of ``CDFGNNStrategy(threshold="adaptive")`` and logs what the cache does in every epoch.
 
-    The controller runs on every rank on the accuracy that all ranks share, so that they agree. Logged by rank 0, summed
-    over the ranks: ``cache/threshold``; for every layer and direction ``cache/<layer>/<direction>_sent``, the share of
-    rows that went, and ``…_error``, the greatest error of the quantiser; ``cache/sent``, the share over all;
-    ``cache/bytes`` sent in training, ``cache/bytes_outer``, those of them for other hosts, and ``cache/bytes_saved``,
-    by how many float32 rows without a cache would have been more. At the end TensorBoard gets ``cache/epochs``, a
-    picture of threshold and share.
+    The controller runs on every rank, on the accuracy that all ranks share, so all ranks choose the same threshold.
+    Rank 0 logs for all ranks together: ``cache/threshold``; for every layer and direction
+    ``cache/<layer>/<direction>_sent``, the share of the rows that were sent, and ``…_error``, the greatest error of the
+    quantiser; ``cache/sent``, the share of all rows; ``cache/bytes`` sent in training, ``cache/bytes_outer``, the bytes
+    sent to other hosts, and ``cache/bytes_saved``, the bytes saved against float32 rows without a cache. At the end
+    TensorBoard gets ``cache/epochs``, a picture of threshold and share.
 
     Args:
-        threshold: What to begin with, in [0, 1).
+        threshold: The first threshold, in [0, 1).
         rise: By how much the accuracy has to lie above its moving mean to relax the threshold.
-        fall: By how much below to tighten it.
-        least: Where tightening ends.
-        greatest: Where relaxing ends.
+        fall: By how much the accuracy has to lie below that mean to tighten it.
+        least: The lowest threshold.
+        greatest: The highest threshold.
 
     Attributes:
         history: Threshold and share of rows sent, by epoch.

@@ -25,8 +25,8 @@ class EdgeBankBaseline(pl.Callback):
     """Scores the same events and negatives as the model with EdgeBank, unlimited and with a time window.
 
     A pair scores 1 if it had an event before this one, at any time or within the window, and 0 otherwise (Poursafaei et
-    al., "Towards Better Evaluation for Dynamic Link Prediction", NeurIPS 2022, section 5). It also remembers events of
-    validation and test, up to where the ``past`` of the DataModule ends for the event in question. Logs for ``val`` and
+    al., "Towards Better Evaluation for Dynamic Link Prediction", NeurIPS 2022, section 5). For each event it also
+    remembers the events of validation and test that the ``past`` of the DataModule allows. Logs for ``val`` and
     ``test`` the figures of `LinkPrediction` as ``test/edgebank/ap`` and ``test/edgebank_window/ap`` and so on.
 
     Args:
@@ -45,7 +45,7 @@ class EdgeBankBaseline(pl.Callback):
         self._metrics: dict[str, LinkMetrics] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Refuse what has no links to score before anything is trained.
+        """Refuse a task or data without links to score, before anything is trained.
 
         Raises:
             InvalidArgumentError: The task draws no negatives, or the data is no stream of events.

@@ -24,11 +24,11 @@ class ExchangeMonitor(WindowedMonitor):
     Means per step over a window, bytes and rows summed over ranks, logged by rank 0:
 
     - ``exchange/<operation>_bytes`` and ``exchange/total_bytes``: sent to other ranks; gradients of weights apart.
-    - ``exchange/formula_sven_bytes``, ``…_depcomm_…``, ``…_depcache_…``: what Sven's Eq. 7 to 9 say of these batches,
-      sent as well; and their ``exchange/sampled_redundancy`` and ``exchange/original_redundancy``, eta1 and eta2.
-    - ``exchange/cache_hit_rate``: share of the rows asked for that the row cache had.
+    - ``exchange/formula_sven_bytes``, ``…_depcomm_…``, ``…_depcache_…``: bytes sent for these batches by Sven's Eq. 7
+      to 9, with their ``exchange/sampled_redundancy`` and ``exchange/original_redundancy``, eta1 and eta2.
+    - ``exchange/cache_hit_rate``: share of the requested rows that the row cache had.
     - ``exchange/max_over_mean``: of the bytes that each rank sends and receives.
-    - ``exchange/hidden_share``: share of the time on the way, of the exchanges with rows, in which nobody waited.
+    - ``exchange/hidden_share``: share of the time in which rows travel and no rank waits for them.
     - ``sven/micro_batches``, ``sven/staleness``: what the strategy is set to.
 
     At the end of an epoch TensorBoard gets ``exchange/residual``, a heat map of ``J C_max - C`` (Sven, Eq. 2) of the

@@ -31,15 +31,16 @@ class ParallelismMonitor(WindowedMonitor):
 
     Means over a window, logged by rank 0:
 
-    - ``parallelism/effective``: ranks' worth of work: the sum over the ranks of the share of the time in which they
-      have events and wait for nobody.
+    - ``parallelism/effective``: how many ranks' worth of work is done: the share of the time in which a rank has events
+      and waits for nobody, summed over the ranks.
     - ``parallelism/gradient_variance``: mean square distance of the ranks' gradients from their mean, over the square
       of that mean; of the last step of a window in which all ranks have events. ``…_minibatch``, ``…_epoch`` and
       ``…_memory`` are its parts: between ranks that share a batch, between such groups of a copy of node state (under
-      PipeTGL the ranks of a pipeline), and between copies. Of models with more than 65,536 weights as many are taken,
-      drawn once.
-    - ``parallelism/information_loss``: share of the updates of node memory that global batches lose, for of a node's
-      events in one batch only the latest counts; of the first 2^20 training events, the same in all windows.
+      PipeTGL the ranks of a pipeline), and between copies. A model with more than 65,536 weights is measured on 65,536
+      of them, drawn once.
+    - ``parallelism/information_loss``: share of the updates of node memory that global batches lose, because only the
+      latest of a node's events in a batch counts. It is taken over the first 2^20 training events and the same in all
+      windows.
     - With ``store="served"``: ``memory_process/rows_read_per_second`` and ``…rows_written_per_second``, of all copies;
       ``memory_process/queue_depth``, reads and writes that it finds when it wakes up; ``memory_process/busy_share`` of
       its time; ``memory_process/wait_milliseconds``, for which a rank stands waiting for it in a step.

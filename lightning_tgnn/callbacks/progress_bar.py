@@ -20,7 +20,7 @@ _NAMES = {
 
 
 class EventProgressBar(RichProgressBar):
-    """Lightning's bar and its options, with figures under short names; ``lightning-tgnn`` takes it by itself."""
+    """Lightning's progress bar with short names for the figures; ``lightning-tgnn`` uses it by default."""
 
     @override
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from lightning_tgnn.types.layout import PIPELINES
 
 
 class SnapshotMonitor(WindowedMonitor):
-    """Logs what training on groups of snapshots costs under `BLADStrategy` and what it is measured against.
+    """Logs what training on groups of snapshots costs under `BLADStrategy` and the strategies that it is compared with.
 
     Means over a window of training steps, logged by rank 0:
 

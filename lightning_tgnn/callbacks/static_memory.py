@@ -32,12 +32,12 @@ _GO_ON = "give that, or run fit without a checkpoint to train anew"
 class StaticMemory(pl.Callback):
     """Gives a task the static node memory of a file (DistTGL, section 3.1), before it is trained.
 
-    The task has to have a static node memory of the same width: ``static_dim``. A run that goes on takes the rows from
-    its checkpoint and needs the file no more. A task that has been trained, or loaded, keeps the rows that it has.
+    The task has to have a static node memory of the same width: ``static_dim``. A resumed run takes the rows from its
+    checkpoint and no longer needs the file. A task that has been trained or loaded keeps its rows.
 
     Args:
         path: What `StaticPretraining` or ``lightning-tgnn pretrain-static`` has written.
-        trained: Train the rows on with the task; otherwise they stay as they are, also in a later fit of the same task
+        trained: Train the rows further with the task; otherwise they are frozen, also in a later fit of the same task
             without this callback.
 
     Raises:
@@ -120,14 +120,14 @@ class StaticMemory(pl.Callback):
 
 
 class StaticPretraining(pl.Callback):
-    """Trains a task with its static node memory in the place of node memory, and keeps that in a file.
+    """Trains a task with static node memory in place of node memory, and writes the static node memory to a file.
 
-    Model, task, neighbours and negatives are those of the task (DistTGL, section 3.1). What is trained is of no further
-    use but for the file, which appears at the end of the fit. Nodes without an event in the training split have zeros
-    in it; events of validation and test are not looked at.
+    Model, loss, neighbours and negatives are those of the task (DistTGL, section 3.1). Only the file is of further use,
+    which appears at the end of the fit; the trained task is not. Nodes without an event in the training split have
+    zeros in the file. Events of validation and test are not looked at.
 
     Args:
-        path: Where the file is put; one of an earlier pretraining is replaced.
+        path: Where the file is written; a file of an earlier pretraining is replaced.
 
     Raises:
         InvalidArgumentError: At the start of the fit: no file can be written there, or something else would be

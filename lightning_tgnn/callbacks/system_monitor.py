@@ -58,7 +58,7 @@ class SystemMonitor(RecordedSteps):
 
     Attributes:
         latest: The figures of the latest window, on every rank.
-        seconds: Of this fit, by stage, the mean of the ranks; ``validation`` is among them.
+        seconds: Seconds of this fit by stage, ``validation`` among them, as means over the ranks.
 
     Raises:
         InvalidArgumentError: A count is too small; in `setup`, a Trainer has several of these.

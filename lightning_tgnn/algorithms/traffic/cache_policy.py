@@ -18,9 +18,9 @@ class ThresholdController:
         threshold: eps.
         mean: Moving mean of the accuracy; None before the first epoch.
         rise: By how much the accuracy has to lie above the mean to relax.
-        fall: By how much below to tighten.
-        least: Where tightening ends.
-        greatest: Where relaxing ends.
+        fall: By how much the accuracy has to lie below the mean to tighten.
+        least: The lowest threshold.
+        greatest: The highest threshold.
         step: The most that the threshold changes by in an epoch.
         relax: Factor of relaxing.
         tighten: Factor of tightening.
