@@ -34,18 +34,19 @@ class _Guess(NamedTuple):
 
 
 class AdaptiveMicroBatch(Callback):
-    """Sets n of ``SvenStrategy(micro_batches="adaptive")`` to what is fastest here (Sven, section 3.3.2, appendix D).
+    """Sets n of ``SvenStrategy(micro_batches="adaptive")`` to the fastest value here (Sven, section 3.3.2, appendix D).
 
     The strategy adds this callback itself. Pass one to the Trainer only to change its arguments.
 
     It measures how often nodes repeat in the first batches and how fast rows travel, guesses n by Sven's Eq. 12, and
-    then tries that n and its neighbours; see `GranularityTuner` for the order of things and `transfer_speed` for what
-    S is. All ranks change n at the same step; the slowest rank's times decide. Losses depend on n by rounding only.
+    then tries that n and its neighbours; see `GranularityTuner` for the steps and `transfer_speed` for S. All ranks
+    change n at the same step; the slowest rank's times decide. Losses depend on n by rounding only.
 
-    A resumed run keeps the n that was found. With a number for ``micro_batches``, or another strategy, it does nothing.
+    A resumed run keeps the n that was found. The callback does nothing if ``micro_batches`` is a number, or under
+    another strategy.
 
     Args:
-        warm_up: Steps that are not looked at.
+        warm_up: Steps that are not measured.
         profile: Steps, with n = 1, in which repetition and speed are measured.
         trial: Steps of each n that is tried.
         largest: The largest n to try.

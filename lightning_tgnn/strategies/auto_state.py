@@ -48,7 +48,7 @@ class SteppingData(Protocol):
 
 
 class AutoStateStrategy(PlanRunner):
-    """Takes `DepCacheStrategy`'s node state or `SvenStrategy`'s, and logs which and why.
+    """Shares node state as `DepCacheStrategy` or as `SvenStrategy` does, and logs which of the two and why.
 
     Every rank keeps all rows if two things hold: they fit into half of the free memory, and either all ranks are on one
     host or fewer bytes travel that way. The bytes are counted on batches drawn from the middle of the training split.

@@ -24,24 +24,25 @@ class BLADStrategy(SnapshotRunner):
     """BLAD: whole groups of snapshots go to devices, so that only gradients of weights travel between them.
 
     Inside a GPU two processes, each a rank, share the groups: the first computes the leading snapshots of a group and
-    goes on to the next, while the second computes the others from the hidden state that it is handed. Either may have
-    a group whole. Both are busy if groups are cut at the right place, which is chosen by predicted seconds from the
-    second epoch on. On CPUs each process is a device of its own, unless ``processes_per_device=2`` asks for pairs. The
-    result is that of one process that trains the same groups.
+    goes on to the next, while the second computes the remaining snapshots from the hidden state of the first. Either
+    process may also compute a whole group. Both are busy if groups are cut at the right place, which is chosen by
+    predicted seconds from the second epoch on. On CPUs each process is a device of its own, unless
+    ``processes_per_device=2`` asks for pairs. The result equals that of one process that trains the same groups.
 
-    On GPUs ``devices`` counts these, and each has as many processes; on CPUs it counts processes.
+    On GPUs ``devices`` counts the GPUs, each of which has ``processes_per_device`` processes; on CPUs it counts
+    processes.
 
     Args:
         processes_per_device: Ranks of a device: 2, or 1 for whole groups on every rank; ``"auto"`` is 2 on GPUs, and 1
             on CPUs, where two processes have no device to share and whole groups were faster.
         balance: ``"load"`` deals out groups, and cuts them, by predicted seconds; ``"even"`` by number.
         reorder: Choose for each process in which order its layers multiply by the graph and by the weights, so that one
-            process is busy with the one while the other is with the other (BLAD, section 6).
-        cut_groups: Let all ranks compute a group together, each some of its vertices, where the group does not fit a
-            device, or an update takes less time so: what the paper leaves open. It is decided for each update from
-            predicted seconds and the measured speed of an exchange. All vertices have to be trained at once.
-        partition: Of the vertices, with ``cut_groups`` alone; see `VertexPartitionStrategy`.
-        open_groups: Groups for whose gradient the first process may wait at once.
+            process multiplies by the graph while the other multiplies by the weights (BLAD, section 6).
+        cut_groups: Let all ranks compute a group together, each some of its vertices, if the group does not fit a
+            device or the update is faster that way. The paper leaves this case open. The choice is made for each update
+            from predicted seconds and the measured speed of an exchange. All vertices have to be trained at once.
+        partition: The partition of the vertices, only with ``cut_groups``; see `VertexPartitionStrategy`.
+        open_groups: How many groups the first process may have open, waiting for their gradients.
         gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
             ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.

@@ -18,25 +18,25 @@ from lightning_tgnn.types import Plan
 
 
 class CDFGNNStrategy(PlanRunner):
-    """Cuts a static graph over the ranks by its edges and adds up what replicas of a vertex have aggregated.
+    """Cuts a static graph over the ranks by its edges, and adds up the partial aggregates of a vertex's replicas.
 
-    With ``cache=False, bits=None``, or ``threshold=0, bits=None``, the result is that of one process.
+    With ``cache=False, bits=None``, or ``threshold=0, bits=None``, the result equals that of one process.
 
     Args:
         partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
             ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
             integers [E], the rank of every edge.
-        cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``, the
-            rule of another system to compare with, sends in the forward pass all rows of a rank together where one of
-            them has, by the greatest of them all, and the gradients whole.
+        cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``,
+            another system's rule to compare with, sends in the forward pass all rows of a rank or none, by their
+            greatest change relative to their greatest value, and always sends all gradients.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
             ``train_accuracy`` or logs as ``train/accuracy``, after every epoch. A number with ``"sancus"``.
-        bits: 2, 4, 8 or 16 for each value on its way; None for float32.
-        relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
-            once; changes nothing where hosts have one rank, or there is one host.
+        bits: Bits of each value that is sent: 2, 4, 8 or 16; None for float32.
+        relay: Let one replica of a vertex on each host represent all replicas on that host, so that a row crosses to
+            another host once. Has no effect with one rank per host, or one host.
         halo: Give every rank all edges into its vertices and the features of their other ends, so that the first layer
             of a built-in model exchanges nothing, forward or backward, and stays exact. It costs memory, and time for
-            edges that several ranks then have. A GCN without dropout exchanges that layer only once anyway.
+            edges that several ranks then compute. A GCN without dropout exchanges that layer only once anyway.
         gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
             ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.

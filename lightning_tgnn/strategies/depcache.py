@@ -17,9 +17,9 @@ from lightning_tgnn.types import Plan
 class DepCacheStrategy(PlanRunner):
     """DepCache: every rank holds the whole node state, and every update goes to all.
 
-    A baseline: Sven, section 2.3. Beyond it, only the memories travel that a batch writes, each once. Who wrote which,
-    and which mails come of them, every rank knows from the global batch; so it makes the mails itself, to the same
-    bits. Where a model mails something else, whole mails are sent.
+    A baseline (Sven, section 2.3). Unlike there, only the memories that a batch writes are sent, each once. Every rank
+    knows from the global batch which nodes are written and which mails follow, so it makes the mails itself, bit for
+    bit the same. If a model mails something else, whole mails are sent.
 
     Args:
         make_mails: Have ranks make the mails; False sends them, as the baseline does.

@@ -19,7 +19,7 @@ from lightning_tgnn.types import Plan
 class DepCommStrategy(PlanRunner):
     """DepComm: owners apply the mails of their nodes and send the result for every entry of the sampled graph.
 
-    A baseline: Sven, section 2.3. Every option of `SvenStrategy` but the partition is off.
+    A baseline (Sven, section 2.3). All options of `SvenStrategy` except the partition are off.
 
     Args:
         partition: As in `SvenStrategy`.

@@ -26,25 +26,25 @@ AUTO = "auto"
 class DistTGLStrategy(PlanRunner):
     """DistTGL: i ranks share each batch, j epochs of it are trained at once, on each of k copies of node memory.
 
-    ``batch_size`` is that of a rank: a global batch has i times as many events. An epoch of the Trainer plays every
-    event j k times, so ``max_epochs`` divided by that is as much training as on one process; ``scale_epochs`` does
-    that. See `EpochsAndCopies`.
+    ``batch_size`` counts the events of a rank; a global batch has i times as many. An epoch of the Trainer plays every
+    event j k times, so ``max_epochs`` divided by j k is as much training as on one process; ``scale_epochs`` divides
+    it. See `EpochsAndCopies`.
 
     Args:
-        minibatch: i, the ranks that share each global batch; ``"auto"`` chooses i, and j and k where they are left out,
-            by the stream and the memory of the machines; see `ChosenParallelism`.
+        minibatch: i, the ranks that share each global batch; ``"auto"`` chooses i, and also j and k if they are left
+            out, by the stream and the memory of the machines; see `ChosenParallelism`.
         epoch: j, the epochs of a batch that are trained at once; 1 by default.
         memory: k, the copies of node memory; 1 by default.
         max_loss: Share of the updates of node memory that a global batch may lose where ``minibatch`` is ``"auto"``.
         scale_epochs: Train as many events as one process does in the Trainer's ``max_epochs``, in fewer epochs.
-        store: Where the rows of a copy lie. ``"served"``: in a process of its own on the machine of the copy's ranks,
-            so that ``memory`` has to be a multiple of the machines. ``"sharded"``: cut over the copy's ranks, which may
-            be on several machines.
-        partition: With ``store="sharded"``, the rank of every node; see `Sharded`. None is ``"reflexbicut"``.
-        negative_sets: How many sets of negatives there are, of which each pass takes another one at random; None for
-            new ones in every pass.
-        fetch_ahead: Ask for the rows of the next batch as soon as the last one is over with node state; sharded rows
-            only where ``epoch`` is 1.
+        store: Where the rows of a copy lie. ``"served"``: in a separate process on the machine of the copy's ranks, so
+            ``memory`` has to be a multiple of the machines. ``"sharded"``: cut over the copy's ranks, which may be on
+            several machines.
+        partition: The rank of every node, with ``store="sharded"``; see `Sharded`. None is ``"reflexbicut"``.
+        negative_sets: Number of fixed sets of negatives, at least ``epoch``. Each pass over a batch takes a different
+            one at random; None draws new negatives in every pass.
+        fetch_ahead: Ask for the rows of the next batch as soon as the last batch has finished with node state. With
+            sharded rows, only if ``epoch`` is 1.
         gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
             ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.

@@ -20,24 +20,24 @@ from lightning_tgnn.types.layout import check_groups
 
 
 class PipeTGLStrategy(PlanRunner):
-    """PipeTGL: ranks take turns, each with a whole batch; node memory is exact, gradients come M - 1 batches late.
+    """PipeTGL: ranks take turns, each with a whole batch. Node memory is exact, gradients come M - 1 batches late.
 
     Batch b runs on rank ``b mod M``. It reads what all batches before it have written, and its gradient is applied in
-    the order of the batches. ``batch_size`` is that of one batch, whatever M is.
+    the order of the batches. ``batch_size`` does not depend on M.
 
-    Several groups of M ranks each, one or more on every machine, are as many pipelines over the whole stream, each with
-    a copy of node memory of its own. An update is the mean of their gradients; see `RoundRobin`.
+    With several groups of M ranks, one or more on every machine, each group is a pipeline over the whole stream with
+    its own copy of node memory. An update is the mean of their gradients; see `RoundRobin`.
 
     Args:
-        groups: Pipelines; with ``store="host"`` the ranks of each have to be on one machine.
-        targets_first: Write what the next batch waits for before all else of a step (PipeTGL, section 4.1).
-        pass_on: Send rows that the next batch writes as well straight to its rank (PipeTGL, section 4.2).
+        groups: Number of pipelines. With ``store="host"`` the ranks of a pipeline have to be on one machine.
+        targets_first: Write the rows that the next batch waits for before the rest of a step (PipeTGL, section 4.1).
+        pass_on: Send rows that the next batch also writes straight to the rank of that batch (PipeTGL, section 4.2).
         store: Where node state lies: ``"host"``, memory that the ranks of a machine share; or ``"sharded"``, cut over
             the ranks by node, which may be on several machines.
-        partition: Of the nodes, with ``store="sharded"`` alone: see the methods of ``lightning-tgnn partition``,
-            ``"reflexbicut"`` by default; or a file that it wrote, or int64 [N], the rank of every node.
-        sends: What travels for the updates of weights: ``"gradients"``, ``"weights_and_moments"`` or ``"weights"``; see
-            `RingUpdates`.
+        partition: The partition of the nodes, only with ``store="sharded"``: a method of ``lightning-tgnn partition``,
+            ``"reflexbicut"`` by default; or a file that this command wrote, or int64 [N], the rank of every node.
+        sends: What ranks send each other to update weights: ``"gradients"``, ``"weights_and_moments"`` or
+            ``"weights"``; see `RingUpdates`.
         staleness: Updates that the weights of a batch may lack, ``"smallest"`` for the smallest number at which nothing
             stalls, or None for M - 1; see `RingUpdates`.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.

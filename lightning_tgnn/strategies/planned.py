@@ -19,8 +19,8 @@ from lightning_tgnn.types.layout import check_groups
 class PlannedStrategy(TunedRunner):
     """Runs any parts that fit together.
 
-    They say which rank works on what, where state lives, how stages follow, and when weights change. Parts are in
-    `lightning_tgnn.strategies.parts`, schedules in `lightning_tgnn.algorithms.schedules`. Sven is
+    The parts decide which rank works on what, where state lives, how stages follow, and when weights change. They are
+    in `lightning_tgnn.strategies.parts`, schedules in `lightning_tgnn.algorithms.schedules`. Sven is
     ``PlannedStrategy(schedule=DataParallel(), store=Sharded(), order=Pipelined(), updates=MeanGradients(1))``.
 
     Args:
@@ -28,10 +28,10 @@ class PlannedStrategy(TunedRunner):
         store: Where state lives, and how it moves.
         order: How the stages of a turn follow each other.
         updates: When weights change, and from which gradients; by default by the mean of all ranks, at once.
-        groups: Copies of node state, each shared by as many ranks, where the schedule plays several, as `RoundRobin`.
-        hosts: The host of every rank, integers, which `VertexCut` and schedules look at; None takes what the launcher
-            says.
-        prefetch_batches: Batches made ahead; None leaves that to the DataModule.
+        groups: Copies of node state, each shared by equally many ranks, for schedules that play several, such as
+            `RoundRobin`.
+        hosts: The host of every rank, integers, for `VertexCut` and schedules; None takes the hosts of the launcher.
+        prefetch_batches: Batches made ahead; None leaves the number to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
     Raises:

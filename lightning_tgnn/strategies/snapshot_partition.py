@@ -16,13 +16,14 @@ from lightning_tgnn.types import Plan
 
 
 class SnapshotPartitionStrategy(SnapshotRunner):
-    """What BLAD is measured against: each rank has as many consecutive snapshots of every group as the others.
+    """A baseline of BLAD: the snapshots of every group are cut evenly over the ranks, in their order.
 
     Hidden state goes from rank to rank, also between machines, and its gradient back (Chakaravarthy and others, SC
-    2021). The ranks work on several groups at a time, one after the other. The result is that of one process.
+    2021). The ranks form a pipeline with several groups under way at a time. The result equals that of one process.
 
     Args:
-        open_groups: Groups for whose gradient a rank may wait at once; None for as many as there are ranks, up to 8.
+        open_groups: How many groups a rank may have open, waiting for their gradients; None for as many as ranks, up to
+            8.
         gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
             ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.

@@ -21,20 +21,20 @@ class SvenStrategy(TunedRunner):
     """Sven: redundancy-free exchange of sharded node state, balanced partition, two pipelines.
 
     Args:
-        partition: See the methods of ``lightning-tgnn partition``: ``"reflexbicut"``, ``"range"``, ``"interval"``,
-            ``"metis"``; or a file that it wrote, or int64 [N], the rank of every node.
-        micro_batches: n of the pipeline, or ``"adaptive"``: what an `AdaptiveMicroBatch` callback, which the strategy
-            brings, finds to be the fastest. That goes by measured times, so that two runs may then differ by rounding.
-            (Sven, section 5.6, takes 2 to 4; with rows fetched ahead little is left for more pieces to hide.)
+        partition: A method of ``lightning-tgnn partition`` (``"reflexbicut"``, ``"range"``, ``"interval"``,
+            ``"metis"``), a file that this command wrote, or int64 [N], the rank of every node.
+        micro_batches: n of the pipeline, or ``"adaptive"``: the number that an `AdaptiveMicroBatch` callback, which the
+            strategy adds, finds to be the fastest. The callback decides by measured times, so two runs may differ by
+            rounding. (Sven, section 5.6, takes 2 to 4; with rows fetched ahead little is left for more pieces to hide.)
         staleness: 1 applies gradients one step late and hides their all-reduce; 0 waits for them.
         row_cache_mb: Megabytes of fetched rows that a rank keeps; 0 for none.
         omit_own_half: Leave out the half of a mail that equals the memory in its row.
         features_by_event: Send a mail's event number instead of its edge features.
-        fetch_ahead: Fetch the rows of the next batch that this one leaves alone behind this one's computation.
+        fetch_ahead: Fetch rows of the next batch while this one computes, except the rows that this one changes.
         gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
             ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
-        split_batch: In which order the events of a global batch are cut over the ranks: of ``"time"``, or of their
-            ``"destination"``, so that ranks need fewer rows of each other. Changes no result.
+        split_batch: In which order the events of a global batch are cut over the ranks: by ``"time"``, or by
+            ``"destination"``, so that ranks need fewer rows of each other. The result is the same.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 

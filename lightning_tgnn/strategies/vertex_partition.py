@@ -17,10 +17,10 @@ from lightning_tgnn.types import Plan
 
 
 class VertexPartitionStrategy(SnapshotRunner):
-    """What BLAD is measured against: each rank computes its vertices of all snapshots of every group.
+    """A baseline of BLAD: each rank computes its vertices of all snapshots of every group.
 
     Features and hidden rows of neighbours travel in every layer, forward and backward (Zhu and others, VLDB 2019). The
-    result is that of one process.
+    result equals that of one process.
 
     Args:
         partition: ``"metis"``, of the edges of all snapshots; ``"interval"``, ``"range"``, a file that ``lightning-tgnn

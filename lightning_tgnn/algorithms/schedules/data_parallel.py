@@ -23,9 +23,9 @@ class DataParallel(Schedule):
     have an event of it.
 
     Args:
-        split_batch: In which order the events of a global batch are cut: of ``"time"``, or of their ``"destination"``,
-            so that a rank has most events of the same destinations, batch after batch, and needs fewer rows of others.
-            The result is that of the same global batch either way.
+        split_batch: In which order the events of a global batch are cut: by ``"time"``, or by ``"destination"``, so
+            that a rank has most events of the same destinations, batch after batch, and needs fewer rows of other
+            ranks. The result is the same.
 
     Raises:
         InvalidArgumentError: ``split_batch`` is neither ``"time"`` nor ``"destination"``.

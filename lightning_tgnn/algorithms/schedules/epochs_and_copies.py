@@ -32,8 +32,8 @@ class EpochsAndCopies(Schedule):
         minibatch: i.
         epoch: j.
         memory: k, the copies of the layout.
-        negative_sets: How many sets of negatives there are, of which each pass takes another one at random; None for
-            new ones in every pass.
+        negative_sets: Number of fixed sets of negatives, at least ``epoch``. Each pass over a batch takes a different
+            one at random; None draws new negatives in every pass.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

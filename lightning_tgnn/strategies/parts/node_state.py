@@ -53,7 +53,7 @@ def _leave(store: object) -> None:
 
 
 def check_has_events(task: object) -> None:
-    """Refuse a task on snapshots: it has no node state.
+    """Refuse a task on snapshots, because it has no node state.
 
     Raises:
         InvalidArgumentError: ``task`` is a task on snapshots.

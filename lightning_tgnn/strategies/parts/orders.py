@@ -68,7 +68,7 @@ class UpdatedByOwners(OrderPart):
 
 @dataclass(frozen=True)
 class TargetsFirst(OrderPart):
-    """What the batch writes comes first, so that the next batch can go on; see `TargetsFirstOrder`."""
+    """The rows that the batch writes come first, so that the next batch can go on; see `TargetsFirstOrder`."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
 
@@ -87,7 +87,7 @@ class TargetsFirst(OrderPart):
 
 @dataclass(frozen=True)
 class WholeStep(OrderPart):
-    """The step of a task on a whole graph, as it stands: its layers exchange what replicas have aggregated."""
+    """The step of a task on a whole graph, unchanged: its layers exchange the partial aggregates of replicas."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sums"})
 

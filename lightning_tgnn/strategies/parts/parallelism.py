@@ -28,12 +28,12 @@ class ChosenParallelism:
 
     The batch size is taken to be what saturates a device. i is the number of such batches in the largest global batch
     that loses at most ``max_loss`` of the updates of node memory, as far as it divides the devices of a machine; k is
-    as large as memory allows; j is what is left. A checkpoint holds what has been chosen, and a run that goes on with
-    it on as many ranks keeps to that.
+    as large as memory allows; j is the remaining factor. A checkpoint holds the choice, and a resumed run on as many
+    ranks keeps it.
 
     Args:
-        epoch: j, where it is given.
-        memory: k, where it is given.
+        epoch: j, if given.
+        memory: k, if given.
         max_loss: Share of the updates of node memory that a global batch may lose.
         across: Whether a copy of node memory may be cut over several machines.
     """

@@ -32,7 +32,7 @@ class ReadOnce(OrderPart):
     """Rows are read for all passes over a batch at once; see `ReadOnceOrder`.
 
     Args:
-        fetch_ahead: Ask `Served` for the rows of the next batch as soon as this one is over with node state.
+        fetch_ahead: Ask `Served` for the rows of the next batch as soon as this batch has finished with node state.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -63,16 +63,17 @@ class ReadOnce(OrderPart):
 
 
 class ReadOnceOrder:
-    """The first pass over a batch reads what all need and writes; later passes compute with what it has read.
+    """The first pass over a batch reads the rows for all passes and writes; later passes compute with these rows.
 
     Rows are written before embeddings are computed, so that the next batch can go on. A rank that reads and writes
-    nothing in a turn takes part with no nodes: others may, and wait for all who share the state.
+    nothing in a turn takes part with no nodes, because other ranks may read and write, and wait for all ranks that
+    share the state.
 
     Args:
         store: Where the rows are.
         kept: What first passes have read.
-        fetch_ahead: Ask a store that can be asked for the rows of the next batch as soon as this one is over with node
-            state.
+        fetch_ahead: Ask for the rows of the next batch as soon as this batch has finished with node state, if the store
+            can fetch ahead.
     """
 
     def __init__(self, store: StateStore, kept: KeptRows, *, fetch_ahead: bool = True) -> None:

@@ -36,7 +36,7 @@ class Pipelined(OrderPart):
 
     Args:
         micro_batches: n, or ``"adaptive"``: what an `AdaptiveMicroBatch` callback finds to be the fastest.
-        fetch_ahead: Fetch the rows of the next batch that this one leaves alone behind this one's computation.
+        fetch_ahead: Fetch rows of the next batch while this one computes, except the rows that this one changes.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

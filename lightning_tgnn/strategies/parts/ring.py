@@ -45,13 +45,13 @@ class RingUpdates(UpdatesPart):
     A step of Lightning is a turn of all M ranks: M updates, with one value of a schedule that moves each step.
 
     Args:
-        sends: What travels. ``"gradients"`` go to all other ranks, each of which makes all updates.
+        sends: What ranks send each other. ``"gradients"`` go to all other ranks, each of which makes all updates.
             ``"weights_and_moments"`` go on to the rank of the next batch after each update, with all that the optimizer
             keeps; the result is the same. ``"weights"`` go on alone, as in PipeTGL's public code: each rank has moments
-            of its own, formed from its own gradients, which is another rule.
+            of its own, formed from its own gradients, so the result differs.
         staleness: s: the passes of batch t begin once their weights have all updates up to that of batch t - 1 - s,
-            where gradients travel. None takes M - 1, the most there is; 0 trains as one process does. ``"smallest"``
-            measures the first turns of a fit and takes the smallest at which nothing stalls (MSPipe's rule).
+            where gradients travel. None takes M - 1, the largest s; 0 trains as one process does. ``"smallest"``
+            measures the first turns of a fit and takes the smallest s at which nothing stalls (MSPipe's rule).
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

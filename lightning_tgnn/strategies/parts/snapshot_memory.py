@@ -39,12 +39,12 @@ LOADS, ORDERS, CUTS, KEPT, MACHINES = "loads", "orders", "group_cuts", "kept_siz
 class SnapshotMemory(StorePart):
     """Every rank has all snapshots; hidden state goes from rank to rank, and its gradient back.
 
-    In the first epoch the ranks take down how long operators take. A linear model of that, fitted on all ranks alike,
-    says from then on how long each snapshot takes.
+    In the first epoch the ranks measure how long operators take. From then on a linear model, fitted to these seconds
+    on all ranks alike, predicts how long each snapshot takes.
 
     Args:
-        measure: Whether they do.
-        reorder: Whether the two processes of a device choose by that in which order their layers multiply; see
+        measure: Whether the ranks measure operators.
+        reorder: Whether the two processes of a device choose by the model in which order their layers multiply; see
             `ChosenOperators.choose`.
     """
 

@@ -81,7 +81,7 @@ class Replicated(StorePart):
     """The whole node state on every rank; reading is local, every update goes to all.
 
     Args:
-        make_mails: Send the memories that are written, and have every rank make the mails of them.
+        make_mails: Send only the written memories, from which every rank makes the mails.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -116,7 +116,7 @@ class HostMemory(StorePart):
     """Node state in memory that the ranks of a machine share; they read and write it in the order of their batches.
 
     Args:
-        pass_on: Send rows that the next batch writes as well straight to its rank, in place of the shared memory
+        pass_on: Send rows that the next batch also writes straight to the rank of that batch, not to the shared memory
             (PipeTGL, section 4.2).
 
     Raises:
@@ -193,8 +193,8 @@ class HostShards(StorePart):
 
     Args:
         partition: As of `Sharded`.
-        pass_on: Send rows that the next batch writes as well straight to its rank, in place of their owner (PipeTGL,
-            section 4.2).
+        pass_on: Send rows that the next batch also writes straight to the rank of that batch, not to their owner
+            (PipeTGL, section 4.2).
         omit_own_half: Leave out the half of a mail that equals the memory in its row.
         features_by_event: Send a mail's event number instead of its edge features.
 

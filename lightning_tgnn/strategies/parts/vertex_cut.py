@@ -34,23 +34,23 @@ ADAPTIVE = "adaptive"
 
 @dataclass(frozen=True, eq=False)
 class VertexCut(StorePart):
-    """The edges cut over the ranks; what replicas of a vertex have aggregated is added up, cached and quantised.
+    """The edges cut over the ranks. The partial aggregates of a vertex's replicas are added up, cached and quantised.
 
     Args:
         partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
             ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
             integers [E], the rank of every edge.
-        cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``, the
-            rule of another system to compare with, sends in the forward pass all rows of a rank together where one of
-            them has, by the greatest of them all, and the gradients whole.
+        cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``,
+            another system's rule to compare with, sends in the forward pass all rows of a rank or none, by their
+            greatest change relative to their greatest value, and always sends all gradients.
         threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
             ``train_accuracy`` or logs as ``train/accuracy``, after every epoch. A number with ``"sancus"``.
-        bits: 2, 4, 8 or 16 for each value on its way; None for float32.
-        relay: Let one replica of a vertex on each host speak for those there, so that a row crosses to another host
-            once; changes nothing where hosts have one rank, or there is one host.
+        bits: Bits of each value that is sent: 2, 4, 8 or 16; None for float32.
+        relay: Let one replica of a vertex on each host represent all replicas on that host, so that a row crosses to
+            another host once. Has no effect with one rank per host, or one host.
         halo: Give every rank all edges into its vertices and the features of their other ends, so that the first layer
             of a built-in model exchanges nothing, forward or backward, and stays exact. It costs memory, and time for
-            edges that several ranks then have. A GCN without dropout exchanges that layer only once anyway.
+            edges that several ranks then compute. A GCN without dropout exchanges that layer only once anyway.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
