@@ -14,7 +14,7 @@ from lightning_tgnn.types import EventBatch, StreamInfo
 class DynamicNodeClassification(EventClassification):
     """Trains a memory-based temporal GNN to tell the state label that an event gives its source (JODIE, section 4.2).
 
-    Labels are 0 or 1, such as whether a user is banned after an edit. What is looked at is the embedding of the source
+    Labels are 0 or 1, such as whether a user is banned after an edit. The prediction uses the embedding of the source
     just before the event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled
     events of the split, ``auc``.
     """

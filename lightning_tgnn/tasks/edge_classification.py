@@ -16,9 +16,9 @@ _FEWEST_CLASSES = 1000  # that are taken for what they are in however short a st
 class EdgeClassification(EventClassification):
     """Trains a memory-based temporal GNN to tell the class of each event, or with labels [E, L] all of its classes.
 
-    Which of the two the labels of the stream say. What is looked at are the embeddings of both ends just before the
-    event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled events of the
-    split, ``f1_micro``; NaN where none is labelled.
+    The shape of the stream's labels decides which of the two. The prediction uses the embeddings of both ends just
+    before the event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled
+    events of the split, ``f1_micro``, which is NaN without labelled events.
     """
 
     figure = "f1_micro"

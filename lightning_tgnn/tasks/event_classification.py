@@ -27,14 +27,15 @@ from lightning_tgnn.types import EventBatch, StreamInfo
 class EventClassification(MemoryTask[Metric]):
     """Trains a memory-based temporal GNN to tell the label of each event as it happens.
 
-    What counts is known at the event: the embeddings of its ends just before it, and its own features. Events with a
-    negative label change the node state but are neither learnt from nor measured. Subclasses say what a label is.
+    A prediction uses what is known at the event: the embeddings of its ends just before it, and its own features.
+    Events with a negative label change the node state but are neither trained on nor measured. Subclasses define what a
+    label is.
 
-    How weights are trained, ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
+    For the training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
-            class, or the import path of that (in a recipe also ``class_path`` with ``init_args``). The next six
+            class, or the import path of the class (in a recipe also ``class_path`` with ``init_args``). The next six
             arguments and ``message`` configure the built-in models. Leave them out with a model of your own.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.

@@ -20,7 +20,7 @@ class LayerLinkPrediction(LinkPrediction):
     """`LinkPrediction` with TGN's memory and, for its attention, a layer of `dgl.nn`, `torch_geometric.nn` or your own.
 
     A layer turns the states of a batch's vertices into embeddings of its roots. The vertices are the R roots and,
-    behind them, the U nodes of the batch; edges go from past neighbours to roots. It has one of two forms:
+    behind them, the U nodes of the batch; edges go from past neighbours to roots. A layer has one of two forms:
 
     - A subclass of PyG's ``MessagePassing`` is called as ``layer((senders, receivers), edge_index)``: states
       [R + U, memory_dim], their first R rows, and int64 [2, A]. If it has an ``edge_dim`` that is not None, it also
@@ -28,17 +28,17 @@ class LayerLinkPrediction(LinkPrediction):
     - Any other module is called as DGL's layers are, ``layer(block, (senders, receivers))``, with a `dgl.DGLBlock`,
       whose ``edata`` holds the events' ``"age"`` [A] and ``"feat"`` [A, edge features].
 
-    It returns [R, embedding_dim], or [R, heads, width] of that size. Roots may have no neighbour: layers of DGL that
-    object to that want ``allow_zero_in_degree=True``.
+    The layer returns [R, embedding_dim], or [R, heads, width] of that size. Roots may have no neighbour; some layers of
+    DGL need ``allow_zero_in_degree=True`` for that.
 
-    All but the layer is said in `LinkPrediction` and `OptimizedTask`.
+    For all other arguments see `LinkPrediction` and `OptimizedTask`.
 
     Args:
-        layer: Its class, or the import path of that, such as ``dgl.nn.SAGEConv`` or
-            ``torch_geometric.nn.TransformerConv``. A checkpoint holds the path; from an untrusted one only those of
-            `lightning_tgnn.trust.LAYERS` are imported, others have to be given again.
-        layer_args: The arguments that the class is called with, numbers and words. A layer that takes a module is
-            subclassed, and the module made there.
+        layer: Its class, or the import path of the class, such as ``dgl.nn.SAGEConv`` or
+            ``torch_geometric.nn.TransformerConv``. A checkpoint holds the path. From an untrusted checkpoint only the
+            layers of `lightning_tgnn.trust.LAYERS` are imported; others have to be given again.
+        layer_args: The arguments that the class is called with, numbers and words. If a layer takes a module, subclass
+            the layer and make the module there.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

@@ -24,19 +24,19 @@ from lightning_tgnn.types import EventBatch, StreamInfo
 
 
 class LinkPrediction(MemoryTask[LinkMetrics]):
-    """Trains a memory-based temporal GNN to tell true destinations from negatives.
+    """Trains a memory-based temporal GNN to predict links, that is to tell true destinations from negatives.
 
     Logs ``train/loss`` and ``train/events_per_second``; for ``val`` and ``test`` over all events of the split ``ap``
     and ``auc`` (against the first negative of each event), ``mrr``, ``expected_mrr`` and ``hits@10`` (against all its
-    negatives), and ``ap_inductive`` over the events that have a node unseen in training, where there are any. ``mrr``
-    is that of TGB's evaluator, one over the mean rank of the ties; ``expected_mrr`` and ``hits@10`` are means over a
-    random order of the ties, so that they can be held against chance. See `lightning_tgnn.metrics`.
+    negatives), and ``ap_inductive`` over the events that have a node unseen in training, if there are any. ``mrr`` is
+    computed as by TGB's evaluator, one over the mean rank of the ties. ``expected_mrr`` and ``hits@10`` are means over
+    a random order of the ties, so that they can be compared with chance. See `lightning_tgnn.metrics`.
 
-    How weights are trained, ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
+    For the training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
-            class, or the import path of that (in a recipe also ``class_path`` with ``init_args``). The next seven
+            class, or the import path of the class (in a recipe also ``class_path`` with ``init_args``). The next seven
             arguments and ``message`` configure the built-in models. Leave them out with a model of your own.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
@@ -47,9 +47,9 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         dropout: Rate of dropout, in [0, 1).
         message: What builds the function that makes a message of a mail, called with ``memory_dim`` and the width of
             the edge features: for example the class of a module, which is then called with the memory of a mail's own
-            node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
-            and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
-            node takes its mail in; the time since its memory was written is encoded beside them.
+            node [P, memory_dim], the memory of the other node [P, memory_dim], and the features of the event [P, edge
+            features], and returns [P, any width]; None concatenates the three. Messages are made, with gradient, when a
+            node takes its mail in; the encoded time since its memory was written is appended.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

@@ -47,17 +47,17 @@ _Metrics = TypeVar("_Metrics", bound=Measures)
 
 
 class MemoryTask(StagedTask, Generic[_Metrics]):
-    """Trains a memory-based temporal GNN by the protocol below; subclasses define head, steps and figures.
+    """Trains a memory-based temporal GNN by the protocol below. Subclasses define head, steps and figures.
 
-    Node state is empty at the start of each training epoch. Validation continues from the end of training on a
-    snapshot and puts it back; the sanity check leaves no trace; test takes in the validation split first. Checkpoints
-    hold the node state and the random states, so that resuming continues as if nothing had happened. How weights are
-    trained, ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
+    Node state is empty at the start of each training epoch. Validation continues from the end of training on a snapshot
+    of the state, which is put back afterwards. The sanity check leaves no trace. Test takes in the validation split
+    first. Checkpoints hold the node state and the random states, so that a resumed run continues exactly. For the
+    training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
-        config: Widths and rates of the model, if it is one of ours.
-        message: Makes the messages of one of our models, see `Mails`.
+        config: Widths and rates of a built-in model.
+        message: Makes the messages of a built-in model, see `Mails`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -134,7 +134,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         self._has_committed = False
 
     def on_before_backward(self, loss: Tensor) -> None:
-        """Refuse an optimizer that computes a batch twice: its second look finds the batch in node memory.
+        """Refuse an optimizer that computes a batch twice, because the second time node memory already holds the batch.
 
         Raises:
             InvalidArgumentError: The optimizer computes a batch twice, as LBFGS does.

@@ -54,7 +54,7 @@ class NodeClassification(OptimizedTask):
 
     Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
 
-    How weights are trained, ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
+    For the training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
 
     Args:
         model: ``"gcn"``, ``"gat"``, or what builds a module for a `GraphInfo`, for example its class. The module takes
@@ -179,7 +179,7 @@ class NodeClassification(OptimizedTask):
         """Return logits, float32 [n, C].
 
         Raises:
-            InvalidArgumentError: A model of a user's own returns something else.
+            InvalidArgumentError: The model returns no tensor, or another shape.
         """
         assert self.model is not None
         assert self.info is not None
@@ -201,7 +201,7 @@ class NodeClassification(OptimizedTask):
         return loss
 
     def on_fit_start(self) -> None:
-        """Forget the figures of an earlier fit, but for those of the one that goes on."""
+        """Forget the figures of an earlier fit, unless that fit goes on."""
         super().on_fit_start()
         saved, self._saved_figures = self._saved_figures, None
         self.train_figures = None if self.trainer.ckpt_path is None else saved

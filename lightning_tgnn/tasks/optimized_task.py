@@ -14,21 +14,23 @@ from lightning_tgnn.tasks.resumable import ResumableTask
 
 
 class OptimizedTask(ResumableTask):
-    """A task that trains its weights with Adam, or as its user says.
+    """A task that trains its weights with Adam, or with another optimizer and a schedule.
 
     Args:
         lr: Learning rate of Adam.
         weight_decay: Of Adam.
-        optimizer: Makes another optimizer of the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
-            it; ``lr`` and ``weight_decay`` are not used then.
-        lr_scheduler: Makes a schedule of the optimizer. An unset argument ``total_steps``, which `OneCycleLR` has, gets
-            the number of optimizer steps of the run. With such an argument it advances every step, else every epoch.
+        optimizer: Makes another optimizer for the parameters, such as ``torch.optim.AdamW`` or a `functools.partial` of
+            it. Then ``lr`` and ``weight_decay`` are not used.
+        lr_scheduler: Makes a schedule for the optimizer. If it has an unset argument ``total_steps``, as `OneCycleLR`
+            has, that is set to the number of optimizer steps of the run. With such an argument the schedule advances
+            every step, otherwise every epoch.
         lr_scheduler_config: ``interval``, ``frequency``, ``monitor``, as in Lightning's dictionary of that name.
-        lr_scaling: By what learning rates are multiplied where n batches are trained at once, by ranks that share a
-            batch or take turns: ``"none"``, ``"sqrt"`` of n, or ``"linear"``, n itself. The schedule is scaled as well.
+        lr_scaling: How learning rates are scaled where n batches are trained at once, by ranks that share a batch or
+            take turns: ``"none"``, ``"sqrt"`` multiplies by the square root of n, ``"linear"`` by n. The schedule is
+            scaled as well.
         param_groups: Settings for some parameters, by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, or by a function of name and parameter.
-        detect_nan: End the run where a loss, weight or score is not finite.
+        detect_nan: End the run if a loss, weight or score is not finite.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

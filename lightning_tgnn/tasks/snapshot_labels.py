@@ -108,9 +108,9 @@ class _ClassifiedTargets(_LabelledTargets):
 class SnapshotEdgeClassification(_ClassifiedTargets):
     """Trains a model to tell the classes of the next snapshot's edges, such as the sign of a rating.
 
-    What is looked at are the embeddings of both ends after the group's last snapshot. The loss is the cross entropy.
-    Logs ``train/loss``, and for ``val`` and ``test`` over all labelled edges of the split ``accuracy`` and ``f1``
-    (macro); with two classes also ``ap`` and ``auc`` of class 1.
+    The prediction uses the embeddings of both ends after the group's last snapshot. The loss is the cross entropy. Logs
+    ``train/loss``, and for ``val`` and ``test`` over all labelled edges of the split ``accuracy`` and ``f1`` (macro);
+    with two classes also ``ap`` and ``auc`` of class 1.
 
     All arguments are said in `SnapshotModule`; the DataModule needs ``target="edges"``.
     """

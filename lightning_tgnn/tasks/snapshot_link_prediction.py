@@ -28,12 +28,12 @@ class SnapshotLinkPrediction(SnapshotModule):
     and for ``val`` and ``test`` over all links of the split ``ap`` and ``auc`` (against the first negative of each
     link), ``mrr``, ``expected_mrr`` and ``hits@10`` (against its candidates), as `LinkPrediction` does.
 
-    All but the following is said in `SnapshotModule`.
+    For all other arguments see `SnapshotModule`.
 
     Args:
-        evaluate_candidates: Against which destinations a link is ranked in evaluation: ``"negatives"``, those that the
-            batch carries, or ``"all"``, every vertex that the link's source has no link to in the same snapshot. Scores
-            of all are formed in pieces of bounded memory; groups have to have all vertices.
+        evaluate_candidates: Against which destinations a link is ranked in evaluation: ``"negatives"``, the negatives
+            of the batch, or ``"all"``, every vertex that the link's source has no link to in the same snapshot. With
+            ``"all"``, scores are computed in pieces of bounded memory, and groups have to have all vertices.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

@@ -47,15 +47,15 @@ _CHECKPOINT_KEY = "lightning_tgnn"
 
 
 class SnapshotModule(OptimizedTask):
-    """Trains a model on groups of snapshots; subclasses say what the embeddings after a group are for.
+    """Trains a model on groups of snapshots. Subclasses define what is predicted from the embeddings after a group.
 
     A group is a snapshot and the ones before it. The model steps from its first snapshot to its last, and the loss is a
-    mean over the group's targets; that of an update is the mean over its groups, logged as ``train/loss``. How weights
-    are trained, ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
+    mean over the group's targets. The loss of an update is the mean over its groups, logged as ``train/loss``. For the
+    training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
 
     Args:
         model: ``"wd_gcn"``, ``"tgcn"``, ``"evolvegcn_o"``, ``"evolvegcn_h"``, or what builds a `SnapshotModel` for a
-            `SnapshotInfo`, for example its class, or the import path of that. It is a module with an attribute
+            `SnapshotInfo`, for example its class, or the import path of the class. It is a module with an attribute
             ``embedding_dim``. The six arguments ``hidden_dim`` to ``skip_unread`` configure the built-in models. Leave
             them out with a model of your own.
         hidden_dim: Width of every layer.
@@ -63,9 +63,9 @@ class SnapshotModule(OptimizedTask):
         convolution: ``"gcn"``, ``"chebyshev"``, ``"rgcn"``, or what builds a module of two widths, for example the
             class of a layer of `torch_geometric.nn` or `dgl.nn`, see `OwnConvolution`.
         chebyshev_order: The degree of the last Chebyshev polynomial.
-        cell: Of WD-GCN in place of `torch.nn.LSTMCell`: builds a recurrent cell of two widths, see `RecurrentCell`.
-        skip_unread: Of EvolveGCN: leave out convolutions that nothing reads.
-        reuse: Keep the first layer's product of a snapshot with its features, see `SnapshotOperators`; of use where
+        cell: For WD-GCN, in place of `torch.nn.LSTMCell`: builds a recurrent cell of two widths, see `RecurrentCell`.
+        skip_unread: For EvolveGCN: leave out convolutions whose result nothing reads.
+        reuse: Keep the first layer's product of a snapshot with its features, see `SnapshotOperators`. It helps where
             all vertices are trained at once.
 
     Raises:

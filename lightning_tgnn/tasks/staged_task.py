@@ -46,14 +46,14 @@ _Answer = TypeVar("_Answer")
 class StagedTask(OptimizedTask):
     """A memory-based temporal GNN whose step is made of stages.
 
-    They (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) are methods of their own; override a stage rather than
-    the step. A strategy that reads rows in pieces goes to its store in place of `fetch`. How weights are trained,
-    ``lr`` to ``detect_nan``, is said in `OptimizedTask`.
+    Each stage (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) is a method; override a stage rather than the
+    step. A strategy that reads rows in pieces reads them from its store instead of calling `fetch`. For the training of
+    the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
-        config: Widths and rates of the model, if it is one of ours.
-        message: Makes the messages of one of our models, see `Mails`.
+        config: Widths and rates of a built-in model.
+        message: Makes the messages of a built-in model, see `Mails`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.

@@ -29,8 +29,8 @@ class RecurrentConfig:
         convolution: ``"gcn"``, ``"chebyshev"``, ``"rgcn"``, or what builds a module of two widths, for example the
             class of a layer of `torch_geometric.nn` or `dgl.nn`, see `OwnConvolution`.
         chebyshev_order: The degree of the last Chebyshev polynomial.
-        cell: Of WD-GCN in place of `torch.nn.LSTMCell`: builds a recurrent cell of two widths, see `RecurrentCell`.
-        skip_unread: Of EvolveGCN: leave out convolutions that nothing reads.
+        cell: For WD-GCN, in place of `torch.nn.LSTMCell`: builds a recurrent cell of two widths, see `RecurrentCell`.
+        skip_unread: For EvolveGCN: leave out convolutions whose result nothing reads.
 
     Raises:
         InvalidArgumentError: A width or count is below 1, or a part is neither known nor a builder of modules.
