@@ -39,50 +39,50 @@ class EventPipeline(SplitSource):
 
     Args:
         source: A file of events (SNAP text, JODIE CSV, any CSV, ``.gz`` too; Parquet), a folder that `EventStore.save`
-            wrote, a TGL folder, an `EventStore`, a pandas or polars DataFrame, a PyG ``TemporalData``, a
-            `dgl.DGLGraph` with a time per edge, a ``LinkPropPredDataset`` of ``py-tgb``, whose splits and negatives
-            of validation and test take the place of those given here, ``"synthetic"``, or a name: ``"wikipedia"``,
-            ``"reddit"``, ``"mooc"``, ``"lastfm"``, ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``,
-            ``"gdelt-classes"``, ``"tgbl-wiki"`` and the others of TGB. A name goes before a file of the same name;
-            write ``./reddit`` for that.
+            wrote, a TGL folder, an `EventStore`, a pandas or polars DataFrame, a PyG ``TemporalData``, a `dgl.DGLGraph`
+            with a time per edge, a ``LinkPropPredDataset`` of ``py-tgb``, whose splits and evaluation negatives replace
+            the arguments below, ``"synthetic"``, or a name: ``"wikipedia"``, ``"reddit"``, ``"mooc"``, ``"lastfm"``,
+            ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``, ``"gdelt-classes"``, ``"tgbl-wiki"`` and the others of TGB.
+            A name takes precedence over a file of the same name; write ``./reddit`` for the file.
         batch_size: Events per rank and step.
         num_neighbors: Past neighbours per root.
         val_ratio: Share of the validation split, which follows the training split in time.
         test_ratio: Share of the test split, the last one.
         split_by: Whether these shares count ``"events"`` or ``"time"``.
-        held_out_nodes: Share of the nodes of validation and test whose events leave the training split, so that
-            ``test/ap_inductive`` has events to look at.
+        held_out_nodes: Share of the nodes of validation and test whose events are removed from the training split, so
+            that ``test/ap_inductive`` has events to measure.
         negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
             ``"inductive"``, or a function of your own or its import path: see
             `lightning_tgnn.data.streams.negative_function.NegativeFunction`.
-        eval_negatives: The same for validation and test; as ``negatives`` if None.
+        eval_negatives: As ``negatives``, for validation and test; ``negatives`` if None.
         num_train_negatives: Negatives per training event.
         num_eval_negatives: Negatives per validation and test event. AP and AUC use the first, MRR and Hits@K all.
         neighbor_sampler: ``"most_recent"`` or ``"uniform"``.
-        past: Which events may make neighbours, and may be known to EdgeBank: ``"time"`` those of a strictly earlier
-            time, so that simultaneous events do not give each other away (as in TGN's and TGL's code), ``"batch"``
-            those before the batch (as in PyG, TGB and TGM), ``"event"`` all that come earlier in the stream.
+        past: Which events count as past, for neighbours and for EdgeBank: ``"time"`` events at a strictly earlier time,
+            so that simultaneous events do not reveal each other (as in TGN's and TGL's code), ``"batch"`` events before
+            the batch (as in PyG, TGB and TGM), ``"event"`` all earlier events of the stream.
         seed: Of negatives, uniform neighbours and held-out nodes.
         num_workers: Background threads that make batches; None takes one where there are more than two cores, else 0.
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
         presample: ``"epoch"`` draws neighbours and negatives of a whole epoch ahead, for the events that a rank trains
             on, into memory-mapped files; ``"off"`` does not.
-        presample_dir: Where those files are put; the system's temporary folder if None.
+        presample_dir: Folder of these files; the system's temporary folder if None.
         format: Format of the file: ``"auto"``, ``"snap"``, ``"jodie"`` or ``"csv"``.
         columns: For a CSV, Parquet or a DataFrame: which column is ``src``, ``dst``, ``time``, and optionally ``label``
-            and ``edge_features``; for a DGLGraph the same of its ``edata``, without the ends.
+            and ``edge_features``; for a DGLGraph the names in its ``edata``, without the ends.
         bipartite: Number sources and destinations apart; None asks the format.
-        longest_id: Bytes of UTF-8 that a string id in a file may have: all are stored as wide as the longest.
-        synthetic: Settings of the synthetic stream, used where that is the source; see
+        longest_id: Bytes of UTF-8 that a string id in a file may have, because all ids are stored as wide as the
+            longest.
+        synthetic: Settings of the synthetic stream, for ``source="synthetic"``; see
             `lightning_tgnn.data.sources.synthetic.generate_stream`.
         root: Folder of the named streams, which are downloaded into it and converted once.
-        embed_at: When a node is embedded: ``"event"``, for each of its events, at the time of that; ``"batch"``, once
-            (as in PyG and TGM), at the time of the first event of the global batch. That is less work, needs
-            ``past="batch"``, and of two events of a batch the later one looks as early as the other.
+        embed_at: When a node is embedded: ``"event"``, once for each of its events, at the event's time; ``"batch"``,
+            once per batch (as in PyG and TGM), at the time of the first event of the global batch. ``"batch"`` is less
+            work and needs ``past="batch"``, but embeds a node for a later event of the batch at that earlier time, too.
 
     Raises:
-        InvalidArgumentError: An argument has a value that cannot work; when loaders are made, batches that memory
-            does not hold.
+        InvalidArgumentError: An argument has a value that cannot work; when loaders are made, batches do not fit into
+            memory.
         DataError: In `prepare_data` and `setup`: something cannot be downloaded, or the source holds something that
             must not be trained on.
     """

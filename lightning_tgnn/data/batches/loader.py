@@ -32,10 +32,11 @@ _Out = TypeVar("_Out")
 class EventLoader:
     """Yields the events of one split of a stream in time order, in batches.
 
-    Not a map-style DataLoader, so that Lightning never reshuffles it. `state_dict` holds the exact position, counted
-    in batches that were handed out, not in those under way; other numbers of ranks can go on from there.
+    Not a map-style DataLoader, so that Lightning never reshuffles it. `state_dict` holds the exact position, counted in
+    batches that were handed out, not in batches made ahead. A run with another number of ranks can go on from there.
 
-    Which of them a rank gets, and in which batches, a schedule says; see `follow`. Without one a lone rank gets all.
+    A schedule decides which events a rank gets, and in which batches; see `follow`. Without a schedule a single rank
+    gets all events.
 
     Args:
         events: int64 [E], ascending event ids.
@@ -44,7 +45,7 @@ class EventLoader:
         organizer: Makes batches.
         training: Draws anew each epoch, and marks the first batch as the start of the stream.
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
-        num_workers: Threads that make them; 0 as well.
+        num_workers: Threads that make batches; 0 makes each when it is asked for.
         pins_memory: Put batches that are made ahead in pinned memory, for a GPU.
         presampled: Where a whole epoch is drawn ahead, or None.
         history: Loaders of the splits before this one, in time order, for `catch_up`.
@@ -104,8 +105,9 @@ class EventLoader:
     ) -> EventLoader:
         """Return a loader of what a rank has to do by a schedule. All ranks have as many batches.
 
-        With a router batches say where what they write goes, which so is worked out ahead. With an announcer the ranks
-        tell each other ahead what batches read, if all of them make batches ahead; then all have to iterate alike.
+        With a router, batches are made with the destinations of their writes, so that these are computed ahead. With an
+        announcer, the ranks tell each other ahead which rows batches read, if all ranks make batches ahead; then all
+        ranks have to iterate alike.
 
         Raises:
             InvalidArgumentError: The ranks or the number of events do not fit.

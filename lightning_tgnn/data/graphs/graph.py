@@ -71,8 +71,8 @@ class Graph:
     def with_options(self, *, undirected: bool, self_loops: bool) -> Graph:
         """Return the graph with its edges in both directions, each once, and with one loop at every vertex.
 
-        Without an option it is this graph. With one it has edges of its own: where the graph was opened from a folder
-        they are kept there and mapped, otherwise they are in memory; see
+        Without an option the result is this graph. With an option it has edges of its own. They are kept and mapped in
+        the folder that the graph was opened from, if there is one, and otherwise in memory; see
         `lightning_tgnn.data.graphs.edge_options.edges_with`.
         """
         if not undirected and not self_loops:
@@ -87,7 +87,7 @@ class Graph:
         Args:
             normalization: ``"symmetric"`` gives ``1 / sqrt(in-degree of v * out-degree of u)``, ``"row"``
                 ``1 / in-degree of v``, ``"none"`` 1.
-            edges: int64 [s], which; all of them if None.
+            edges: int64 [s], which edges; all if None.
         """
         check_choice("normalization", normalization, NORMALIZATIONS)
         count = len(self.src) if edges is None else len(edges)

@@ -20,14 +20,15 @@ class GraphPipeline(Pipeline):
 
     Args:
         source: An ``.npz`` file, a folder that `save_graph` wrote, a node-property folder of OGB, a `dgl.DGLGraph`, a
-            PyG ``Data``, a `Graph`, ``"synthetic"``, or a name: ``"cora"``, ``"citeseer"``, ``"pubmed"``,
-            ``"reddit"`` (from DGL), ``"ogbn-products"``, ``"ogbn-papers100m"`` (from OGB). A name goes before a file
-            of the same name; write ``./cora`` for that.
-        undirected: Take every edge in both directions, each once. Of a graph in a folder such edges are kept there.
-        self_loops: Give every vertex one loop; kept like these.
+            PyG ``Data``, a `Graph`, ``"synthetic"``, or a name: ``"cora"``, ``"citeseer"``, ``"pubmed"``, ``"reddit"``
+            (from DGL), ``"ogbn-products"``, ``"ogbn-papers100m"`` (from OGB). A name takes precedence over a file of
+            the same name; write ``./cora`` for the file.
+        undirected: Take every edge in both directions, each once. For a graph in a folder these edges are kept in the
+            folder.
+        self_loops: Give every vertex one loop; kept in the same way.
         normalization: Weights of the edges in a GCN: ``"symmetric"``, ``"row"`` or ``"none"``; see `Graph.weights`.
         seed: Of dropout.
-        synthetic: Settings of the synthetic graph, used where that is the source; see
+        synthetic: Settings of the synthetic graph, for ``source="synthetic"``; see
             `lightning_tgnn.data.graphs.sources.synthetic.generate_graph`. With ``folder`` it is written there once.
         root: Folder of the named graphs, which are downloaded into it and converted once.
 

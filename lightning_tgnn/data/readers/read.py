@@ -35,16 +35,16 @@ def read_events(
 ) -> EventStore:
     """Read the events of a text file, plain or gzipped, of a Parquet file or a TGL folder, or open an `EventStore`.
 
-    Nodes are numbered in ascending order of their ids (integers by value, strings by code point), whatever the order
-    of the rows; ``node_ids`` of the store leads back. Ids are integers if all of them are, and then 7 and 007 are the
-    same; otherwise they are strings as written, without surrounding blanks; so are integers beyond 64 bits.
+    Nodes are numbered in ascending order of their ids (integers by value, strings by code point), whatever the order of
+    the rows; ``node_ids`` of the store leads back. Ids are integers if all of them are, and then 7 and 007 are the same
+    id. Otherwise ids are strings as written, without surrounding blanks, as are integers beyond 64 bits.
 
     Times are numbers, or dates of ISO 8601 such as 2024-02-29 and 2024-02-29T12:30:00.5+02:00 if the first one is; of
     dates the seconds since 1970 are taken (UTC where they name no zone). Columns that nothing reads are named in a
     warning.
 
     Args:
-        path: The file; what it is, and whether it is gzipped, is told by its content, not by its name. Nodes of a TGL
+        path: The file. Its format, and whether it is gzipped, are recognised by content, not by name. Nodes of a TGL
             folder keep their numbers. For the columns of a Parquet file see `read_frame`.
         format: ``"snap"``: ``src dst time`` between blanks or tabs, further columns are edge features, lines that
             start with ``#`` or ``%`` are comments. ``"jodie"``: a header, then user, item, time, label and features
@@ -55,7 +55,7 @@ def read_events(
             ``edge_features``; for ``"snap"`` the positions. None goes by the usual names of a header.
         bipartite: Number sources and destinations apart, sources first, so that user 3 and item 3 are two nodes;
             None does so for ``"jodie"`` only, and for Parquet with JODIE's names.
-        longest_id: Bytes of UTF-8 that an id may have. All ids are stored as wide as the longest.
+        longest_id: Bytes of UTF-8 that an id may have, because all ids are stored as wide as the longest.
 
     Raises:
         InvalidArgumentError: ``format`` is unknown, ``longest_id`` is no positive integer, or ``columns`` is no mapping

@@ -38,60 +38,61 @@ _DRAWN = ("negatives", "negative_sampler", "vertices_per_batch", "fanouts", "num
 
 
 class SnapshotPipeline(SplitSnapshots):
-    """Groups of snapshots: each snapshot with the ones before it, and what is to be predicted after it.
+    """Groups of snapshots: each snapshot with the ones before it, and the targets to predict after it.
 
     Args:
-        source: What holds snapshots: an event stream in any form that `TemporalDataModule` takes, which is cut into
-            them; a list of `dgl.DGLGraph` or of PyG ``Data``; a signal of PyTorch Geometric Temporal; a
+        source: Where the snapshots come from: an event stream in any form that `TemporalDataModule` takes, which is cut
+            into snapshots; a list of `dgl.DGLGraph` or of PyG ``Data``; a signal of PyTorch Geometric Temporal; a
             `lightning_tgnn.data.SnapshotSequence`; a static graph in any form that `FullGraphDataModule` takes, with
             ``edge_counts``; or ``"synthetic_snapshots"``.
-        num_snapshots: Cut a stream into so many windows of time of one length.
-        window: Or into windows of this length, in the unit of its times.
-        events_per_snapshot: Or into windows of so many events.
-        overlap: Share of a window that it has in common with the one before.
+        num_snapshots: Cut a stream into this many time windows of equal length.
+        window: Cut it into windows of this length instead, in the unit of its times.
+        events_per_snapshot: Cut it into windows of this many events instead.
+        overlap: Share of a window that overlaps the window before.
         lifetime: How long an edge stays after its event: a snapshot then has the edges that are there at the end of its
             window; ``inf`` lets them stay for good. None gives it the events of its window.
         edge_counts: How many edges each snapshot of a static graph keeps; see `SnapshotSequence.by_deletion`.
-        turnover: Share of a snapshot's edges that are deleted in the next of such a graph.
+        turnover: Share of a snapshot's edges that are deleted in the next snapshot, with ``edge_counts``.
         group_size: Snapshots of a group; groups at the start of the sequence have fewer.
         batch_size: Groups per device and update of the weights.
-        vertices_per_batch: Train and score a group in batches of so many vertices, with the neighbours that their
-            embeddings are made of; None takes all vertices at once.
-        fanouts: With it: neighbours that are drawn for a vertex in every layer, one number for all or one for each,
-            from the first on; None takes all neighbours.
+        vertices_per_batch: Train and score a group in batches of this many vertices, with the neighbours that their
+            embeddings depend on; None takes all vertices at once.
+        fanouts: With ``vertices_per_batch``: neighbours drawn for a vertex in every layer, one number for all layers or
+            one for each, from the first layer on; None takes all neighbours.
         num_layers: Layers of the model; None takes as many as there are ``fanouts``, or as the task has, or 2.
         num_hops: With ``vertices_per_batch``: products with the adjacency matrix in a layer, 1 in a GCN, K - 1 in a
             Chebyshev convolution of order K.
         target: What is predicted after a group: new ``"links"`` of the next snapshot, labels of new ``"edges"`` of the
             next snapshot, or labels of the ``"vertices"`` of the last one.
-        labels: Of an event stream's edges the name or number of an edge feature, ``"label"`` or ``"sign"`` (whether the
-            only edge feature is positive); or a tensor, [E] of edges, [N] or [T, N] of vertices: whole numbers are
-            classes, -1 none. None takes the labels that the source has.
-        weights: Of the edges, likewise, or a tensor [E]; None takes those of the source's graphs, and 1 for events.
-        relations: Kinds of edges, likewise, or a tensor [E] of numbers from 0.
-        features: Of the vertices: a matrix [N, F], one for each snapshot ([T, N, F] or a list), or ``.npy`` files of
-            such; ``"degree"``, the logarithms of 1 + in- and out-degree in the snapshot; ``"one_hot_degree"``, both
-            marked. None takes those of the source, and ``"degree"`` where it has none.
-        vertices: Which vertices a snapshot has: ``"seen"`` those with an edge in it or before, ``"active"`` those with
-            an edge in it, ``"all"``.
+        labels: For edges of an event stream the name or number of an edge feature, ``"label"`` or ``"sign"`` (whether
+            the only edge feature is positive); or a tensor, [E] for edges, [N] or [T, N] for vertices. Whole numbers
+            are classes, -1 is no label. None takes the source's labels.
+        weights: Weights of the edges, given like ``labels``, or a tensor [E]; None takes the weights of the source's
+            graphs, and 1 for events.
+        relations: Kinds of edges, given like ``labels``, or a tensor [E] of numbers from 0.
+        features: Features of the vertices: a matrix [N, F], one for each snapshot ([T, N, F] or a list), or ``.npy``
+            files of such matrices; ``"degree"``, the logarithms of 1 + in- and out-degree in the snapshot; or
+            ``"one_hot_degree"``, both degrees one-hot. None takes the source's or, without any, ``"degree"``.
+        vertices: Which vertices a snapshot has: ``"seen"`` vertices with an edge in it or before, ``"active"`` vertices
+            with an edge in it, or ``"all"``.
         undirected: Take every edge in both directions. Parallel edges are added up.
-        self_loops: Add a loop at every vertex; where edges are of several kinds the loops are one more.
+        self_loops: Add a loop at every vertex; if edges are of several kinds, loops are a further kind.
         normalization: Weights of the edges: ``"symmetric"``, ``"row"`` or ``"none"``; see
             `lightning_tgnn.data.snapshots.adjacency.Adjacency`.
-        negatives: Other destinations per link in training.
-        eval_negatives: The same in validation and test; as ``negatives`` if None.
-        negative_sampler: Where they are drawn from: ``"all"`` vertices, or those that are a ``"destination"``.
+        negatives: Negative destinations per link in training.
+        eval_negatives: Negative destinations per link in validation and test; ``negatives`` if None.
+        negative_sampler: Which vertices negatives are drawn from: ``"all"``, or those that are a ``"destination"``.
         val_ratio: Share of the snapshots whose targets are for validation; it follows training in time.
         test_ratio: The same for test, the last ones.
-        shuffle: Train the groups in another order in each epoch.
-        seed: Of this order, negatives and neighbours, and of deletion.
-        folder: Where the snapshots are written once and mapped from, for those that memory does not hold.
+        shuffle: Train the groups in a new random order in each epoch.
+        seed: Seed of this order, of negatives and neighbours, and of deleted edges.
+        folder: Where the snapshots are written once and mapped from, if they do not fit into memory.
         num_workers: Background threads that make batches; None takes one where there are more than two cores, else 0.
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
         format: Format of a file of events; see `TemporalDataModule`, as for ``columns`` and ``bipartite``.
-        columns: Which column of a file or object is what.
+        columns: Which column of a file or object has which role.
         bipartite: Number sources and destinations apart; None asks the format.
-        synthetic: Settings of what is generated; for ``"synthetic_snapshots"`` see
+        synthetic: Settings of a synthetic source; for ``"synthetic_snapshots"`` see
             `lightning_tgnn.data.snapshots.sources.synthetic.generate_snapshots`.
         root: Folder of the named streams and graphs, which are downloaded into it and converted once.
 

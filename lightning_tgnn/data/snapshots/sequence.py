@@ -49,7 +49,7 @@ class Edges(NamedTuple):
 class SnapshotSequence:
     """T snapshots of a graph of N vertices: snapshot t has the edges ``begins[t] .. ends[t] - 1`` of the columns.
 
-    Snapshots that overlap so share their edges. Columns are in memory or memory-mapped, and only read.
+    Snapshots that overlap share their edges. Columns are in memory or memory-mapped, and only read.
 
     Attributes:
         begins: int64 [T].
@@ -62,8 +62,8 @@ class SnapshotSequence:
         edge_labels: [E], int64 classes or float32 numbers, or None.
         features: float32 [N, F], or one such matrix for each snapshot, or None.
         vertex_labels: [N] or [T, N], int64 classes (-1 for none) or float32 numbers, or None.
-        times: float64 [T], ascending, when each snapshot is taken; None where that is not known. With times, edges
-            that a snapshot shares with the one before are not asked for again, see `first_new`.
+        times: float64 [T], ascending, when each snapshot is taken; None where that is not known. With times, edges that
+            a snapshot shares with the one before are no new targets, see `first_new`.
 
     Raises:
         DataError: A column is of another shape or type, or holds something that must not be trained on.
@@ -106,12 +106,12 @@ class SnapshotSequence:
     ) -> SnapshotSequence:
         """Return snapshots of a static graph from each of which random edges are deleted.
 
-        Edges stand in a random ring. A snapshot has those of an arc, and the next arc begins a little later.
+        Edges stand in a random ring. A snapshot has the edges of an arc, and the next arc begins a little later.
 
         Args:
             src: int64 [E].
             dst: int64 [E].
-            edge_counts: How many edges each snapshot keeps, the trend that is followed; each at most E.
+            edge_counts: How many edges each snapshot keeps; each at most E.
             num_nodes: N.
             turnover: Share of a snapshot's edges that are deleted in the next, in [0, 1].
             seed: Of the order of the edges.
@@ -180,7 +180,7 @@ class SnapshotSequence:
 
     @property
     def notice(self) -> str | None:
-        """What is to be told of edges that no snapshot has; None where each is in one."""
+        """A notice about edges that are in no snapshot; None if every edge is in one."""
         change = torch.zeros(len(self.src) + 1, dtype=torch.int64)
         change.index_add_(0, self.begins, torch.ones_like(self.begins))
         change.index_add_(0, self.ends, -torch.ones_like(self.ends))

@@ -113,9 +113,9 @@ def generate_stream(
 ) -> EventStore:
     """Draw a stream of timed edges; the same arguments give the same stream, bit for bit.
 
-    Times are in seconds, a hundred per event on average, in bursts: sources act in sessions. Labels tell of the
-    source at the event: ``change`` is 1 where it is its first after it has changed to another community, else 0, about
-    ``drift`` of the events; ``community`` is the one that it is interested in.
+    Times are in seconds, a hundred per event on average, in bursts: sources act in sessions. Labels describe the source
+    at the event: ``change`` is 1 at the source's first event after it has changed to another community, else 0, about
+    ``drift`` of the events; ``community`` is the community that the source is interested in.
 
     Args:
         num_events: Events E.
@@ -137,7 +137,7 @@ def generate_stream(
 
     Raises:
         InvalidArgumentError: An argument is out of its range, or the communities do not fit the destinations.
-        DataError: Memory does not hold so much.
+        DataError: The stream does not fit into memory.
 
     >>> generate_stream(num_events=1000, edge_feature_dim=4)
     EventStore(num_events=1000, num_nodes=1500, edge_feature_dim=4, node_feature_dim=0)

@@ -46,10 +46,10 @@ class EventStore:
         edge_features: float32 [E, d_edge] or None.
         node_features: float32 [N, d_node] or None.
         labels: [E] or [E, L], numeric, or None.
-        node_ids: [N], the user's own id of every node (integers or strings), or None where they are the node numbers.
+        node_ids: [N], the user's own id of every node (integers or strings), or None if ids are the node numbers.
         fingerprint: Digest of ``src``, ``dst``, ``time`` and the number of nodes.
         folder: Where the store was opened, or None.
-        edge_feature_names: [d_edge], what the edge features are called, each once; None where that is not known.
+        edge_feature_names: [d_edge], the names of the edge features, each once; None if unknown.
     """
 
     src: Tensor
@@ -82,12 +82,12 @@ class EventStore:
         """Check, number the nodes, sort by time (stable, with a warning if it was not) and hold the columns in memory.
 
         ``src`` and ``dst`` are ids, any integers or strings: nodes are numbered in ascending order of their ids, as
-        `read_events` does, and ``node_ids`` of the store leads back. Where ``num_nodes``, ``node_features`` or
-        ``node_ids`` is given, they are node numbers ``0 .. N-1`` already, and stay as they are.
+        `read_events` does, and ``node_ids`` of the store leads back. If ``num_nodes``, ``node_features`` or
+        ``node_ids`` is given, ``src`` and ``dst`` are node numbers ``0 .. N-1`` already, and are not renumbered.
 
         Args:
             src: Ids of the sources [E], or their numbers.
-            dst: The same of the destinations, [E].
+            dst: Ids of the destinations [E], or their numbers.
             time: Numbers [E], finite.
             edge_features: Numbers [E, d_edge], finite.
             node_features: Numbers [N, d_node], finite, the row of every node number.
@@ -95,7 +95,7 @@ class EventStore:
             num_nodes: N, where ``src`` and ``dst`` are node numbers.
             node_ids: [N], the user's own id of every node number.
             bipartite: Number the ids of sources and destinations apart, sources first.
-            edge_feature_names: [d_edge], what the edge features are called.
+            edge_feature_names: [d_edge], the names of the edge features.
 
         Raises:
             InvalidArgumentError: ``bipartite`` is set for node numbers.
@@ -156,7 +156,7 @@ class EventStore:
 
     @classmethod
     def open(cls, folder: str | Path) -> EventStore:
-        """Open a saved store; the columns are mapped, not read, and so only their forms are looked at: see `verify`.
+        """Open a saved store. Columns are mapped, not read, so only types and shapes are checked; see `verify`.
 
         Raises:
             DataError: The folder holds no store, or one that is damaged or of another version.
@@ -218,7 +218,7 @@ class EventStore:
         return folder
 
     def write_to(self, folder: Path, *, there: Collection[str] = ()) -> None:
-        """Write the store into a folder that exists, of a caller who sees to it that it is all there.
+        """Write the store into an existing folder; the caller ensures that the folder is complete.
 
         Args:
             folder: Empty, or with the columns named in ``there``.

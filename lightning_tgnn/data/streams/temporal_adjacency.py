@@ -37,8 +37,8 @@ class TemporalAdjacency(TensorFields):
     """Entries (node, event, neighbour) of a stream, sorted by node and event. Build one with `build`.
 
     A query (node, event id) sees the entries of the node whose event id is smaller: never its own event nor a later
-    one, and of events at equal times those that came first in the input. Queried nodes have to be in 0 .. N-1 and
-    event ids at least 0; queries do not check that.
+    one. Among events at equal times it sees those that come first in the input. Queried nodes have to be in 0 .. N-1
+    and event ids at least 0; queries do not check that.
 
     Attributes:
         indptr: int64 [N + 1], the entries of node v are ``indptr[v] .. indptr[v + 1] - 1``.

@@ -46,13 +46,13 @@ def generate_graph(
         homophily: Share of the edges that stay in their community, in [0, 1).
         exponent: Of the power law of degrees, above 2.
         noise: Standard deviation of the noise; centres have that of 1.
-        seed: Of all of it.
-        folder: Where the same graph is written piece by piece, unless it is there, and mapped from: for graphs that do
-            not fit into memory, which has to hold some 60 bytes per vertex. In memory if None.
+        seed: Seed of the whole graph.
+        folder: Where the same graph is written piece by piece, unless it is there, and mapped from, for graphs that do
+            not fit into memory. Memory then has to hold some 60 bytes per vertex. None keeps the graph in memory.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work, or the folder holds something else.
-        DataError: Memory does not hold it, without ``folder``.
+        DataError: The graph does not fit into memory, and ``folder`` is None.
     """
     check_int("num_nodes", num_nodes, minimum=10, cure="1000 is the default")
     check_int("num_edges", num_edges, minimum=1, cure="10000 is the default")
