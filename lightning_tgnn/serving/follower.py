@@ -49,7 +49,7 @@ class StreamFollower:
         trust: bool = False,
         **arguments: Any,
     ) -> Self:
-        """Return one that has seen the stream that the model was trained on.
+        """Return a predictor that has seen the stream that the model was trained on.
 
         Nothing that the checkpoint holds or names is run. It may name a task of this package, the layers of
         `lightning_tgnn.trust`, and a stream that can be read as it lies there; a stream that would have to be
@@ -57,15 +57,15 @@ class StreamFollower:
 
         Args:
             path: A checkpoint of a run.
-            data: The DataModule of that run; None makes it again from what the checkpoint says of it, and a
-                source of events (a name, a path, an `EventStore`, a table) does so with that source.
-            catch_up_stream: Take in the events of the stream that come after the state in the checkpoint, validation
-                and test split one after the other; otherwise stop where training has stopped.
+            data: The DataModule of that run. None makes it again from the checkpoint; a source of events (a name, a
+                path, an `EventStore`, a table) makes it again with that source.
+            catch_up_stream: Take in the events of the stream after the checkpoint's state, first the validation and
+                then the test split; otherwise stop where training has stopped.
             task: The class of the task, for a subclass of your own; None takes the one that the checkpoint names, of
                 this package.
             device: Where node state and model are.
-            root: Folder of the named streams, for a ``data`` that is a name; None takes ``data``, or for a stream that
-                the checkpoint names the folder that it says.
+            root: Folder of the named streams, for a ``data`` that is a name. None takes ``"data"``, or for a stream
+                that the checkpoint names the folder that the checkpoint names.
             trust: Import whatever the checkpoint names, and prepare its stream where it says.
             **arguments: Of the task, in place of those of the checkpoint, such as ``layer=MyLayer``.
 
@@ -99,7 +99,7 @@ class StreamFollower:
             **arguments: Of the task, in place of those of the file, such as ``layer=MyLayer``.
 
         Raises:
-            CheckpointError: The file is something else, or names what it may not.
+            CheckpointError: The file is of something else or another version, or names what it may not.
             InvalidArgumentError: ``path`` is no path, or there is no such device.
         """
         return cls(from_saved(check_path("path", path), task, _usable_device(device), trust=trust, given=arguments))
@@ -108,7 +108,7 @@ class StreamFollower:
         """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete.
 
         Raises:
-            InvalidArgumentError: Nothing can be written there, or not all of it.
+            InvalidArgumentError: ``path`` cannot be written, or the disk is full.
         """
         write_predictor(self._state.state_dict(), check_path("path", path))
 
@@ -168,7 +168,7 @@ class StreamFollower:
 
         Raises:
             InvalidArgumentError: Columns differ in length, or ids are of the wrong kind.
-            DataError: A node is unknown, or a time or feature is not as it has to be.
+            DataError: A node is unknown, a time is too early, or a time or feature is invalid.
         """
         sources = self._numbers.find("src", src, "source")
         destinations = self._numbers.find("dst", dst, "destination")

@@ -21,8 +21,8 @@ class TopK(NamedTuple):
     """The best candidates of S sources.
 
     Attributes:
-        destinations: [S, K], the users' ids, the best first, of equals the one that is first among the candidates;
-            masked (`numpy.ma`) where a source has fewer than K candidates.
+        destinations: [S, K], the users' ids, the best first; of equal ones, the first among the candidates comes first.
+            Masked (`numpy.ma`) where a source has fewer than K candidates.
         probabilities: float32 [S, K], NaN where there is no destination.
     """
 
@@ -34,13 +34,13 @@ class Predictor(StreamFollower):
     """Follows a stream and answers questions about any time after its latest event, in the users' own node ids.
 
     Make one with `from_checkpoint` or `load`. Answers take in all events observed so far. The state after ``n`` events
-    is that of an epoch over them in batches of the size that the model was trained with, which also end where its
-    splits do and with the latest event; it does not depend on how many events each call of `observe` brings, nor on
-    questions in between.
+    equals the state of an epoch over them, in batches of the size that the model was trained with; batches also end
+    where the splits end and with the latest event. The state does not depend on how many events each call of `observe`
+    brings, nor on questions in between.
 
-    Times are numbers in the unit of the stream, or dates, which are taken as the seconds since 1970 (UTC where they
-    name no zone), as in a DataFrame to train on. Where sources and destinations are numbered apart (``bipartite``), an
-    id is looked up on its own side. A checkpoint computes in float32, whatever precision it was trained in.
+    Times are numbers in the unit of the stream, or dates, which are taken as the seconds since 1970 (UTC if they name
+    no zone), as in a DataFrame to train on. If sources and destinations are numbered apart (``bipartite``), an id is
+    looked up on its own side. A predictor computes in float32, whatever precision the model was trained in.
     """
 
     @torch.no_grad()
@@ -79,16 +79,16 @@ class Predictor(StreamFollower):
 
         Sources at equal times are fastest: the candidates are embedded once per distinct time, and those of the latest
         time are kept (0.4 GB for a million of width 100) for further questions about the same candidates at that time.
-        An event that is observed ends that: a candidate's neighbours may have changed with it.
+        Observing an event discards them, because a candidate's neighbours may have changed.
 
         Args:
             src: Ids [S], or one.
             time: Numbers or dates [S], or one for all, none before `latest_time`; None is `latest_time`.
             k: Destinations per source.
-            candidates: Ids of destinations to choose from, of which one that is repeated counts once; None takes all
-                that have been one so far, in the order of the stream's ids.
-            exclude_seen: Leave out the destinations that the source has had an event with as their source. One that is
-                left with fewer than ``k`` candidates gets these, and masked places.
+            candidates: Ids of destinations to choose from; a repeated id counts once. None takes all nodes that have
+                been a destination so far, in the order of the stream's ids.
+            exclude_seen: Leave out the destinations of the source's own events so far. A source that is left with fewer
+                than ``k`` candidates gets these, and masked places.
 
         Raises:
             InvalidArgumentError: The model predicts no links, there are fewer candidates than ``k``, or the predictor
