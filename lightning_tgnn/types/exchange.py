@@ -153,13 +153,13 @@ class ExchangingStore(Protocol):
 
 @dataclass(frozen=True)
 class ServedCounts:
-    """What a process that serves node state has done so far.
+    """The work that a process that serves node state has done so far.
 
     Attributes:
         rows_read: Rows handed out.
         rows_written: Memories and mails taken in.
-        waves: Times that it has woken up to serve.
-        queued: Requests of reads and writes that it has found then, over all waves.
+        waves: How often it has woken up to serve.
+        queued: Read and write requests that it has found on waking up, over all waves.
         busy: Seconds of work.
     """
 

@@ -21,7 +21,7 @@ class GraphInfo:
 
     Attributes:
         num_nodes: Vertices are ``0 .. num_nodes - 1``.
-        num_edges: Directed edges, with those that options of the DataModule add.
+        num_edges: Directed edges, including the edges that options of the DataModule add.
         feature_dim: F.
         num_classes: C.
         fingerprint: Digest of edges, labels and splits, to tell one graph from another.
@@ -124,7 +124,7 @@ class Halo(TensorFields):
 
 @dataclass(frozen=True, repr=False)
 class Subgraph(TensorFields):
-    """The part of a graph that a rank has: what a step of full-batch training needs.
+    """The part of a graph that a rank has, with all that a step of full-batch training needs.
 
     Attributes:
         nodes: int64 [n], numbers of the vertices in the graph, ascending.
@@ -133,12 +133,12 @@ class Subgraph(TensorFields):
         labels: int64 [n]; -1 where there is none.
         scored: int64 [t], places of the vertices of the split whose master is here: each vertex of the graph is scored
             once.
-        share: What the sum of this subgraph's losses has to be multiplied by, so that the mean over ranks is the mean
-            over the split's vertices.
-        hops: Where else the vertices are: the way to the master, over the leader of a host where hosts have several
-            ranks. Values are gathered from the first hop to the last and scattered backwards.
+        share: Factor of the sum of this subgraph's losses, so that the mean over ranks is the mean over the split's
+            vertices.
+        hops: The way from replicas to the master of each vertex, over the leader of a host if hosts have several ranks.
+            Values are gathered from the first hop to the last, and scattered in the opposite order.
         seed: Of this epoch's dropout.
-        halo: What a first layer needs to do without a sum over replicas; None where nobody asked for it.
+        halo: The edges and features with which a first layer needs no sum over replicas; None if not requested.
     """
 
     nodes: Tensor
@@ -165,9 +165,9 @@ class Subgraph(TensorFields):
 
 
 class ReplicaSum(Protocol):
-    """Adds up the values of all replicas of each vertex; on one rank it returns what it is given.
+    """Adds up the values of all replicas of each vertex; on one rank it returns its input.
 
-    A layer calls it where it has aggregated over the subgraph's edges.
+    A layer calls it after it has aggregated over the subgraph's edges.
     """
 
     def __call__(self, values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:

@@ -121,7 +121,7 @@ def families_of(ranks: int, copies: int = 1) -> dict[str, Groups]:
 
 
 def check_groups(groups: int) -> int:
-    """Refuse a number of groups that there cannot be.
+    """Refuse an invalid number of groups.
 
     Raises:
         InvalidArgumentError: ``groups`` is no integer, or below 1.

@@ -27,9 +27,9 @@ class StateSpec:
         memory_dim: Width of the memory.
         mail_dim: Width of a mail; ``2 * memory_dim + edge_feature_dim``, unless a model mails something else.
         mailbox_size: Mails kept per node.
-        own_half: Mails go to the ends of their event only and one is kept, so that the first half of a mail is the
-            memory of the row it lies in, as both were written.
-        event_features: What a mail has behind ``2 * memory_dim`` are the features of its event.
+        own_half: Whether mails go only to the ends of their event and one mail is kept per node. Then the first half of
+            a mail equals the memory in its row, because both are written together.
+        event_features: Whether a mail ends with the features of its event, after its first ``2 * memory_dim`` values.
     """
 
     num_nodes: int
@@ -81,7 +81,7 @@ class UpdatedRows(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class StateUpdate(TensorFields):
-    """What a batch writes: memory of its sources and destinations, and the mails that it sends.
+    """The writes of a batch: memory of its sources and destinations, and the mails that it sends.
 
     Attributes:
         nodes: int64 [W], distinct.
@@ -92,9 +92,9 @@ class StateUpdate(TensorFields):
         mail_time: float64 [P].
         mail_event: int64 [P], the event of each mail.
         position: Events of the stream that the state has taken in after this update.
-        changed: int64 [C], distinct nodes whose rows this step changes on whatever rank, see `EventBatch`.
-        together: What all ranks write, where each mail is the memories of the two ends of its event and the event's
-            features; None where it may be something else, or that is not known.
+        changed: int64 [C], distinct nodes whose rows this step changes on any rank, see `SharedBatch`.
+        together: Writes of all ranks, if each mail consists of the memories of its event's two ends and the event's
+            features; None if mails may be something else, or the writes are unknown.
     """
 
     nodes: Tensor
@@ -141,7 +141,7 @@ StateSnapshot = dict[str, Any]
 
 @runtime_checkable
 class StateStore(Protocol):
-    """Where node state lives. Tasks and models see only this; the strategy decides what stands behind it."""
+    """Where node state lives. Tasks and models see only this interface; the strategy decides on the implementation."""
 
     @property
     def position(self) -> int:
@@ -235,7 +235,7 @@ class PiecewiseStore(StateStore, Protocol):
 class PipelineStore(Protocol):
     """A store whose rows the batches of a pipeline change one after the other, each on a rank of its own.
 
-    Its members are those of `StateStore`, and these.
+    It has the members of `StateStore`, and these.
     """
 
     def read_ahead(self, nodes: Tensor, around: Surroundings | None) -> FetchHandle:
@@ -271,8 +271,8 @@ class CachingStore(Protocol):
     """A store that keeps rows that it has fetched.
 
     Attributes:
-        asked: Rows of other ranks asked for so far.
-        found: Rows of these that were kept.
+        asked: Rows of other ranks that were requested so far.
+        found: Requested rows that the store had kept.
     """
 
     asked: int

@@ -59,19 +59,19 @@ class Stage:
             ``"incoming"``, what it has asked others for, which its links carry beside what it sends. Each has one stage
             after the other, those of a turn in the order of the outline. The ``"server"`` of a copy of node state is
             one for all of its ranks: of a turn it has a stage of all ranks before the next stage.
-        after: What it waits for beside that.
-        of: Under what name its seconds, or the bytes that travel, are given; its own name by default.
-        share: How much of that it takes.
+        after: Stages that it waits for in addition.
+        of: The name under which its seconds or bytes are given; its own name by default.
+        share: Its share of the seconds or bytes under that name.
         travel: How its bytes travel, on ``"links"`` or ``"incoming"``: to the rank of the ``"next"`` batch, to
             ``"all"`` of the pipeline, between the rank and the ``"owners"`` of rows, the ranks of its pipeline, or
             between the ranks of the same place in all pipelines: ``"all_to_all"``, ``"all_gather"``, ``"all_reduce"``.
-        in_copy: Whether only those of these ranks meet that share a copy of node state; the ranks of all copies do it
-            at the same time.
-        begins: The first turn that has it; it takes no time before.
-        first_pass: Whether only turns have it in which the rank's lane begins a batch; see `Outline.lanes`. Ranks of
-            other lanes take part in a meeting without bytes of their own.
-        reads: Of node state, what it must see.
-        trains: Whether it uses the weights.
+        in_copy: Whether only the ranks that share a copy of node state meet; the ranks of all copies meet at the same
+            time.
+        begins: The first turn that has this stage; before, the stage takes no time.
+        first_pass: Whether the stage is only in turns in which the rank's lane begins a batch; see `Outline.lanes`.
+            Ranks of other lanes take part in a meeting without bytes of their own.
+        reads: Writes to node state that the stage must see.
+        trains: Whether the stage uses the weights.
         applies: The batches whose gradients it applies, as (first, last), counted back from its own; None if it applies
             none.
     """
@@ -97,7 +97,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outline:
-    """What every turn of a plan consists of.
+    """The stages of every turn of a plan.
 
     Batch b of a pipeline of M ranks is turn b // M of the rank in place b mod M. Where all ranks share each batch,
     every rank is a pipeline of its own: M = 1, and its batch is the share that it has.
@@ -109,12 +109,13 @@ class Outline:
         groups: Pipelines of equal length; None for one per rank.
         writes: The stage that writes node state.
         copies: Of node state, each written by as many consecutive ranks.
-        lanes: In how many groups the ranks of a copy are, of which another one begins a batch in each turn.
+        lanes: Number of groups of a copy's ranks; in each turn another group begins a batch.
         hands_weights: Whether updates are made from the weights that come from the previous batch's rank, not from the
             rank's own.
 
     Raises:
-        InvalidArgumentError: A stage stands twice, waits for one that there is not, or is on no resource.
+        InvalidArgumentError: A stage is listed twice, waits for an unknown stage, or has an ``on`` and a ``travel``
+            that do not fit.
     """
 
     name: str

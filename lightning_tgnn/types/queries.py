@@ -11,7 +11,7 @@ from lightning_tgnn.types.tensor_fields import TensorFields
 
 
 class RootBatch(Protocol):
-    """What an embedding needs of a batch; shapes as in `EventBatch`."""
+    """The part of a batch that an embedding needs; shapes as in `EventBatch`."""
 
     @property
     def nodes(self) -> Tensor:
@@ -69,7 +69,7 @@ class QueryBatch(TensorFields):
     """R nodes, each to be embedded at a time, with their latest neighbours; letters as in `EventBatch`.
 
     Attributes:
-        nodes: int64 [U], distinct nodes: the ``num_roots`` roots, then those that are neighbours only.
+        nodes: int64 [U], distinct nodes: the ``num_roots`` roots, then the nodes that are only neighbours.
         num_roots: Distinct roots.
         root_index: int64 [R], position in ``nodes`` of every root.
         root_times: float64 [R], since the first event of the stream.

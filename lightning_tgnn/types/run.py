@@ -63,12 +63,13 @@ class Run:
         group_of: Returns this rank's process group of a family of the layout, None where it is alone; with a second
             name a further one of the same ranks, which all have to ask for together, for the CPU if ``on_hosts``.
         broadcast: Sends a value from rank 0 to all.
-        messages: Returns the way to single ranks.
-        host_messages: Returns a further way of a name to the same ranks, for tensors on the CPU; all ranks have to ask.
+        messages: Returns the exchange of messages with single ranks.
+        host_messages: Returns a further, named exchange with the same ranks, for tensors on the CPU; all ranks have to
+            ask for it.
         stages: Returns the stages of a turn up to where the backward pass begins; see `OrderPart.stages`.
         send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
-        count_wait: Counts how long this rank has stood waiting for an operation, and how long that was under way.
-        kept_rows: What the rank's first pass over a batch has read for later ones.
+        count_wait: Counts how long this rank has waited for an operation, and how long the operation was under way.
+        kept_rows: Rows that the rank's first pass over a batch has read for later passes.
         writes_own_rows: Whether each rank writes what it holds into checkpoints, as `OwnRows` and `OneOfEach`.
     """
 
@@ -257,12 +258,12 @@ class DealsBatches(Protocol):
 
 
 def ranks_per_batch(strategy: Strategy) -> int:
-    """Return how many ranks of a strategy share a global batch: all, where it does not say."""
+    """Return how many ranks of a strategy share a global batch; all if the strategy does not say."""
     return strategy.ranks_per_batch if isinstance(strategy, DealsBatches) else getattr(strategy, "world_size", 1)
 
 
 def ranks_per_copy(strategy: Strategy) -> int:
-    """Return how many ranks of a strategy share a copy of node state: all, where it does not say."""
+    """Return how many ranks of a strategy share a copy of node state; all if the strategy does not say."""
     return strategy.ranks_per_copy if isinstance(strategy, DealsBatches) else getattr(strategy, "world_size", 1)
 
 
@@ -277,12 +278,12 @@ class TrainsAtOnce(Protocol):
 
 
 def batches_at_once(strategy: Strategy) -> int:
-    """Return how many batches of a rank's size a strategy trains at once: one a rank, where it does not say."""
+    """Return how many batches of a rank's size a strategy trains at once; one per rank if the strategy does not say."""
     return strategy.batches_at_once if isinstance(strategy, TrainsAtOnce) else getattr(strategy, "world_size", 1)
 
 
 def state_to_save(strategy: Strategy, store: StateStore, snapshot: StateSnapshot | None = None) -> dict[str, Any]:
-    """Return what a rank puts of the first copy of node state into a checkpoint; all have to call it together.
+    """Return the part of the first copy of node state that a rank saves in a checkpoint; all ranks have to call it.
 
     Rank 0 has all of it, unless each rank writes its own rows.
     """

@@ -24,8 +24,8 @@ class Pass:
     Attributes:
         num_events: How many events there are; turns count them from 0.
         batch_size: Events per rank and turn.
-        epoch: Of training; None in evaluation.
-        first: Where it begins: events before have been played by other numbers of ranks.
+        epoch: Epoch of training; None in evaluation.
+        first: The event at which the pass begins, if another number of ranks has played the events before.
     """
 
     num_events: int
@@ -36,29 +36,29 @@ class Pass:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one rank does at once: a forward pass over some events, and a backward pass in training.
+    """One turn of a rank: a forward pass over some events, and a backward pass in training.
 
     Attributes:
         events: The rank's own events, consecutive places in the pass; they may be none. Of ranks that share a global
             batch, later ranks have later events: where several write to a node, the last one's counts. With
             ``split="destination"`` they count the events of the global batch in the order of their destinations, those
             of a destination in that of time.
-        of: The global batch that they are from.
-        draw: Which set of negatives they are trained with; None for the one of evaluation.
+        of: The global batch that the events are from.
+        draw: Which set of negatives the events are trained with; None for the negatives of evaluation.
         ranks: How many ranks share the global batch.
         copy: Which copy of node state is read and written.
         reads: Whether node state is read.
-        writes: Whether it is written.
-        resets: Whether it is empty before this turn.
+        writes: Whether node state is written.
+        resets: Whether node state is empty before this turn.
         before: The global batch that is played right before this one on the same copy, where another rank plays it;
             None where every rank plays what comes before.
-        after: The one that is played right after it, likewise.
+        after: The global batch that is played right after it, in the same way.
         written: The global batch that is read and written on the copy in this turn, where it may not be ``of``.
-        written_draw: Which set of negatives that is trained with where it is read and written.
-        cut: How many consecutive events of the global batch each rank that shares it and the state has, in the order
-            of the ranks; empty where that is not so.
+        written_draw: Which set of negatives ``written`` is trained with where it is read and written.
+        cut: How many consecutive events of the global batch each rank that shares it and the state has, in the order of
+            the ranks; empty if it is not cut that way.
         beside: The events that are played on each other copy of node state for the same update of the weights.
-        split: By what the global batch is ordered before it is cut, one of `SPLITS`.
+        split: The order of the events by which the global batch is cut, one of `SPLITS`.
     """
 
     events: range
@@ -85,11 +85,11 @@ class Turn:
 
 
 class PlannedPart:
-    """A part of a plan: a value that says what is to be, without a process.
+    """A part of a plan: a value that describes what to do, without a process.
 
     Attributes:
         needs: What another part of the plan has to offer, in words such as ``"events"``, ``"rows"`` or ``"pieces"``.
-        offers: What another part may need.
+        offers: What this part offers to the others, in the same words.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -97,9 +97,9 @@ class PlannedPart:
 
 
 class Schedule(PlannedPart, ABC):
-    """Says for every rank what its turns are. All ranks have as many.
+    """Decides for every rank what its turns are. All ranks have equally many.
 
-    A checkpoint tells a schedule by its `repr`: make it a frozen data class.
+    A checkpoint identifies a schedule by its `repr`, so make it a frozen data class.
     """
 
     @abstractmethod
@@ -195,7 +195,7 @@ class PrefetchingLoader(Protocol):
 
     Attributes:
         prefetch_batches: How many; 0 makes each when it is asked for.
-        waited: Seconds for which whoever iterates has stood until there was a batch.
+        waited: Seconds that the consumer has waited for batches.
     """
 
     prefetch_batches: int

@@ -47,9 +47,9 @@ class SnapshotLoader(Protocol):
     """A loader of groups of snapshots that a schedule deals out to ranks.
 
     Attributes:
-        loads: How long snapshots take, asked at the start of each pass; None where nobody knows.
-        cuts: Which groups may be cut over all ranks; None for none.
-        kept: What snapshots leave for the backward pass; None where nobody knows.
+        loads: How long snapshots take, asked at the start of each pass; None if unknown.
+        cuts: Which groups may be cut over all ranks; None if no group may.
+        kept: The memory that snapshots keep for the backward pass; None if unknown.
     """
 
     loads: PredictedLoads | None

@@ -27,7 +27,7 @@ class SnapshotInfo:
         num_snapshots: T.
         feature_dim: F.
         num_relations: Kinds of edges; 1 where edges are of one kind.
-        num_classes: Of the labels of vertices or edges, at least 2; 0 where there are none, 1 where they are real
+        num_classes: Classes of the labels of vertices or edges, at least 2; 0 without labels, 1 if labels are real
             numbers.
         fingerprint: Digest of edges, features and labels, to tell one sequence from another.
     """
@@ -48,8 +48,8 @@ class Snapshot(TensorFields):
     every layer where all vertices are trained at once, fewer and fewer where neighbourhoods are sampled.
 
     Attributes:
-        number: t, from 0.
-        vertices: int64 [n], the row of the group of every vertex that is there.
+        number: t, counted from 0.
+        vertices: int64 [n], for every vertex of the snapshot its row in the group.
         features: float32 [n, F].
         layers: For each layer and each relation the edges, a matrix [n_k, n_(k-1)] with normalised weights. Layers that
             read the same edges have the same object.
@@ -78,14 +78,14 @@ class Snapshot(TensorFields):
 
 @dataclass(frozen=True, repr=False)
 class Targets(TensorFields):
-    """What the embeddings after a group's last snapshot are trained or scored on.
+    """The targets on which the embeddings after a group's last snapshot are trained or scored.
 
     Attributes:
         rows: int64 [q, c], rows of the group. For links of the next snapshot c = 2 + negatives: source, destination,
             and other destinations; for classes of edges c = 2; for classes or numbers of vertices c = 1.
         labels: [q], int64 classes or float32 numbers; None for links.
         kept: int64 [k, 2], source and destination of links that the next snapshot keeps from the one before, of sources
-            that have a new one: these are asked about by nobody, but no wrong answers. None where there are none, and
+            that have a new link. They are no targets, but count as no wrong answers either. None if there are none, and
             in training.
     """
 
@@ -102,14 +102,14 @@ class SnapshotGroup(TensorFields):
     """A snapshot and the ones before it, of which a rank may have a part; the unit of training.
 
     Attributes:
-        number: Of its last snapshot.
+        number: Number of its last snapshot.
         first: Number of its first snapshot.
-        snapshots: The consecutive ones that this rank computes, oldest first.
+        snapshots: The consecutive snapshots that this rank computes, oldest first.
         nodes: int64 [m], the vertex of every row of the group.
-        targets: What is trained on the embeddings after the last snapshot. Only a rank that ends the group reads them.
-        share: What the mean loss over the targets is multiplied by, so that the mean over all ranks is the mean over
-            the groups of an update.
-        is_cut: Whether all ranks compute it together, each some of its vertices.
+        targets: The targets of the embeddings after the last snapshot. Only a rank that ends the group reads them.
+        share: Factor of the mean loss over the targets, so that the mean over all ranks is the mean over the groups of
+            an update.
+        is_cut: Whether all ranks compute the group together, each some of its vertices.
     """
 
     number: int
@@ -141,7 +141,7 @@ class SnapshotBatch(TensorFields):
     """The groups, or parts of groups, that a rank computes for one update of the weights, in the order of its turn.
 
     Attributes:
-        groups: Of this rank; there may be none.
+        groups: The groups of this rank; there may be none.
     """
 
     groups: tuple[SnapshotGroup, ...]
@@ -161,7 +161,7 @@ class GroupPart:
     Attributes:
         group: Number of the group's last snapshot.
         first: Number of its first snapshot.
-        snapshots: Numbers of those that the rank computes; they may be none.
+        snapshots: Numbers of the snapshots that the rank computes; there may be none.
         is_cut: Whether all ranks compute them together, each some of the vertices.
     """
 
@@ -178,13 +178,14 @@ class GroupPart:
 
 @dataclass(frozen=True)
 class GroupCuts:
-    """What is known of groups that all ranks could compute together, each some of their vertices.
+    """Costs of groups that all ranks could compute together, each some of their vertices.
 
     Attributes:
-        too_large: Numbers of those that do not fit a device.
-        seconds_per_edge: What rows on their way take, forward and backward.
-        seconds_per_snapshot: What the exchanges of a snapshot take, however few the rows.
-        largest_share: Of a snapshot's edges, as a multiple of an equal share: who has it keeps the others waiting.
+        too_large: Numbers of the groups that do not fit a device.
+        seconds_per_edge: Seconds per edge to send rows, forward and backward.
+        seconds_per_snapshot: Seconds that the exchanges of a snapshot take, however few the rows.
+        largest_share: The largest share of a snapshot's edges, as a multiple of an equal share. The rank that has it
+            keeps the others waiting.
     """
 
     too_large: frozenset[int] = frozenset()
@@ -195,17 +196,17 @@ class GroupCuts:
 
 @dataclass(frozen=True)
 class KeptSizes:
-    """What snapshots leave for the backward pass: in bytes, or as shares of what a process can keep of groups.
+    """The memory that snapshots keep for the backward pass: in bytes, or as shares of a process's memory for groups.
 
-    The last snapshot of a group leaves something else: what the head reads, and not what is carried on.
+    The last snapshot of a group keeps what the head reads, and nothing that is carried on.
 
     Attributes:
-        any: Of a snapshot, however small.
-        vertex: For each of its vertices.
-        last_any: Of the last snapshot of a group.
-        last_vertex: For each of its vertices.
-        last_target: For each target that is scored behind it.
-        most_vertices: That a snapshot has in a batch, where groups are trained in batches of vertices.
+        any: For each snapshot, however small.
+        vertex: For each vertex of a snapshot.
+        last_any: For the last snapshot of a group, however small.
+        last_vertex: For each vertex of that snapshot.
+        last_target: For each target that is scored after it.
+        most_vertices: The most vertices of a snapshot in a batch, if groups are trained in batches of vertices.
     """
 
     any: float
@@ -216,12 +217,11 @@ class KeptSizes:
     most_vertices: float = float("inf")
 
     def of(self, vertices: np.ndarray, targets: np.ndarray | None = None) -> np.ndarray:
-        """Return what snapshots leave, float64 [l].
+        """Return the memory that snapshots keep, float64 [l].
 
         Args:
-            vertices: Of each, [l].
-            targets: What is scored behind each as the last snapshot of a group; None for snapshots that are not the
-                last.
+            vertices: Vertices of each snapshot, [l].
+            targets: Targets that are scored after each, as the last snapshot of a group; None for other snapshots.
         """
         rows = np.minimum(vertices.astype(np.float64), self.most_vertices)
         if targets is None:
@@ -229,7 +229,7 @@ class KeptSizes:
         return self.last_any + self.last_vertex * rows + self.last_target * targets
 
     def times(self, factor: float) -> KeptSizes:
-        """Return it in another unit."""
+        """Return the sizes in another unit."""
         return replace(self, **{one.name: factor * getattr(self, one.name) for one in fields(self)[:-1]})
 
 
@@ -253,13 +253,13 @@ class SnapshotPass(Pass):
     Attributes:
         order: Numbers of the groups (of their last snapshots) in the order in which they are played.
         group_size: Snapshots of a group; those at the start of the sequence have fewer.
-        forward: Of each group, in that order, the predicted seconds [l_i] of its snapshots; None where nobody knows.
-        backward: The same of the backward pass.
+        forward: For each group, in that order, the predicted seconds [l_i] of its snapshots; None if unknown.
+        backward: The same for the backward pass.
         too_large: Numbers of the groups that do not fit a device.
-        exchange: Of each group the seconds that it takes beside an equal share of its own where its vertices are cut
-            over all ranks: exchanges, unequal shares, products that are not kept; None where nobody knows.
-        kept: Of each group what its snapshots leave for the backward pass, shares [l_i] of what a process can keep;
-            None where nobody knows.
+        exchange: For each group, the seconds that it takes in addition to an equal share of its own if its vertices are
+            cut over all ranks: exchanges, unequal shares, products that are not kept; None if unknown.
+        kept: For each group, the memory that its snapshots keep for the backward pass, as shares [l_i] of a process's
+            memory for groups; None if unknown.
     """
 
     order: tuple[int, ...] = ()

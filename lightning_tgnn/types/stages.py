@@ -139,9 +139,9 @@ _Answer_co = TypeVar("_Answer_co", covariant=True)
 
 
 class NodeStateTask(Protocol[_Answer_co]):
-    """What a strategy that shares node state asks of a LightningModule: its stages, and where state and order go.
+    """The interface that a strategy that shares node state needs of a task: stages, and where state and order are set.
 
-    Its parameter is what the task makes of embeddings, such as the logits of links.
+    The type parameter is what the task makes of embeddings, such as the logits of links.
     """
 
     state_store: StateStore

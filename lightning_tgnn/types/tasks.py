@@ -36,7 +36,7 @@ class KnowsWork(Protocol):
 
 
 def has_work_to_save(trainer: pl.Trainer) -> bool:
-    """Whether callbacks may save a run that an error ends: what they write over may hold more than it does."""
+    """Whether callbacks may save a run that an error ends; the file that they replace may hold more training."""
     task: object = trainer.lightning_module
     return not isinstance(task, KnowsWork) or task.has_work_to_save()
 

@@ -37,12 +37,12 @@ class StreamInfo:
         node_feature_dim: Width of the node features, 0 without.
         edge_feature_dim: Width of the edge features, 0 without.
         gap_mean: Mean time between consecutive events of a node, over the training split, in the stream's unit.
-        gap_std: Standard deviation of the same.
+        gap_std: Standard deviation of these times.
         fingerprint: Digest of the columns, to tell one graph from another.
-        num_classes: Classes of the events' labels, 0 without labels or where they are no classes.
+        num_classes: Classes of the events' labels; 0 if there are no labels, or labels are no classes.
         multi_label: Whether an event may be of several classes.
-        training_labels: Labels that training events have; None where that is not known.
-        edge_feature_names: What the edge features are called, in their order; None where that is not known.
+        training_labels: Labels that training events have; None if unknown.
+        edge_feature_names: Names of the edge features, in their order; None if unknown.
     """
 
     num_nodes: int
@@ -60,7 +60,7 @@ class StreamInfo:
 
 @dataclass(frozen=True, repr=False)
 class Surroundings(TensorFields):
-    """What a batch of a pipeline has in common with the batches around it, which other ranks play.
+    """The overlap of a pipeline's batch with the batches before and after it, which other ranks play.
 
     Attributes:
         changed: int64 [C], distinct nodes whose rows the batch before changes.
@@ -75,31 +75,33 @@ class Surroundings(TensorFields):
 
 @dataclass(frozen=True, repr=False)
 class SharedBatch(TensorFields):
-    """What the schedule makes of a batch: its place in the stream, and the global batch of which it is a rank's part.
+    """The place of a batch in the stream, and in the global batch of which it is a rank's part; set by the schedule.
 
     Attributes:
         first: The first event of the global batch, on whatever rank it is.
         began: Its time, since the first event of the stream.
-        position: Events of the stream that have happened once what is written in this turn has, on all ranks.
-        resets: Node state has to be empty before this batch.
-        continues: Events of the stream that node state has to have taken in before this batch, else it has to be empty;
-            None where that is not asked.
-        share: This rank's share of the global batch's events, times the ranks: 1 where all have as many. A mean over
-            the batch times this, averaged over the ranks, is the mean over the global batch.
+        position: Events of the stream that node state has taken in after this turn, on all ranks.
+        resets: Whether node state has to be empty before this batch.
+        continues: Events of the stream that node state should have taken in before this batch; a state with another
+            position is emptied. None where this is not checked.
+        share: This rank's share of the global batch's events, times the ranks; 1 where all ranks have equally many. The
+            mean over the batch times ``share``, averaged over the ranks, is the mean over the global batch.
         labelled: Labels of the global batch that are not negative (1 if there is none), over the ranks: the sum over
-            the labels of the batch over this, averaged over the ranks, is the mean over those of the global batch.
+            the batch's labels divided by ``labelled``, averaged over the ranks, is the mean over the global batch's
+            labels.
         changed: int64 [C], distinct nodes whose rows change in this turn, on whatever rank; [0] where this batch alone
             is written.
-        reads: Whether this batch reads node state; else it takes what an earlier pass over its events has read.
+        reads: Whether this batch reads node state; otherwise it takes the rows that an earlier pass over its events has
+            read.
         writes: Whether it writes node state.
         later: int64 [L], distinct nodes that later passes over the same events read, too, and are not in this batch.
-        upcoming: int64 [U'], what this rank's next batch reads: its ``nodes`` and ``later``, for stores that fetch
-            ahead; None where it reads nothing, there is none, or it is not known.
-        together: What all ranks write in this turn, as far as it is known before; None where it is not.
-        around: The batches of other ranks before and after this one; None where there is none before.
-        upcoming_around: Those around this rank's next batch; None where there is none, or no other rank has any.
-        announced: Rows of other ranks that this batch reads, which their owners have been told; None where not.
-        upcoming_announced: The same of this rank's next batch.
+        upcoming: int64 [U'], nodes that this rank's next batch reads: its ``nodes`` and ``later``, for stores that
+            fetch ahead; None if the next batch reads nothing, does not exist, or is unknown.
+        together: Writes of all ranks in this turn, as far as they are known before; None if unknown.
+        around: Overlap with other ranks' batches before and after this one; None if there is no batch before.
+        upcoming_around: The same for this rank's next batch; None if there is none, or no other rank has a batch.
+        announced: Rows of other ranks that this batch reads and that their owners have been told of; None if not told.
+        upcoming_announced: The same for this rank's next batch.
     """
 
     first: int
@@ -134,7 +136,7 @@ class EventBatch(TensorFields):
         dst: int64 [B].
         time: float64 [B], since the first event of the stream; so are all times below.
         negatives: int64 [B, Q], negative destinations; the event's source where ``missing``.
-        missing: bool [B, Q], True where an event has fewer negatives than others; [0, 0] where all have as many.
+        missing: bool [B, Q], True where an event has fewer negatives than others; [0, 0] where all have equally many.
         nodes: int64 [U], distinct nodes.
         root_index: int64 [R], position in ``nodes`` of every root.
         candidate_root: int64 [C], which root each candidate is, where a node is embedded once; [0] where every
@@ -147,8 +149,8 @@ class EventBatch(TensorFields):
         event_edge: int64 [B], row of the batch's own events in ``edge_features``; [0] without edge features.
         edge_features: float32 [V, d_edge], features of the distinct events that the batch touches.
         node_features: float32 [U, d_node].
-        mail_nodes: int64 [P], distinct nodes that receive a mail; where a global batch is split by destination, only
-            those whose latest mail in it is of this batch.
+        mail_nodes: int64 [P], distinct nodes that receive a mail. If a global batch is split by destination, only nodes
+            whose latest mail in the global batch comes from this batch.
         mail_source: int64 [P], the latest entry that mails each of them: ``i < B`` is the source's side of event
             ``i``, ``B + i`` the destination's side.
         unseen: bool [B], True where an event has a node that no training event has.

@@ -51,7 +51,7 @@ class EventLoader:
         history: Loaders of the splits before this one, in time order, for `catch_up`.
 
     Attributes:
-        waited: Seconds for which whoever iterates has stood until there was a batch, made then or ahead.
+        waited: Seconds that the consumer has waited for batches, made then or ahead.
     """
 
     batch_sampler = None  # Lightning looks here before it looks at `sampler`.
