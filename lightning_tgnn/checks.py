@@ -35,7 +35,7 @@ class RowError(DataError):
     Args:
         column: What the column is called.
         row: Counted from 0.
-        requirement: As in `refusal`, and so the rest.
+        requirement: As in `refusal`.
         received: The value.
         cure: What to do about it.
     """
@@ -73,17 +73,17 @@ def refusal(argument: str, requirement: str, received: object, cure: str) -> str
 
 
 def shown(text: str) -> str:
-    """Return as much of a text as a line of a message has room for."""
+    """Return a text, shortened to fit a line of a message."""
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} ..."
 
 
 def check_global_batch_size(saved: int, batch_size: int, ranks: int) -> None:
-    """Refuse another number of events per step in the middle of an epoch: its position counts such steps.
+    """Refuse another number of events per step in the middle of an epoch, because the saved position counts steps.
 
     Args:
         saved: Events per step over all ranks, as in the checkpoint.
         batch_size: Events per step and rank, now.
-        ranks: Their number, now.
+        ranks: Number of ranks, now.
 
     Raises:
         CheckpointError: The events per step over all ranks differ from the checkpoint's.
@@ -119,12 +119,12 @@ def check_seed(argument: str, value: object) -> int:
 
 
 def check_bool(argument: str, value: object, *, usual: bool | None) -> None:
-    """Refuse what is not True or False: any string would count as True, ``"false"`` too.
+    """Refuse anything but True or False, because any string would count as True, even ``"false"``.
 
     Args:
-        argument: What it is called.
-        value: What was given; None only where that is usual.
-        usual: What it is where nobody says.
+        argument: Name of the argument.
+        value: The value given; None only where ``usual`` is None.
+        usual: The default.
 
     Raises:
         InvalidArgumentError: ``value`` is no bool, nor None where that is usual.
@@ -149,7 +149,7 @@ def check_path(argument: str, value: object) -> Path:
 
 
 def check_mapping(argument: str, value: object) -> dict[str, Any]:
-    """Return settings by name, none for None.
+    """Return settings by name; an empty dict for None.
 
     Raises:
         InvalidArgumentError: ``value`` is neither a mapping nor None.
@@ -233,7 +233,7 @@ def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
 
 
 def check_settings(argument: str, settings: Mapping[str, Any], function: Callable[..., object]) -> None:
-    """Refuse settings that are no arguments of the function that they are for.
+    """Refuse settings that are not among a function's arguments.
 
     Raises:
         InvalidArgumentError: A setting is no argument of the function.

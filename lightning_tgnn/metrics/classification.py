@@ -114,7 +114,7 @@ class MultiLabelF1(_OfCounts, MultilabelF1Score):
 
 
 class ClassMetrics(nn.Module):
-    """Accuracy and F1 (macro) of classes; with two of them AP and AUC of class 1. All are NaN without a label.
+    """Accuracy and F1 (macro) of classes; with two classes also AP and AUC of class 1. All are NaN without a label.
 
     Args:
         num_classes: C.

@@ -164,7 +164,7 @@ class HitsAtK(_MeanOverEvents):
 
     Args:
         k: At least 1.
-        **kwargs: Those of `torchmetrics.Metric`.
+        **kwargs: Arguments of `torchmetrics.Metric`.
 
     Raises:
         InvalidArgumentError: ``k`` is not a positive integer.

@@ -19,8 +19,8 @@ _GREATEST_LOGIT = 60.0
 class GATLayer(nn.Module):
     """Attention over the edges into each vertex, head by head.
 
-    Where a head is wider than what comes in, neighbours are summed before they are multiplied by the weights, so that
-    the narrower rows travel. Logits beyond +-60 count as such.
+    If a head is wider than its input, neighbours are summed before they are multiplied by the weights, so that the
+    narrower rows are sent. Logits are clamped to [-60, 60].
 
     Args:
         in_dim: Width of what comes in.
@@ -84,7 +84,7 @@ class GATLayer(nn.Module):
 class GAT(nn.Module):
     """GAT layers; between them ELU, LayerNorm where asked for, and dropout. The last one has a single head.
 
-    Weights are in every sum, so none can be kept; but where a subgraph has a halo, the first layer exchanges nothing.
+    Every sum depends on weights, so none can be kept. But if a subgraph has a halo, the first layer exchanges nothing.
 
     Args:
         in_dim: F.

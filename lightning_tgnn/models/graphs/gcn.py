@@ -16,10 +16,10 @@ from lightning_tgnn.types import ReplicaSum, Subgraph
 class GCN(nn.Module):
     """Layers of ``A H W + b``; between them ReLU, LayerNorm where asked for, and dropout.
 
-    Each layer sums the narrower of ``H`` and ``H W`` over neighbours. Without dropout no weight is in the first layer's
-    ``A H``: training forms it once for a subgraph and keeps it, float32 [n, F]. So that layer exchanges nothing more,
-    forward or backward, and evaluation takes it, too. Where a subgraph has a halo, the first layer needs no exchange at
-    all, with dropout neither.
+    Each layer sums the narrower of ``H`` and ``H W`` over neighbours. Without dropout the first layer's ``A H`` does
+    not depend on weights: training computes it once for a subgraph and keeps it, float32 [n, F]. So the first layer
+    exchanges nothing more, forward or backward, and evaluation uses the kept product, too. If a subgraph has a halo,
+    the first layer needs no exchange at all, even with dropout.
 
     Args:
         in_dim: F.

@@ -93,8 +93,8 @@ class EventClassifier(nn.Module):
     """``W relu(A [z, e])``: logits per event.
 
     Args:
-        in_dim: Width of what is known of an event.
-        hidden_dim: Width in between.
+        in_dim: Width of an event's input, embeddings and features.
+        hidden_dim: Width of the hidden layer.
         out_dim: Logits per event.
         dropout: Of the hidden layer.
     """

@@ -26,20 +26,20 @@ class MemoryModel(nn.Module):
     Every node has a row of state: a memory, and a mailbox of the mails that its latest events sent. A step reads the
     rows of the batch's distinct nodes, takes their mails into the memory (`update_memory`), embeds the batch's roots
     (`embed`), and writes the memory of its sources and destinations and a mail for each receiver (`mail`). A subclass
-    defines the first two; the third has a default. They are called by whatever order a strategy has for them.
+    defines the first two methods; the third has a default. The strategy decides in which order they are called.
 
-    Each of the three works row by row: what it returns for a row must not depend on which other rows are there, nor on
-    how many; ranks have different rows, and any of them may have none. Gradients reach the weights, never the rows.
+    Each of the three methods works row by row: its result for a row must not depend on which or how many other rows are
+    there, because ranks have different rows, and a rank may have none. Gradients reach the weights, never the rows.
 
     Args:
         info: What the stream looks like.
         memory_dim: Width of the memory, d_mem.
-        embedding_dim: Width of what `embed` returns, d_emb.
-        sampled_roots: Whose past neighbours are sampled. ``"all"``: those of every root, which `embed` finds in the
-            batch. ``"none"``: nobody's. ``"events"``: those of the sources and destinations, who then receive the
-            mails of their neighbours' events, too, and are not in the batch.
+        embedding_dim: Width of the result of `embed`, d_emb.
+        sampled_roots: Whose past neighbours are sampled. ``"all"``: neighbours of every root, which `embed` finds in
+            the batch. ``"none"``: none. ``"events"``: neighbours of the sources and destinations, which receive the
+            mails of the events, too, and are not in the batch.
         mailbox_size: Mails kept per node, M.
-        mail_dim: Width of what `mail` returns, d_mail, where that is overridden.
+        mail_dim: Width of the result of `mail`, d_mail, if `mail` is overridden.
 
     Attributes:
         spec: Widths of a row of node state.

@@ -21,7 +21,7 @@ class MemoryTGNN(MemoryModel):
         embedding: Makes embeddings of the roots.
         embedding_dim: Width of the embeddings.
         static_dim: Width of the static node memory, a learned vector per node (DistTGL, section 3.1); 0 for none.
-        message: Makes messages of mails, for which the updater then has to be built; None hands it the mails.
+        message: Makes messages of mails, whose width the updater then has to take; None gives it the mails.
     """
 
     def __init__(

@@ -16,13 +16,13 @@ from lightning_tgnn.types import RootBatch, TensorFields
 class NeighborEdges(TensorFields):
     """Edges from past neighbours to the roots; a root that occurs at two times is two vertices.
 
-    The vertices are those of a block of DGL: the R roots, which receive, then the U distinct nodes, which send.
+    The vertices are ordered as in a DGL block: the R roots, which receive, then the U distinct nodes, which send.
 
     Attributes:
         rows: int64 [R + U], place in ``EventBatch.nodes`` of every vertex: ``states[rows]`` are their inputs.
         edge_index: int64 [2, A], sender and receiver of every edge, as PyG has it.
-        age: float32 [A], time from the event that made the neighbour one to the root's.
-        features: float32 [A, d_edge], of that event.
+        age: float32 [A], time from the neighbour's event to the root's time.
+        features: float32 [A, d_edge], features of the neighbour's event.
         num_roots: R; the first R vertices are the roots.
     """
 

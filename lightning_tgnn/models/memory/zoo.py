@@ -59,11 +59,12 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Mails:
-    """What a model is to make of mails.
+    """How a model reads mails.
 
     Attributes:
         message: Builds the function that makes a message of a mail, see `Message`; None takes the mail as it is.
-        raw: They hold the memories of both ends and the features of the event; otherwise anything of that width.
+        raw: Whether mails hold the memories of both ends and the features of the event; otherwise they hold anything of
+            that width.
     """
 
     message: Callable[[int, int], MessageFunction] | None = None

@@ -50,8 +50,8 @@ class OwnConvolution(nn.Module):
 
     A subclass of PyG's ``MessagePassing`` is called as ``module(rows, edge_index)``, any other as DGL's layers are,
     ``module(block, rows)`` with a `dgl.DGLBlock`. If it takes ``edge_weight``, it gets the snapshot's normalised
-    weights, so that a layer that normalises by itself has to be told not to; if it takes ``edge_type`` or ``etypes``,
-    the kind of every edge. It returns [n_k, out_dim], or [n_k, heads, width] of that size.
+    weights, so a layer's own normalisation has to be switched off. If it takes ``edge_type`` or ``etypes``, it gets the
+    kind of every edge. It returns [n_k, out_dim], or [n_k, heads, width] of that size.
 
     Args:
         module: Maps rows of one width to rows of another.

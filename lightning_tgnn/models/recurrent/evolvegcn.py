@@ -92,10 +92,10 @@ class EvolveGCN(nn.Module):
         hidden_dim: Width of every layer.
         num_layers: At least 1.
         graph_filter: What is summed up, with the evolved weights.
-        reads_rows: -H, whose weights are evolved by a summary of the rows that the layer reads; -O else, whose weights
-            are evolved by themselves.
-        skip_unread: Leave out convolutions that nothing reads: all before the last snapshot in -O, those of the last
-            layer in -H. The result is the same.
+        reads_rows: Whether this is -H, whose weights evolve by a summary of the rows that the layer reads; otherwise
+            -O, whose weights evolve by themselves.
+        skip_unread: Leave out convolutions whose result nothing reads: in -O all before the last snapshot, in -H those
+            of the last layer. The result is the same.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from lightning_tgnn.types import Carried, Operators, Snapshot
 
 
 class WDGCN(nn.Module):
-    """Layers of a graph convolution with ReLU and a recurrent cell per vertex, which reads what that makes.
+    """Layers of a graph convolution with ReLU and a recurrent cell per vertex, which reads the convolution's rows.
 
     A vertex's embedding is the last cell's output where it was last there; 0 if it never was.
 
