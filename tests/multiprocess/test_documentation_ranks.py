@@ -13,7 +13,7 @@ from tests.multiprocess.training import as_torchrun
 from tests.pages import ROOT, blocks, environment, fill
 
 OF_THREE = [block for block in blocks("python") if "devices=3" in block.code]
-EXAMPLES = ("two_processes", "static_graph")
+EXAMPLES = ("two_processes", "static_graph", "own_plan")
 SCRIPTS = [block for block in blocks("python") if block.starts_processes and "devices=3" not in block.code]
 # Lightning starts a second process once, which runs all of this, too.
 DRIVER = r"""
@@ -61,4 +61,5 @@ def test_scripts_for_several_processes_run_in_two(tmp_path):
     begun = (tmp_path / "begun.txt").read_text().splitlines()
     assert sorted(begun) == sorted(2 * [str(path) for path in paths]), printed
     assert float(re.search(r"validation AP (0\.\d+)", printed)[1]) > 0.7
+    assert float(re.search(r"AP by majority (0\.\d+)", printed)[1]) > 0.7
     assert int(re.search(r"rows sent: (\d+)% of all", printed)[1]) < 95

@@ -140,8 +140,7 @@ class OrderedUpdates:
         """Refuse what gradients that come late cannot go with.
 
         Raises:
-            InvalidArgumentError: Ranks take turns, and the Trainer has a loss scale, weight averaging, manual
-                optimization, or accumulates gradients with a ``staleness``.
+            InvalidArgumentError: The Trainer scales losses, averages weights, or accumulates gradients with an ``s``.
         """
         if trainer.state.fn != "fit" or not self._takes_turns:
             return
@@ -168,8 +167,7 @@ class OrderedUpdates:
         """Refuse optimizers that cannot go with these updates.
 
         Raises:
-            InvalidArgumentError: Ranks take turns, and there are several optimizers, or one that cannot step or be
-                sent.
+            InvalidArgumentError: There are several optimizers, or one that ranks in turn cannot step or send.
         """
         if not self._takes_turns:
             return
