@@ -111,6 +111,9 @@ class RunFolders:
             if any(path.stat().st_mtime_ns >= written.stat().st_mtime_ns for path in saved):
                 break  # else they are of another run, which has kept them in the same folder
             before = settings.get("ckpt_path")
+            if before is None and saved:
+                newer = f"{written} has been written after {max(saved, key=_age)}, the latest checkpoint there is"
+                raise _nowhere(word, f"{newer}: its run has none yet, unless these files have been copied")
             if before is None:
                 raise _nowhere(word, f"the newest run, {run}, has ended before its first checkpoint")
             if not is_checkpoint(before):

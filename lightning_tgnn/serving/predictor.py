@@ -91,8 +91,8 @@ class Predictor(StreamFollower):
                 than ``k`` candidates gets these, and masked places.
 
         Raises:
-            InvalidArgumentError: The model predicts no links, there are fewer candidates than ``k``, or the predictor
-                comes from a file of an earlier version, which does not tell the pairs of its events.
+            InvalidArgumentError: The model predicts no links, there are fewer candidates than ``k``, or, with
+                ``exclude_seen``, the predictor comes from a file of an earlier version, which has no pairs of events.
             DataError: A node is unknown or a time too early.
         """
         ranking = self._ranking

@@ -154,7 +154,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         self._rate.restart()
 
     def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: EventBatch, batch_idx: int) -> None:
-        """Count the events of all ranks: a rank's share says how many those are that share its global batch."""
+        """Count the events of all ranks, by this rank's share of its global batch: at an epoch's end nearly all."""
         self.has_trained_weights = True
         self._has_committed = False
         if len(batch):

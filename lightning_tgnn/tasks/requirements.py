@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.utilities.compile import to_uncompiled
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
@@ -224,6 +225,7 @@ def check_snapshot_trainer(trainer: pl.Trainer, model: object) -> None:
 
 def _check_not_compiled(trainer: pl.Trainer) -> None:
     if trainer.lightning_module._compiler_ctx is not None:
+        to_uncompiled(trainer.lightning_module)  # the Trainer has put the compiled steps into the task itself
         cure = "give the Trainer the task itself: its loops are compiled already, by numba on the CPU"
         requirement = "not compiled by torch.compile, whose tracing ends where a step reads and writes node state"
         received = f"a compiled {type(trainer.lightning_module).__name__}"

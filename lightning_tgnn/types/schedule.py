@@ -44,7 +44,8 @@ class Turn:
             ``split="destination"`` they count the events of the global batch in the order of their destinations, those
             of a destination in that of time.
         of: The global batch that the events are from.
-        draw: Which set of negatives the events are trained with; None for the negatives of evaluation.
+        draw: Which set of negatives the events are trained with, also in turns without events; None for the negatives
+            of evaluation.
         ranks: How many ranks share the global batch.
         copy: Which copy of node state is read and written.
         reads: Whether node state is read.
@@ -161,7 +162,7 @@ class ScheduledLoader(Protocol):
         alike.
 
         Raises:
-            InvalidArgumentError: The ranks or the number of events do not fit.
+            InvalidArgumentError: The ranks or the number of events do not fit, or the schedule's turns are faulty.
         """
         ...
 

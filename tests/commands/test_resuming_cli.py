@@ -187,6 +187,21 @@ def test_a_run_that_ends_before_it_trains_leaves_the_folder_that_another_logs_in
     assert Path("runs/two/version_0", theirs).exists()
 
 
+def test_what_a_run_has_logged_itself_before_it_trained_goes_with_its_folder():
+    class Logs(Callback):
+        def on_train_start(self, trainer, pl_module):
+            trainer.logger.log_metrics({"rate": 1.0})
+            trainer.logger.save()
+            assert Path(trainer.log_dir, "metrics.csv").exists()
+            raise RuntimeError("late")
+
+    sys.modules[__name__].Logs = Logs
+    logger = ["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=runs", "--trainer.logger.name=csv"]
+    with pytest.raises(RuntimeError, match="late"):
+        main(["fit", *COMMON, *SIZES, f"--trainer.callbacks+={__name__}.Logs", *logger])
+    assert not Path("runs/csv").exists()
+
+
 def test_a_run_anew_in_the_folder_of_another_is_told(caplog):
     again = ["fit", *COMMON, *SIZES, "--trainer.logger.version=0", "--trainer.max_steps=1", "--test_after_fit=false"]
     said = "version_0 has the checkpoints of an earlier run: the logs and the report of both lie in one folder"

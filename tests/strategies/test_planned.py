@@ -291,7 +291,7 @@ def test_turns_that_nobody_can_take_are_refused(schedule, options, message):
     [
         (
             LastPartFirst(),
-            r"parts of a batch in the order of the ranks, got .*events=range\(0, 10\), of=range\(0, 20\)",
+            r"parts of a batch that do not .* order of the ranks, got .*events=range\(0, 10\), of=range\(0, 20\)",
         ),
         (EverySecond(), r"turns of consecutive events, got .*events=range\(0, 20, 2\)"),
         (OneTurnLess(), r"as many turns on every rank, got \[3, 2\]; give the other ranks turns without events"),

@@ -30,7 +30,7 @@ def organize(entries: Tensor) -> Organization:
 
     The printed algorithm compares every entry with every distinct vertex. This one is linear on the CPU. Elsewhere it
     is linear where the vertices are dense enough for a table, and costs one sort where not. The result is the same.
-    Phi, the interaction of the last occurrence of each vertex, is ``interaction[last]``.
+    Phi, the interaction of the last occurrence of each vertex, is the interactions of the series, indexed by ``last``.
 
     Args:
         entries: int64 [L], V_o.

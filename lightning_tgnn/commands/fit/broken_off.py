@@ -69,7 +69,8 @@ class RunWatch(Callback):
         new = self._folders() - self._before
         own = Path(self._logger.log_dir) if new else Path()  # asked for earlier, it would fix the number of the run
         for folder in new:
-            if own.is_relative_to(folder) and not (checkpoints_in(folder / "checkpoints") or _is_shared(folder)):
+            has_more = checkpoints_in(folder / "checkpoints") or _is_shared(folder, trainer)
+            if own.is_relative_to(folder) and not has_more:
                 shutil.rmtree(folder, ignore_errors=True)
         if new and not self._before:
             with suppress(OSError):  # they hold something else
@@ -98,10 +99,12 @@ class RunWatch(Callback):
         return f"{_LINE}; go on with: {command}"
 
 
-def _is_shared(folder: Path) -> bool:
-    """Whether another process writes into the folder of a run that has logged nothing itself."""
+def _is_shared(folder: Path, trainer: pl.Trainer) -> bool:
+    """Whether another process writes into the folder of a run, too, as far as its files say so."""
     own = f".{socket.gethostname()}.{os.getpid()}."  # as TensorBoard names its files
-    return any(own not in path.name for path in folder.rglob("*tfevents*")) or any(folder.rglob("metrics.csv"))
+    if any(own not in path.name for path in folder.rglob("*tfevents*")):
+        return True
+    return not any(isinstance(one, CSVLogger) for one in trainer.loggers) and any(folder.rglob("metrics.csv"))
 
 
 def was_interrupted(error: BaseException) -> bool:

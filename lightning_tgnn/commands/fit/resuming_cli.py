@@ -138,9 +138,10 @@ class RunSettings(SaveConfigCallback):
             why = "cannot be written"
         if trainer.strategy.broadcast(why) is None:
             anew = stage == "fit" and self.config.get("ckpt_path") is None
-            if anew and place.exists() and checkpoints_in(place.parent / "checkpoints"):
+            run = place.parents[len(Path(getattr(trainer.logger, "sub_dir", None) or "").parts)]
+            if anew and place.exists() and checkpoints_in(run / "checkpoints"):
                 rank_zero_warn(
-                    f"{place.parent} has the checkpoints of an earlier run: the logs and the report of both lie in one"
+                    f"{run} has the checkpoints of an earlier run: the logs and the report of both lie in one"
                     " folder, and what this run saves comes beside those checkpoints or in their place; give the logger"
                     " another version"
                 )

@@ -37,7 +37,7 @@ def check_turn(turn: Turn, schedule: Schedule, copy: int, *, training: bool) -> 
     """
     _check_consecutive(turn)
     if training and turn.draw is None:
-        cure = "set draw to the epoch of the pass"
+        cure = "set draw to the epoch of the pass, in turns without events as well"
         requirement = "turns that name the set of negatives that they are trained with"
         raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
     in_passes = "passes" in schedule.needs
@@ -65,18 +65,18 @@ def check_parts(schedule: Schedule, layout: RankLayout, over: Pass) -> None:
     and the last turn of each rank are looked at.
 
     Raises:
-        InvalidArgumentError: The ranks have different numbers of turns; their parts of a global batch are not
-            consecutive, overlap, leave events out or come in another order than the ranks; or an epoch of training
-            begins with the node state of the one before.
+        InvalidArgumentError: The turns are no sequence; the ranks have different numbers of turns; their parts of a
+            global batch are not consecutive, overlap, leave events out or come in another order than the ranks; or an
+            epoch of training begins with the node state of the one before.
     """
     played = [schedule.turns(layout, rank, over) for rank in range(layout.ranks)]
     for turns in played:
         if not isinstance(turns, Sequence):
-            cure = "return a list of them, or what has a length and an index"
+            cure = "return a list of them, or a subclass of collections.abc.Sequence"
             raise InvalidArgumentError(refusal("schedule", "a Sequence of turns for every rank", turns, cure))
     counts = [len(turns) for turns in played]
     if len(set(counts)) > 1:
-        cure = "give the other ranks turns without events"
+        cure = "give the other ranks turns without events, with the draw and the global batch of the others"
         raise InvalidArgumentError(refusal("schedule", "as many turns on every rank", counts, cure))
     for index in {0, counts[0] - 1} if counts[0] else ():
         at_once = [turns[index] for turns in played]
@@ -112,7 +112,8 @@ def _check_tiles(parts: Sequence[Turn]) -> None:
     for before, turn in pairwise(own):
         if turn.events.start < before.events.stop:
             cure = "give later ranks later events"
-            raise InvalidArgumentError(refusal("schedule", "parts of a batch in the order of the ranks", turn, cure))
+            requirement = "parts of a batch that do not overlap, in the order of the ranks"
+            raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
     ends = [own[0].of.start, *(turn.events.stop for turn in own)]
     starts = [*(turn.events.start for turn in own), own[0].of.stop]
     for end, start in zip(ends, starts, strict=True):

@@ -110,7 +110,7 @@ class EventLoader:
         ranks have to iterate alike.
 
         Raises:
-            InvalidArgumentError: The ranks or the number of events do not fit.
+            InvalidArgumentError: The ranks or the number of events do not fit, or the schedule's turns are faulty.
         """
         schedule.check(layout, len(self.events))
         check_parts(schedule, layout, Pass(len(self.events), self.batch_size, 0 if self._training else None))
@@ -259,7 +259,7 @@ class EventLoader:
         """Return the batch of a turn.
 
         Raises:
-            InvalidArgumentError: The turn asks for what no store or no epoch drawn ahead can give.
+            InvalidArgumentError: The turn is faulty, or asks for what no store or no epoch drawn ahead can give.
         """
         check_turn(turn, self.schedule, self.layout.copy_of(self.rank)[0], training=self._training)
         own, together = self._organizer.own_events(self.events, turn), _at(self.events, turn.of)
