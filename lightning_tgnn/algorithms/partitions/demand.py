@@ -1,4 +1,4 @@
-"""How often which rank needs the row of which node: what partitions of the nodes are measured on."""
+"""How often each rank needs the row of each node. Partitions of the nodes are measured on this demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _TABLE_CELLS_PER_ENTRY = 8
 class Demand:
     """The weighted star graph of Sven, section 3.1.2: ranks, nodes, and w(r, v) between them.
 
-    Build one with `of`, which adds up and checks. Pairs are distinct; those that do not occur have w = 0.
+    Build a demand with `of`, which adds up the entries and checks them. Pairs are distinct; a pair that is not listed
+    has w = 0.
 
     Attributes:
         rank: int64 [D].
@@ -34,7 +35,7 @@ class Demand:
 
     @classmethod
     def of(cls, ranks: Tensor, nodes: Tensor, num_ranks: int, num_nodes: int, counts: Tensor | None = None) -> Demand:
-        """Add up raw entries: one for every row that a rank needs, in any order, pairs repeated at will.
+        """Add up raw entries, one for every row that a rank needs. Pairs may repeat and come in any order.
 
         Args:
             ranks: Integers [L].
@@ -80,10 +81,10 @@ class DemandSample:
     """What some global batches of the training split need.
 
     Attributes:
-        numbers: Of the batches in an epoch, ascending.
-        events: int64 [E], the ids of their events.
-        demand: The rows that travel in them.
-        reliability: How much of what is special about a rank in them is likely to be so in others; see `reliability`.
+        numbers: Numbers of these batches in their epoch, ascending.
+        events: int64 [E], ids of the events in these batches.
+        demand: The rows that travel in these batches.
+        reliability: Share of the differences between ranks that other batches are likely to repeat; see `reliability`.
     """
 
     numbers: list[int]
@@ -95,14 +96,14 @@ class DemandSample:
 def reliability(first: Demand, second: Demand) -> float:
     """Return which share of the differences between ranks would be found again in other batches, in [0, 1].
 
-    Two samples of equal size are compared: the slope of the differences in one on those in the other, over all nodes,
-    which for both samples together is 2 s / (1 + s) (Spearman and Brown). Where each rank has the next events of the
-    batch in time, which rank needs a node is chance, and the share about 0: a partition that follows the differences of
-    a sample follows its noise.
+    Two samples of equal size are compared. Over all nodes, the differences in one sample are regressed on the
+    differences in the other. A slope of s gives 2 s / (1 + s) for both samples together (Spearman and Brown). If every
+    rank takes consecutive events of a batch, it is chance which rank needs a node, and the share is about 0. A
+    partition that follows the differences of such a sample follows noise.
 
     Args:
-        first: Of one half of some batches.
-        second: Of the other half.
+        first: The demand of one half of some batches.
+        second: The demand of the other half.
 
     >>> ranks, nodes = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 2, 3])
     >>> half = Demand.of(ranks, nodes, num_ranks=2, num_nodes=4)

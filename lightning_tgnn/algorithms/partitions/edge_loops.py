@@ -1,4 +1,4 @@
-"""The compiled loops that turn edges round and sort them, by counting."""
+"""The compiled loops that reverse edges and sort them, by counting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lightning_tgnn.compiled import njit
 
 @njit(nogil=True, cache=True)
 def place_neighbors(src: Any, dst: Any, first: int, cursor: Any, neighbors: Any) -> None:
-    """Write the neighbours of a range of vertices in both directions, those of one vertex after those of another.
+    """Write the neighbours of a range of vertices in both directions, vertex by vertex.
 
     Args:
         src: Integers [E].
@@ -31,16 +31,16 @@ def place_neighbors(src: Any, dst: Any, first: int, cursor: Any, neighbors: Any)
 
 @njit(nogil=True, cache=True)
 def keep_distinct(ends: Any, first: int, vertices: Any, neighbors: Any) -> int:
-    """Sort the neighbours of each vertex, and leave each of them once.
+    """Sort the neighbours of each vertex, and remove repeats.
 
     Args:
         ends: int64 [n], where the neighbours of every vertex end.
         first: The first of these vertices.
-        vertices: Integers [entries]; gets the vertex of each neighbour that is left.
-        neighbors: Integers [entries]; those that are left move to the front.
+        vertices: Integers [entries]; gets the vertex of each neighbour that is kept.
+        neighbors: Integers [entries]; the kept neighbours move to the front.
 
     Returns:
-        How many are left.
+        The number of neighbours that are kept.
     """
     left, begin = 0, 0
     for row in range(len(ends)):
@@ -59,7 +59,7 @@ def keep_distinct(ends: Any, first: int, vertices: Any, neighbors: Any) -> int:
 def sort_edges(
     src: Any, dst: Any, weights: Any, order: Any, starts: Any, starts_back: Any, columns: Any, sorted_weights: Any
 ) -> None:
-    """Sort edges by destination, then by source, equal ones as they come.
+    """Sort edges by destination, then by source; equal edges keep their order.
 
     Args:
         src: Integers [e].
@@ -91,14 +91,14 @@ def sort_edges(
 
 @njit(nogil=True, cache=True)
 def transpose_rows(starts: Any, columns: Any, starts_back: Any, columns_back: Any, edges_back: Any) -> None:
-    """Sort edges that are sorted by destination by source, equal ones as they come.
+    """Sort edges by source that are sorted by destination; equal edges keep their order.
 
     Args:
         starts: int64 [rows + 1], where the edges into each vertex begin.
         columns: int64 [e], the sources.
         starts_back: Integers [columns + 1], where the edges out of each vertex begin.
         columns_back: Integers [e], gets the destinations.
-        edges_back: Integers [e], gets which edge of ``columns`` each is.
+        edges_back: Integers [e], gets the place of each edge in ``columns``.
     """
     cursor = starts_back.copy()
     for row in range(len(starts) - 1):

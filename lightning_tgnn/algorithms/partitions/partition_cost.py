@@ -18,13 +18,13 @@ class BalanceReport:
     Attributes:
         matrix: int64 [M, M], C: rows that owner i (row) and requester j (column) exchange; the diagonal counts rows
             that stay on their rank.
-        residual: int64 [M, M], J * C_max - C (Eq. 2) with C_max the largest entry off the diagonal: by how much each
-            pair of ranks stays under the busiest. The diagonal, no traffic, is 0.
+        residual: int64 [M, M], J * C_max - C (Eq. 2) with C_max the largest entry off the diagonal: how far the traffic
+            of each pair of ranks stays below that of the busiest pair. The diagonal is 0, because it is no traffic.
         cost: int64 [M], rows that each rank receives and sends, the off-diagonal column and row sums of ``matrix``.
         maximum: The largest cost.
-        max_over_mean: The largest cost over the mean one; 1 is perfect balance, and what no traffic at all gives.
-        saved: int64 [M], the printed Eq. 5: demand of each rank for its own nodes. That traffic is *saved*, so
-            minimising its maximum would minimise the wrong thing; it is here to compare with the paper's figures.
+        max_over_mean: The largest cost over the mean cost. It is 1 in perfect balance, and also without any traffic.
+        saved: int64 [M], the printed Eq. 5: demand of each rank for its own nodes. That traffic is *saved*: minimising
+            its maximum would minimise the wrong quantity. The field is here to compare with the paper's figures.
     """
 
     matrix: Tensor
@@ -43,7 +43,7 @@ def balance_report(demand: Demand, owner: Tensor) -> BalanceReport:
         owner: Integers [N], the owner of every node.
 
     Raises:
-        InvalidArgumentError: ``owner`` has another length or names a rank that there is not.
+        InvalidArgumentError: ``owner`` has another length or names a rank that does not exist.
     """
     ranks = demand.num_ranks
     check_ids("owner", owner, ranks)

@@ -1,4 +1,4 @@
-"""Re-FlexBiCut: which rank owns the row of which node, so that the busiest rank has least to do (Sven, Algorithm 3)."""
+"""Re-FlexBiCut assigns the rows of nodes to ranks so that the busiest rank has least to do (Sven, Algorithm 3)."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ def reflexbicut(
     """Assign nodes to ranks so that the maximum over ranks of rows received and sent is small.
 
     The cost of rank j is the capacity of the cut around j in the star graph: edges from j to nodes outside (rows j
-    receives) and from nodes inside to other ranks (rows j sends). (Printed Eq. 5 sums what is *inside*, the traffic
-    that is saved, so we do not minimise that.) Nodes have edges to ranks only, none to each other, so the cut has a
-    closed form: node v adds c(j, v) = W(v) - 2 w(j, v) to it, W(v) = sum over r of w(r, v), whatever else is inside.
-    Hence no max-flow is needed, and:
+    receives) and from nodes inside to other ranks (rows j sends). (Printed Eq. 5 sums the edges *inside*, which is the
+    traffic that is saved; we do not minimise that.) Nodes have edges to ranks only, and none to each other. The cut
+    therefore has a closed form: node v adds c(j, v) = W(v) - 2 w(j, v) to it, with W(v) = sum over r of w(r, v),
+    whatever else is inside. No max-flow is needed. The steps are:
 
-    1. A node of which one rank makes at least half of the demand goes there: that adds nothing to any rank, and
-       anywhere else it would. Without a limit of rows no assignment is better for such nodes.
-    2. The others are *contested*: each adds to whoever owns it. Ranks in turn cut the region of the nodes that are
-       nearest to them, the most decided first, up to a capacity; what remains goes to the nearest rank with room. The
-       least capacity that leaves nothing unassigned is found by binary search. "Near" is c(j, v) times a price for
-       rank j's traffic, which rises while j costs more than the mean.
-    3. Assigned nodes are revisited: those of the busiest rank move to ranks that then cost less than it did, until
-       nothing is gained. Up to 256 contested nodes, other ranks then make room, by moves and chains of two moves, and
-       it starts anew; in larger graphs the gain does not pay for the C^2 M steps.
+    1. A node goes to the rank that makes at least half of its demand. There it adds nothing to the cost of any rank,
+       and anywhere else it would. Without a limit on rows no assignment of these nodes is better.
+    2. The other nodes are *contested*: each adds to the cost of its owner. Ranks in turn cut the region of the nodes
+       that are nearest to them, the most decided first, up to a capacity. The remaining nodes go to the nearest rank
+       with room. The least capacity that leaves nothing unassigned is found by binary search. "Near" is c(j, v) times a
+       price for rank j's traffic, which rises while j costs more than the mean.
+    3. Assigned nodes are revisited. Nodes of the busiest rank move to ranks that then cost less than the busiest did,
+       until no move gains anything. With up to 256 contested nodes, other ranks then make room, by moves and chains of
+       two moves, and the step begins anew. In larger graphs the gain does not pay for the C^2 M steps.
 
-    A demand that was counted in some batches is followed as far as it is reliable: w(j, v) is taken to be the mean over
-    the ranks, W(v) / M, and of what it differs from that the share ``reliability``. At 0 only W counts, and what is
-    left to gain is that the busiest rank has no more to send than the others.
+    A demand that was counted in some batches is followed as far as it is reliable. The algorithm replaces w(j, v) by
+    the mean over the ranks, W(v) / M, plus the share ``reliability`` of its difference from that mean. At 0 only W
+    counts, and the only thing left to balance is how much each rank sends.
 
-    No rank gets more rows than ``row_limit`` times the mean: a rank that is full counts as one without room, in step 1
-    the nodes go on that it has least use for, and nodes without demand fill the ranks that have fewest.
+    No rank gets more rows than ``row_limit`` times the mean. A full rank has no room in step 2. In step 1 it passes on
+    the nodes that it needs least. Nodes without demand fill the ranks that have the fewest rows.
 
     Steps 2 and 3 are a heuristic for an NP-hard problem. Step 3 also starts from the range and the interval partition,
-    where these have room, and from the cut with equal prices, and the best of these counts, or one of those two as it
-    is: the result is never worse than them on the demand that is followed. `maximum_bound` tells how far from the
-    optimum it can be.
+    where these keep to the limit, and from the cut with equal prices. The best result is taken. The range and the
+    interval partition are also compared as they are, so the result is never worse than either on the demand that is
+    followed. `maximum_bound` tells how far from the optimum the result can be.
 
-    The result is a function of the arguments alone. Takes about 40 C M bytes for C contested nodes (measured: 0.3 GiB
-    for a million of them and 8 ranks); of the nodes beyond 2^26 / M, those with least demand go to the rank that needs
-    them most often.
+    The result is a function of the arguments alone. The search takes about 40 C M bytes for C contested nodes
+    (measured: 0.3 GiB for a million contested nodes and 8 ranks). In a graph of more than 2^26 / M nodes,
+    the surplus nodes, which have the least demand, go to the rank that needs them most often.
 
     Args:
         demand: What every rank needs.
         reliability: Share of the differences between ranks that would be found again in other batches, in [0, 1]; see
             `lightning_tgnn.algorithms.partitions.demand.reliability`.
-        row_limit: Most rows of a rank over the mean, at least 1.
+        row_limit: The most rows that a rank may own, over the mean; at least 1.
         price_rounds: Rounds in which prices are found, at least 1.
-        sweeps: Times that all nodes are revisited at most, at least 0.
+        sweeps: The most times that all nodes are revisited, at least 0.
 
     Returns:
         int64 [N], the owner of every node, on the CPU.
@@ -90,7 +90,7 @@ def reflexbicut(
 
 
 def check_row_limit(row_limit: float) -> None:
-    """Refuse a limit that not all nodes have room below.
+    """Refuse a limit under which not all nodes have room.
 
     Raises:
         InvalidArgumentError: ``row_limit`` is no finite number, or below 1.
@@ -101,7 +101,7 @@ def check_row_limit(row_limit: float) -> None:
 
 
 def maximum_bound(demand: Demand, *, price_rounds: int = 60) -> float:
-    """Return a number of rows that the maximum cost of *no* partition is below, by Lagrangian relaxation.
+    """Return a lower bound, in rows, of the maximum cost of *every* partition, by Lagrangian relaxation.
 
     Args:
         demand: What every rank needs.
@@ -121,7 +121,7 @@ def maximum_bound(demand: Demand, *, price_rounds: int = 60) -> float:
 
 @dataclass(frozen=True)
 class _Believed:
-    """The demand that is followed, in whole units: what owning a node adds to a rank, and what it costs without.
+    """The demand that is followed, in whole units: what each node adds to its owner, and what ranks cost without nodes.
 
     Attributes:
         demand: As counted, on the CPU.
@@ -137,7 +137,7 @@ class _Believed:
 
     @classmethod
     def of(cls, demand: Demand, reliability: float) -> _Believed:
-        """Return it, exact where all is reliable."""
+        """Return the demand that is followed; it is the counted demand where all of it is reliable."""
         ranks, unit = demand.num_ranks, 1 if reliability == 1 else _UNITS
         demand = Demand(demand.rank.cpu(), demand.node.cpu(), demand.count.cpu(), ranks, demand.num_nodes)
         total, own = demand.total(), torch.zeros(ranks, dtype=torch.int64)
@@ -159,13 +159,13 @@ class _Believed:
 
 @dataclass(frozen=True)
 class _Contested:
-    """What step 1 leaves: contested ``nodes`` (int64 [C]), and what the ranks have to do with them.
+    """The contested nodes that step 1 leaves, and what they cost each rank.
 
     Attributes:
         nodes: int64 [C].
         cost: int64 [C, M], what owning them adds.
-        base: int64 [M], what the ranks cost without them.
-        room: int64 [M], how many of them each may own.
+        base: int64 [M], what the ranks cost without these nodes.
+        room: int64 [M], how many of these nodes each rank may own.
     """
 
     nodes: Tensor
@@ -175,7 +175,7 @@ class _Contested:
 
 
 def _settle(believed: _Believed, most: int) -> tuple[Tensor, _Contested]:
-    """Place the nodes of step 1, ``most`` on a rank; contested ones and those without demand stay -1."""
+    """Place the nodes of step 1, at most ``most`` on a rank; contested nodes and nodes without demand stay -1."""
     demand, entry = believed.demand, believed.entry
     num_nodes, ranks, node, rank = demand.num_nodes, demand.num_ranks, demand.node, demand.rank
     total = demand.total()

@@ -1,8 +1,9 @@
 """The compiled loops of Re-FlexBiCut. Letters: C contested nodes, M ranks.
 
-``cost`` is int64 [C, M], what owning a node adds to a rank; ``base`` int64 [M], what each rank costs without them;
-``room`` int64 [M], how many nodes each may still own; ``owner`` int64 [C] and ``loads`` int64 [M] are written, and so
-is ``room`` where nodes move. A rank's ``prices`` are float64 [2, M]: of its traffic, and of a row that it owns.
+``cost`` is int64 [C, M], what owning a node adds to a rank; ``base`` int64 [M], what each rank costs without these
+nodes; ``room`` int64 [M], how many nodes each may still own; ``owner`` int64 [C] and ``loads`` int64 [M] are written,
+and so is ``room`` where nodes move. ``prices`` are float64 [2, M]: the price of each rank's traffic, and of a row that
+it owns.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from lightning_tgnn.compiled import njit
 def find_prices(cost: Any, base: Any, room: Any, rounds: int) -> Any:
     """Return float64 prices [2, M] of the ranks' traffic and rows, and a lower bound of the maximum cost.
 
-    When every node goes where it is cheapest, a rank that costs more than the mean gets dearer, and so do the rows of
-    one that has no room for them. The bound: a maximum is at least any weighted mean, and the weighted mean, with what
-    rows beyond the room cost, is least where every node goes where its own price is.
+    Every round sends each node to its cheapest rank. The price of a rank rises if the rank costs more than the mean,
+    and the price of its rows rises if it has no room for them. The bound holds because a maximum is at least any
+    weighted mean. With the price of rows beyond the room added, the weighted mean is least when every node goes to the
+    rank where its own price is least.
     """
     nodes, ranks = cost.shape
     prices = np.ones((2, ranks))
@@ -75,9 +77,9 @@ def decidedness(cost: Any, prices: Any) -> Any:
 def cut(cost: Any, prices: Any, order: Any, base: Any, room: Any, capacity: int, owner: Any, loads: Any) -> bool:
     """Cut a region of at most ``capacity`` around every rank; return whether that assigns every node.
 
-    First round: the nodes nearest to each rank, the most decided (``order``, int64 [C]) first. Their regions do not
-    meet, so one pass takes all ranks in turn. Second round: what was left, to the cheapest rank that has room. Of ranks
-    that are as cheap the one that has less to do counts.
+    The first round takes the nodes nearest to each rank, the most decided (``order``, int64 [C]) first. The regions do
+    not meet, so one pass serves all ranks in turn. The second round sends the remaining nodes to the cheapest rank that
+    has room. Of equally cheap ranks the one that has less to do gets the node.
     """
     ranks = cost.shape[1]
     loads[:] = base
@@ -136,10 +138,10 @@ def revisit(cost: Any, order: Any, owner: Any, loads: Any, room: Any, sweeps: in
 
 @njit(nogil=True, cache=True)
 def rearrange(cost: Any, owner: Any, loads: Any, room: Any) -> None:
-    """Let any rank, in one pass, give a node to another that gives one on, if the dearest of them then costs less.
+    """Let any rank, in one pass, give a node to another that passes one on, if the dearest of them then costs less.
 
-    The last of these ranks may be the first: that is a swap. Nodes that need nobody to make room just move. This makes
-    room for `revisit` where the busiest rank alone finds none. Takes C^2 M steps.
+    The last of these ranks may be the first, which is a swap. A node for which no rank has to make room just moves.
+    This makes room for `revisit` where the busiest rank alone finds none. It takes C^2 M steps.
     """
     nodes, ranks = cost.shape
     for v in range(nodes):

@@ -1,4 +1,4 @@
-"""The compiled loops that find which ranks have which vertices."""
+"""The compiled loops that find which vertices each rank has."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LINKED, OWN = 1, 2
 
 @njit(nogil=True, cache=True)
 def mark_vertices(src: Any, dst: Any, owner: Any, rank: int, marks: Any) -> None:
-    """Mark the vertices that have an edge, and those that have one of a rank's.
+    """Mark the vertices that have an edge, and the vertices that have an edge of one rank.
 
     Args:
         src: Integers [E].
         dst: Integers [E].
         owner: Integers [E], the rank of every edge.
-        rank: Whose vertices.
+        rank: The rank whose vertices are marked `OWN`.
         marks: uint8 [N], zeros; gets the bits `LINKED` and `OWN`.
     """
     for edge in range(len(src)):
@@ -28,13 +28,13 @@ def mark_vertices(src: Any, dst: Any, owner: Any, rank: int, marks: Any) -> None
 
 @njit(nogil=True, cache=True)
 def add_ranks(src: Any, dst: Any, owner: Any, place: Any, bits: Any) -> None:
-    """Note at some vertices which ranks have an edge of theirs.
+    """Note which ranks have an edge of each of some vertices.
 
     Args:
         src: Integers [E].
         dst: Integers [E].
         owner: Integers [E], the rank of every edge.
-        place: int32 or int64 [N], the row of each vertex; -1 for the others.
+        place: int32 or int64 [N], the row of each of these vertices; -1 for all others.
         bits: uint8 [n, ceil(P / 8)]; rank i is bit ``i % 8`` of byte ``i // 8``; written.
     """
     for edge in range(len(src)):

@@ -1,4 +1,4 @@
-"""Replicas of the vertices of a vertex-cut: which ranks have them, which one is the master, and what that costs."""
+"""Replicas of the vertices of a vertex-cut: which ranks have them, which replica is the master, and what that costs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Placed:
 
     Attributes:
         nodes: int64 [c].
-        present: bool [P, c], which ranks have each.
+        present: bool [P, c], which ranks have each vertex.
         master: int64 [c], the rank whose replica sums up the others.
-        leader: int64 [H, c], the rank that speaks for the replicas of a host: the master on its own, any of them on
-            another, -1 where there is none.
+        leader: int64 [H, c], the rank that speaks for the replicas on a host. It is the master on the master's own
+            host, any of the replicas on another host, and -1 where a host has none.
         hosts: int64 [P], the host of every rank.
     """
 
@@ -35,10 +35,10 @@ class Placed:
         """Return where each rank sends values in each hop on their way to the masters, int64 [P, c]; -1: nowhere.
 
         With ``relay`` the first hop ends at the leaders of hosts and the second at the masters, so that a vertex
-        crosses to another host once. Where no host has two ranks, or there is only one host, one hop does it.
+        crosses to another host once. If no host has two ranks, or there is only one host, one hop is enough.
 
         Args:
-            relay: Go by the leaders.
+            relay: Send values through the leaders.
         """
         ranks = torch.arange(len(self.present)).unsqueeze(1)
         stays = ~self.present | (self.master == ranks)
@@ -52,14 +52,14 @@ class Placed:
 
 @dataclass(frozen=True)
 class Replicas:
-    """Which ranks have the vertices of a vertex-cut: all of them, or those that one rank has.
+    """Which ranks have the vertices of a vertex-cut, for all vertices or for the vertices of one rank.
 
-    A rank keeps what it has to know about its own vertices. The tables of `Placed` have a row for each rank, so they
-    are made for some vertices at a time.
+    A rank keeps this for its own vertices alone. The tables of `Placed` have a row for each rank, so they are made for
+    some vertices at a time.
 
     Attributes:
         nodes: int64 [n], the vertices, ascending.
-        bits: uint8 [n, ceil(P / 8)], which ranks have each: rank i is bit ``i % 8`` of byte ``i // 8``.
+        bits: uint8 [n, ceil(P / 8)], which ranks have each vertex: rank i is bit ``i % 8`` of byte ``i // 8``.
         hosts: int64 [P], the host of every rank.
     """
 
@@ -73,8 +73,9 @@ class Replicas:
     ) -> Replicas:
         """Return the replicas of a cut.
 
-        A vertex without edges is on one rank. The ends and owners of the edges may be mapped from files; besides them
-        and the result, 5 bytes are held for each vertex of the graph (9 beyond two billion), however many ranks.
+        A vertex without edges is on one rank. The ends and owners of the edges may be mapped from files. Besides these
+        and the result, 5 bytes are held for each vertex of the graph (9 beyond two billion vertices), however many
+        ranks there are.
 
         Args:
             src: Integers [E].
@@ -82,7 +83,7 @@ class Replicas:
             owner: Integers [E], the rank of every edge.
             num_nodes: N.
             hosts: int64 [P], the host of every rank.
-            rank: Whose vertices; those of all ranks if None.
+            rank: The rank whose vertices are returned; None returns the vertices of all ranks.
         """
         ranks = len(hosts)
         if ranks == 1:
@@ -109,8 +110,8 @@ class Replicas:
     def pieces(self) -> Iterator[Placed]:
         """Yield the vertices some at a time, in their order.
 
-        The master is on the host with the most replicas, so that most of them reach it without leaving theirs; among
-        the ranks of a host, vertices take turns.
+        The master is on the host with the most replicas, so that most replicas reach it without leaving their host.
+        Among the ranks of a host, vertices take turns.
         """
         each = max(_CELLS // len(self.hosts), 1)
         for nodes, bits in zip(self.nodes.split(each), self.bits.split(each), strict=True):
@@ -143,14 +144,14 @@ class CutReport:
 
     Attributes:
         replication_factor: Replicas per vertex.
-        edge_imbalance: Edges of the rank that has the most, over the mean.
-        vertex_imbalance: The same of vertices.
+        edge_imbalance: Edges of the rank that has the most, over the mean of the ranks.
+        vertex_imbalance: Vertices of the rank that has the most, over the mean of the ranks.
         inner: Pairs of a mirror and its master on one host: messages of a gather, and of a scatter, within hosts.
-        outer: The same between hosts.
-        max_inner: Messages within its host that a rank sends in a gather and a scatter together, of the rank that sends
-            the most: the inner connections of the paper.
-        max_outer: The same to other hosts: its outer connections.
-        crossing: Rows between hosts in a gather, and in a scatter, when each host speaks once for each vertex.
+        outer: Pairs of a mirror and its master on two hosts: messages between hosts.
+        max_inner: The most messages that a rank sends within its host in a gather and a scatter together, the paper's
+            inner connections.
+        max_outer: The most messages that a rank sends to other hosts in both together, the paper's outer connections.
+        crossing: Rows between hosts in a gather, and in a scatter, if each host sends once for each vertex.
     """
 
     replication_factor: float
@@ -168,7 +169,7 @@ def cut_report(owner: Tensor, replicas: Replicas) -> CutReport:
 
     Args:
         owner: Integers [E], the rank of every edge.
-        replicas: Of all vertices of this cut.
+        replicas: Replicas of all vertices of this cut.
     """
     hosts, num_nodes = replicas.hosts, len(replicas.nodes)
     edges, vertices, inner, outer = torch.zeros(4, len(hosts), dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Which rank owns the row of which node: the simple partitions that Re-FlexBiCut is compared with."""
+"""The simple partitions of nodes over ranks with which Re-FlexBiCut is compared."""
 
 from __future__ import annotations
 
@@ -57,19 +57,20 @@ def interval_partition(num_nodes: int, ranks: int) -> Tensor:
 def metis_partition(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
     """Cut few edges between parts of about equal size: METIS on the undirected graph without repeats.
 
-    It is that of dgl, or of pymetis where Python is too new for dgl; their parts differ.
+    The implementation is dgl's, or pymetis's where Python is too new for dgl. Their parts differ.
 
-    Unlike the others it may give other parts at each call, so that one rank should compute them and tell the rest.
-    Bisection is recursive: measured on communities, dgl's k-way mode cut 5 to 790 edges of the same graph by turns.
+    Unlike the other partitions, it may give other parts at each call. One rank should compute them and send them to the
+    others. Bisection is recursive, because dgl's k-way mode was erratic: measured on a graph of communities, its calls
+    cut between 5 and 790 edges.
 
     Args:
         src: Integers [E], one end of every edge.
-        dst: Integers [E], the other.
+        dst: Integers [E], the other end.
         num_nodes: N, at least 1.
         ranks: M, at least 1.
 
     Returns:
-        int64 [N], the owner of every node. `interval_partition` where no edge joins two nodes.
+        int64 [N], the owner of every node. It is `interval_partition` if no edge joins two nodes.
 
     Raises:
         InvalidArgumentError: dgl and pymetis are both missing, or an argument is out of range.

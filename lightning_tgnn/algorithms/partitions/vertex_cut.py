@@ -1,4 +1,4 @@
-"""Vertex-cut partitions: every edge belongs to one rank, a vertex is on each rank that has an edge of it."""
+"""Vertex-cut partitions: every edge belongs to one rank, and a vertex is on each rank that has one of its edges."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def vertex_cut(
 ) -> Tensor:
     """Assign every edge to a rank.
 
-    The ends may be mapped from files; besides them and the result an order of the edges is held in memory, and a byte
-    for each vertex and rank.
+    The ends of the edges may be mapped from files. Besides these and the result, memory holds an order of the edges and
+    a byte for each vertex and rank.
 
-    ``"hierarchical"`` takes edges by the sum of their ends' degrees and gives each to the rank of the least
-    ``(1 - gamma) * new replicas + gamma * hosts new to a vertex + alpha * edges + beta * vertices`` (CDFGNN, Eq. 24);
-    ``"ebv"`` is the same with gamma = 0. ``"hdrf"`` (Petroni et al., CIKM 2015) prefers to cut vertices of high degree,
-    ``"random"`` hashes the edge, ``"metis"`` gives an edge to the rank that METIS gives its destination.
+    ``"hierarchical"`` takes edges in the order of the sum of their ends' degrees. Each edge goes to the rank with the
+    least ``(1 - gamma) * new replicas + gamma * hosts new to a vertex + alpha * edges + beta * vertices`` (CDFGNN, Eq.
+    24); ``"ebv"`` is the same with gamma = 0. ``"hdrf"`` (Petroni et al., CIKM 2015) prefers to cut vertices of high
+    degree, ``"random"`` hashes the edge, ``"metis"`` gives an edge to the rank that METIS gives its destination.
 
     Args:
         src: Integers [E].
@@ -50,12 +50,12 @@ def vertex_cut(
         num_nodes: N.
         hosts: int64 [P], the host of every rank, from 0 on.
         method: One of `CUT_METHODS`.
-        gamma: Weight of hosts against ranks, of ``"hierarchical"`` alone, in [0, 1].
+        gamma: Weight of hosts against ranks, in [0, 1]; only ``"hierarchical"`` has it.
         alpha: Weight of the balance of edges.
         beta: Weight of the balance of vertices.
 
     Returns:
-        int32 [E].
+        int32 [E], the rank of every edge.
 
     Raises:
         InvalidArgumentError: ``method`` is unknown, there are fewer edges than ranks, or an argument is out of range.

@@ -11,7 +11,7 @@ from lightning_tgnn.compiled import njit
 
 @njit(nogil=True, cache=True)
 def order_by_degrees(src: Any, dst: Any, num_nodes: int, order: Any) -> None:
-    """Sort edges by the sum of their ends' degrees, equal ones as they come.
+    """Sort edges by the sum of their ends' degrees; equal edges keep their order.
 
     Args:
         src: Integers [E].
@@ -41,7 +41,7 @@ def order_by_degrees(src: Any, dst: Any, num_nodes: int, order: Any) -> None:
 def assign_by_evaluation(
     src: Any, dst: Any, order: Any, hosts: Any, seen: Any, seen_by_host: Any, gamma: float, alpha: float, beta: float
 ) -> Any:
-    """Assign each edge to the rank of the least evaluation (CDFGNN, Eq. 24); the first of equal ones.
+    """Assign each edge to the rank of the least evaluation (CDFGNN, Eq. 24), the first of equal ranks.
 
     Args:
         src: Integers [E].
@@ -49,7 +49,7 @@ def assign_by_evaluation(
         order: Integers [E], positions of the edges in the order of assignment.
         hosts: int64 [P], the host of every rank.
         seen: uint8 [N, P], which ranks have a vertex; written.
-        seen_by_host: uint8 [N, H], which hosts have it; written.
+        seen_by_host: uint8 [N, H], which hosts have a vertex; written.
         gamma: Weight of hosts against ranks.
         alpha: Weight of the balance of edges.
         beta: Weight of the balance of vertices.
@@ -94,7 +94,7 @@ def assign_by_hdrf(src: Any, dst: Any, seen: Any, balance: float) -> Any:
         balance: Weight of the balance of edges, lambda.
 
     Returns:
-        int32 [E].
+        int32 [E], the rank of every edge.
     """
     ranks = seen.shape[1]
     part_of = np.empty(len(src), np.int32)

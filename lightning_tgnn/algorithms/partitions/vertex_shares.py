@@ -1,4 +1,4 @@
-"""What each rank computes of a snapshot whose vertices are cut over ranks, and which rows it needs of others."""
+"""The part that a rank computes of a snapshot with vertices cut over ranks, and the rows that it needs of others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lightning_tgnn.types import Snapshot, SnapshotGroup, SparseRows
 
 @dataclass(frozen=True)
 class RowLinks:
-    """Rows that a rank sends to others, and takes from them, for one snapshot or one group.
+    """Rows that a rank sends to other ranks and receives from them, for one snapshot or one group.
 
     Attributes:
-        sent: int64 [S], places of own rows, those for rank 0 first.
-        to: How many go to each rank.
-        received: How many come from each rank, and follow the own rows in this order.
+        sent: int64 [S], places of the own rows that are sent, the rows for rank 0 first.
+        to: How many rows go to each rank.
+        received: How many rows come from each rank. They follow the own rows in this order.
     """
 
     sent: Tensor
@@ -28,13 +28,15 @@ class RowLinks:
 def share_of_snapshot(snapshot: Snapshot, owner: Tensor, rank: int, ranks: int) -> tuple[Snapshot, RowLinks]:
     """Return the part of a snapshot whose vertices a rank owns.
 
-    Its rows are the own vertices in their order. Its edges go from these, and behind them the rows of other ranks'
-    vertices that have an edge into them, by rank and in their order.
+    Its rows are the own vertices in their order. Its edges begin at these rows, and at the rows of other ranks'
+    vertices that have an edge into an own vertex. The rows of others come after the own rows, by rank and in their
+    order.
 
     Args:
-        snapshot: Whole, the same edges between all of its vertices in every layer; its rows are those of ``owner``.
+        snapshot: The whole snapshot, with the same edges between all of its vertices in every layer. Its rows are the
+            rows of ``owner``.
         owner: int64 [m], the rank of every row of the group.
-        rank: Whose part.
+        rank: The rank whose part is returned.
         ranks: How many there are.
     """
     of = owner[snapshot.vertices]
@@ -67,11 +69,11 @@ def share_of_snapshot(snapshot: Snapshot, owner: Tensor, rank: int, ranks: int) 
 
 
 def share_of_targets(group: SnapshotGroup, owner: Tensor, rank: int, ranks: int) -> tuple[Tensor, Tensor, RowLinks]:
-    """Return the targets whose first row a rank owns, and the rows of others that they name.
+    """Return the targets whose first row a rank owns, and the rows of other ranks that they name.
 
     Returns:
-        int64 [q'], places of these targets among the group's; their rows, int64 [q', c], places among the own rows
-        [m'] and behind them those of others; and what travels for that.
+        int64 [q'], places of these targets among the targets of the group; int64 [q', c], places of their rows among
+        the own rows [m'] followed by the rows of others; and the rows that travel for this.
     """
     rows = group.targets.rows
     of_target = owner[rows[:, 0]]
@@ -84,14 +86,14 @@ def share_of_targets(group: SnapshotGroup, owner: Tensor, rank: int, ranks: int)
 
 
 def _links(read: Tensor, reader: Tensor, owner: Tensor, own: Tensor, rank: int, ranks: int) -> tuple[RowLinks, Tensor]:
-    """Return what a rank sends and takes where ``reader`` reads rows, and which rows it takes.
+    """Return the rows that a rank sends and receives if ``reader`` reads rows, and which rows it receives.
 
     Args:
         read: int64 [E], rows that are read.
         reader: int64 [E], by which rank.
         owner: int64 [n], of every row.
         own: int64 [n'], the own rows.
-        rank: This one.
+        rank: This rank.
         ranks: How many there are.
     """
     count = max(len(owner), 1)
@@ -105,6 +107,6 @@ def _links(read: Tensor, reader: Tensor, owner: Tensor, own: Tensor, rank: int, 
 
 
 def _places(owner: Tensor, rank: int) -> Tensor:
-    """Return the place of each row among those of a rank, int64 [m]; -1 for those of others."""
+    """Return the place of each row among the rows of a rank, int64 [m]; -1 for rows of other ranks."""
     own = owner == rank
     return torch.where(own, own.cumsum(0) - 1, -1)

@@ -1,7 +1,7 @@
 """How many elements a batch moves between ranks: Sven, DepComm and DepCache (Sven, section 3.2 and appendix C).
 
-All figures are elements summed over ranks, and a row counts twice, at its sender and at its receiver. They suppose
-rows spread evenly, so that a share (M - 1) / M of them lives on another rank than the one that needs them.
+All figures are elements summed over ranks. A row counts twice, at its sender and at its receiver. Rows are assumed to
+be spread evenly, so that a share (M - 1) / M of the rows that a rank needs is on another rank.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from lightning_tgnn.checks import check_int, check_not_negative, check_share
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What the volumes depend on.
+    """The sizes on which the volumes depend.
 
     Attributes:
         ranks: M, at least 1.
         memory_dim: d_mem, elements of a node's memory.
         message_dim: d_msg, elements of a mail, 2 d_mem + d_edge (Eq. 14).
         sampled: N1, entries of the sampled vertex series (roots and neighbours), summed over ranks.
-        sampled_redundancy: eta1, the share of them that repeats another on the same rank, in [0, 1].
+        sampled_redundancy: eta1, the share of these entries that repeats another on the same rank, in [0, 1].
         original: N2, entries of the original series (sources and destinations), summed over ranks.
-        original_redundancy: eta2, the same of them.
+        original_redundancy: eta2, the share of these entries that repeats another on the same rank, in [0, 1].
 
     Raises:
         InvalidArgumentError: A value is out of its range.
@@ -54,7 +54,7 @@ def sven_volume(batch: BatchShape) -> float:
 def depcomm_volume(batch: BatchShape) -> float:
     """Return DepComm's elements per batch (Eq. 8): the updated memory of *every* sampled entry, and Sven's updates.
 
-    Owners update memory before they send it, so mails stay at home, but entries that repeat travel every time.
+    Owners update memory before they send it, so mails do not travel, but entries that repeat travel every time.
     """
     return batch.sampled * batch.memory_dim * _both_ends(batch) + _sent_back(batch)
 
@@ -62,9 +62,9 @@ def depcomm_volume(batch: BatchShape) -> float:
 def depcache_volume(batch: BatchShape) -> float:
     """Return DepCache's elements per batch as printed (Eq. 7): all ranks hold all rows, an all-gather spreads updates.
 
-    A plain all-gather sends each update to the M - 1 ranks that did not make it: 2 (M - 1), counted at both ends. The
-    printed factor, 2 (M - 1)^2 / M, is (M - 1) / M of that: it applies the share of rows that live elsewhere once more,
-    though with a copy on every rank no row lives in one place. This favours DepCache, the competitor.
+    A plain all-gather sends each update to the M - 1 ranks that did not make it, which is 2 (M - 1) counted at both
+    ends. The printed factor, 2 (M - 1)^2 / M, is (M - 1) / M of that. It applies the share of rows on other ranks once
+    more, although every rank has a copy of all rows. This favours DepCache, the competitor.
     """
     return _sent_back(batch) * (batch.ranks - 1)
 

@@ -1,6 +1,6 @@
 """The compiled loop that simulates a chain. Letters: P ranks, m groups, n operators.
 
-Part (i, r, 0 or 1) is the forward or the backward of the snapshots that rank r has of group i.
+Part (i, r, 0) is the forward, and part (i, r, 1) the backward, of the snapshots that rank r has of group i.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def run_chain(
         offset: int64 [2 m P + 1]; part (i, r, d) has the operators ``offset[k]:offset[k + 1]``, k = 2 (i P + r) + d.
         kind: int64 [n], 0 for a graph operator, 1 for an NN operator.
         work: float64 [n], seconds of each operator alone on its device.
-        device: int64 [P], the device that a rank shares with the others of the same number.
-        rates: float64 [2, 2], the speed of an operator of one kind beside one of the other, 1 for alone.
+        device: int64 [P], the device of every rank; ranks with the same number share a device.
+        rates: float64 [2, 2], the speed of an operator of one kind beside an operator of another; 1 is the speed alone.
         state_lag: float64 [m, P], seconds in which the hidden state of each rank reaches the next one.
         gradient_lag: float64 [m, P], seconds in which the gradient of each rank reaches the one before it.
         open_groups: int64 [P], how many forward parts of a rank may wait for their gradient.
@@ -132,7 +132,7 @@ def _choose(
     now: Any, rank: Any, ranks: Any, forward: Any, backward: Any, waiting: Any, limit: Any, groups: Any,
     state_at: Any, gradient_at: Any,
 ) -> Any:  # fmt: skip
-    """Return the part that an idle rank begins, or -1 and the moment at which it may begin one."""
+    """Return the part that an idle rank begins, or -1 and the moment at which it may begin a part."""
     if _goes_back(waiting, limit, forward < groups):
         part, moment = 2 * (backward * ranks + rank) + 1, gradient_at[backward, rank]
     elif forward < groups:
@@ -160,7 +160,7 @@ def _next_handed_on(after: Any, group: Any, rank: Any, groups: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _neighbours(offset: Any, groups: Any, ranks: Any) -> Any:
-    """Return who has the snapshots before and after those of a rank in each group, int64 [m, P], -1 for nobody."""
+    """Return which ranks have the snapshots before and after a rank's own in each group, int64 [m, P], -1 for none."""
     before, after = np.full((groups, ranks), -1), np.full((groups, ranks), -1)
     for group in range(groups):
         last = -1

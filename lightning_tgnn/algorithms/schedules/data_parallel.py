@@ -19,13 +19,13 @@ from lightning_tgnn.types.schedule import DESTINATION, SPLITS, TIME, Pass, Sched
 class DataParallel(Schedule):
     """Every rank has consecutive events of each global batch, cut as evenly as can be.
 
-    The first ranks have one event more where it does not divide. The last global batch may be too short for everyone to
-    have an event of it.
+    If the events do not divide evenly, the first ranks have one event more. The last global batch may be too short to
+    give every rank an event.
 
     Args:
-        split_batch: In which order the events of a global batch are cut: by ``"time"``, or by ``"destination"``, so
-            that a rank has most events of the same destinations, batch after batch, and needs fewer rows of other
-            ranks. The result is the same.
+        split_batch: The order in which the events of a global batch are cut. With ``"destination"`` a rank has most
+            events of the same destinations, batch after batch, and needs fewer rows of other ranks than with
+            ``"time"``. The result is the same.
 
     Raises:
         InvalidArgumentError: ``split_batch`` is neither ``"time"`` nor ``"destination"``.
@@ -53,7 +53,7 @@ class DataParallel(Schedule):
         check_one_copy(self, layout)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
-        """Return the events of a global batch: those of all ranks."""
+        """Return the number of events in a global batch, over all ranks."""
         return batch_size * layout.ranks
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
@@ -92,12 +92,12 @@ def part_of(of: range, rank: int, ranks: int) -> range:
 
 
 def in_split_order(split: str, destination: Tensor, batch: Tensor | None = None) -> Tensor:
-    """Return the order, int64 [B], in which events are cut, those of earlier global batches first.
+    """Return the order, int64 [B], in which events are cut, with earlier global batches first.
 
     Args:
         split: One of `SPLITS`.
-        destination: int64 [B], of every event, in the order of time.
-        batch: int64 [B], ascending, the number of the global batch of every event; None where they are of one.
+        destination: int64 [B], the destination of every event, in the order of time.
+        batch: int64 [B], ascending, the number of the global batch of every event; None if all are in one batch.
     """
     if split != DESTINATION:
         return torch.arange(len(destination))
@@ -106,7 +106,7 @@ def in_split_order(split: str, destination: Tensor, batch: Tensor | None = None)
 
 
 def rank_of(place: Tensor, size: Tensor, ranks: int) -> Tensor:
-    """Return the rank that has a place of a global batch, int64 [B]; see `part_of`.
+    """Return the rank of each place in a global batch, int64 [B]; see `part_of`.
 
     Args:
         place: int64 [B], from 0 on.

@@ -21,11 +21,11 @@ from lightning_tgnn.types.outline import ALL_TO_ALL, LINKS, SERVER, WORKER, Afte
 def read_once(store: str = SERVED, *, fetch_ahead: bool = True) -> tuple[Stage, ...]:
     """Return the stages of `ReadOnce`, up to where the backward pass begins.
 
-    The process that holds ``"served"`` state has, of each turn, the reads of the lane that begins a batch and then its
-    writes: (R0 ... R[i-1]) (W0 ... W[i-1]). Later passes over a batch neither read nor write.
+    The process that holds ``"served"`` state serves, in each turn, the reads of the lane that begins a batch and then
+    its writes: (R0 ... R[i-1]) (W0 ... W[i-1]). Later passes over a batch neither read nor write.
 
-    ``"sharded"`` rows travel between all ranks of a copy in every turn. Those that begin a batch ask for rows and send
-    writes; the others own some of them, and have none of their own. Bytes count for the rank that asks.
+    ``"sharded"`` rows travel between all ranks of a copy in every turn. Ranks that begin a batch ask for rows and send
+    writes. The other ranks only own some of these rows. Bytes count for the rank that asks.
 
     Args:
         store: Where the rows of a copy lie, ``"served"`` or ``"sharded"``.
@@ -61,7 +61,7 @@ def read_once(store: str = SERVED, *, fetch_ahead: bool = True) -> tuple[Stage, 
 
 @dataclass(frozen=True)
 class DistTGLOutline:
-    """How i x j x k ranks train; `of` says it for their number.
+    """How i x j x k ranks train; `of` returns the outline for a number of ranks.
 
     Args:
         minibatch: i, the ranks that share each global batch.
@@ -69,9 +69,9 @@ class DistTGLOutline:
         memory: k, the copies of node memory.
         fetch_ahead: Ask for the rows of the next batch as soon as the last one is over with node state; sharded rows
             only where ``epoch`` is 1.
-        gradient_compression: Its name; None for none.
+        gradient_compression: Name of the compression; None for none.
         store: Where the rows of a copy lie: ``"served"`` by a process, or ``"sharded"`` over the ranks of the copy.
-        ahead: Share of a batch's sharded rows that the batch before leaves alone, which are asked for ahead.
+        ahead: Share of a batch's sharded rows that the previous batch leaves unchanged; these are asked for ahead.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -104,7 +104,7 @@ class DistTGLOutline:
         return EpochsAndCopies(self.minibatch, self.epoch, self.memory)
 
     def of(self, ranks: int) -> Outline:
-        """Return the outline.
+        """Return the outline for a number of ranks.
 
         Raises:
             InvalidArgumentError: i j k is another number of ranks.

@@ -18,9 +18,10 @@ from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 class EpochsAndCopies(Schedule):
     """i ranks share each global batch, j global batches are trained at once, on each of k copies of node state.
 
-    On a copy one global batch begins each turn. It is trained in j consecutive turns by the same i ranks, each time
-    with other negatives. The first of these passes reads node state, for all of them, and writes it; later passes leave
-    it alone. So the gradients of a turn are those of j epochs of consecutive batches (DistTGL, section 3.2.2).
+    Each turn one global batch begins on a copy. The same i ranks train it in j consecutive turns, each time with other
+    negatives. The first of these passes reads node state for all of them, and writes it. Later passes leave node state
+    alone. The gradients of a turn therefore come from j consecutive batches, each in another epoch (DistTGL, section
+    3.2.2).
 
     Copy c begins its epochs at c of k equal segments of the stream, goes round, and is emptied at the start of the
     stream; at its very first turn it is empty (section 3.2.3). The i j ranks of the first copy evaluate, and share
@@ -55,7 +56,7 @@ class EpochsAndCopies(Schedule):
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """What another part of the plan has to offer: an order in passes, where there are several."""
+        """What another part of the plan has to offer: an order in passes, if a batch has several passes."""
         return frozenset({"rows", "passes"} if self.epoch > 1 else {"rows"})
 
     def __post_init__(self) -> None:
@@ -90,15 +91,15 @@ class EpochsAndCopies(Schedule):
             raise InvalidArgumentError(refusal("minibatch, epoch, memory", requirement, f"{i} x {j} x {k}", cure))
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
-        """Return the events of a global batch: those of i ranks."""
+        """Return the number of events in a global batch, over i ranks."""
         return batch_size * self.minibatch
 
     def batches_at_once(self, layout: RankLayout) -> int:
-        """Return how many global batches of a copy have part in the updates of a turn: j, each in another pass."""
+        """Return how many global batches of a copy take part in the updates of a turn: j, each in another pass."""
         return self.epoch
 
     def draws(self, layout: RankLayout, rank: int, epoch: int) -> Sequence[int]:
-        """Return the sets of negatives of an epoch: all that there are, or those of the passes over a batch."""
+        """Return the sets of negatives of an epoch: all fixed sets, or one set for each pass over a batch."""
         if self.negative_sets is not None:
             return range(self.negative_sets)
         first = (epoch * self.memory + layout.copy_of(rank)[0]) * self.epoch
@@ -120,7 +121,7 @@ class EpochsAndCopies(Schedule):
 
 @dataclass(frozen=True)
 class _Turns(Turns):
-    """The turns of the rank in a place among those of a copy: i ranks after i ranks share the batches of a lane."""
+    """The turns of the rank in a place among the ranks of a copy; i consecutive ranks share the batches of a lane."""
 
     plan: EpochsAndCopies
     copy: int
@@ -197,14 +198,14 @@ class _Turns(Turns):
         return (_mixed(turn_of_copy, batch) + number) % sets
 
     def _events(self, batch: int | None) -> range:
-        """Return the events of a global batch; none of none."""
+        """Return the events of a global batch; an empty range if there is no batch."""
         if batch is None:
             return range(self.over.num_events)[:0]
         return range(self.over.num_events)[batch * self._size : (batch + 1) * self._size]
 
 
 def _mixed(first: int, second: int) -> int:
-    """Return a number that looks random, of two (the finalizer of SplitMix64)."""
+    """Return a random-looking number made from two numbers (the finalizer of SplitMix64)."""
     mask = (1 << 64) - 1
     value = (first * 0x9E3779B97F4A7C15 + second * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019) & mask
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask

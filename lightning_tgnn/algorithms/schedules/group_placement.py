@@ -1,4 +1,4 @@
-"""Which device trains which snapshot groups, and which of them all devices train together."""
+"""Which device trains which snapshot groups, and which groups all devices train together."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 def groups_by_load(seconds: Sequence[float], devices: int) -> tuple[tuple[int, ...], ...]:
     """Give each group, the longest first, to the device that has least to do (LPT; Graham, 1969).
 
-    The longest device has at most 4/3 of what is possible. Ties go to the lowest number.
+    The busiest device takes at most 4/3 of the shortest possible time. Ties go to the lowest number.
 
     Args:
         seconds: Of each group.
         devices: How many.
 
     Returns:
-        For each device the places of its groups, ascending.
+        For each device, the places of its groups in ``seconds``, ascending.
 
     Raises:
         InvalidArgumentError: Seconds are negative or not finite, or there is no device.
@@ -41,7 +41,7 @@ def groups_by_load(seconds: Sequence[float], devices: int) -> tuple[tuple[int, .
 
 
 def groups_by_count(count: int, devices: int) -> tuple[tuple[int, ...], ...]:
-    """Give each device as many consecutive groups as the others, or one more.
+    """Give each device consecutive groups, as many as the other devices have or one more.
 
     >>> groups_by_count(5, 2)
     ((0, 1, 2), (3, 4))
@@ -59,17 +59,18 @@ def groups_to_cut(
     *,
     must: Sequence[int] = (),
 ) -> tuple[int, ...]:
-    """Choose which groups of an update all ranks compute together, each some of their vertices.
+    """Choose the groups of an update that all ranks compute together, each rank some of the vertices.
 
-    A group takes its seconds over the number of ranks, and what cutting it costs beside. The others are dealt out to
-    devices by `groups_by_load`, whose processes share each. One group after the other is cut, those that take longest
-    first. Of all these choices the one is taken by which the update ends first; of equal ones the one that cuts fewer.
+    A group that is cut takes its seconds over the number of ranks, plus what cutting it costs. `groups_by_load` deals
+    out the other groups to devices, and the processes of a device share each of its groups. Groups are cut one after
+    the other, the longest first. The result is the choice with which the update ends first; of equal choices, the one
+    that cuts fewer groups.
 
     Args:
         seconds: Of each group, in one process.
-        exchange: Seconds of each group beside that if it is cut: exchanges, unequal shares, products that are not kept.
+        exchange: Additional seconds of each group if it is cut: exchanges, unequal shares, products that are not kept.
         devices: How many.
-        processes: Of each device.
+        processes: Processes of each device.
         must: Places of groups that have to be cut.
 
     Returns:
@@ -95,7 +96,7 @@ def groups_to_cut(
 
 
 def check_seconds(argument: str, seconds: np.ndarray) -> None:
-    """Refuse seconds that are none.
+    """Refuse seconds that are negative or not finite.
 
     Raises:
         InvalidArgumentError: Some seconds are negative or not finite.

@@ -32,7 +32,7 @@ class Link:
         check_positive("bandwidth", self.bandwidth, cure="give bytes per second, for example 1.25e9 for 10 Gbit/s")
 
     def after(self, seconds: float) -> Link:
-        """Return the link where each message is sent and received so much later."""
+        """Return this link with a longer latency: each message is sent and received that much later."""
         return Link(self.latency + seconds, self.bandwidth)
 
 
@@ -41,15 +41,15 @@ class Links:
     """The links of a cluster. The ranks of a host share its link to the others; within a host each has its own.
 
     Attributes:
-        within: Between ranks of a host.
-        between: From a host to the others.
+        within: The link between ranks of a host.
+        between: The link from a host to the other hosts.
     """
 
     within: Link = Link(1e-5, 10e9)
     between: Link = Link(1e-4, 1.25e9)
 
     def latency(self, layout: RankLayout, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
-        """Return the seconds until a message without bytes arrives, of the shape of both; 0 on a rank itself."""
+        """Return the seconds until a message without bytes arrives, in the broadcast shape; 0 from a rank to itself."""
         hosts = np.asarray(layout.hosts)
         apart = np.where(hosts[senders] == hosts[receivers], self.within.latency, self.between.latency)
         return np.where(senders == receivers, 0.0, apart)
@@ -99,8 +99,9 @@ class Links:
             layout: The ranks.
             travel: ``"all_to_all"``: each sends other bytes to each; ``"all_gather"``: the same to each;
                 ``"all_reduce"``: a ring, in which every byte goes round about twice.
-            sent: float64 [turns, ranks], what each sends in all; what it adds, in an all-gather; what is summed up.
-            groups: int64 [ranks], the group of each, from 0 on; None for one of all ranks.
+            sent: float64 [turns, ranks], the bytes that each rank sends to all others in an all-to-all, adds in an
+                all-gather, or has summed up in an all-reduce.
+            groups: int64 [ranks], the group of each rank, from 0 on; None for one group of all ranks.
             at_once: Whether groups exchange at the same time, and share the links of their hosts.
         """
         ranks, hosts = layout.ranks, np.unique(np.asarray(layout.hosts), return_inverse=True)[1]
@@ -126,12 +127,12 @@ class Links:
         return most.T + np.where(count > 1, latency, 0.0)
 
     def summing(self, layout: RankLayout, travels: Sequence[str], size: float) -> float:
-        """Return the seconds in which all ranks sum up so many bytes in meetings, one after the other.
+        """Return the seconds in which all ranks sum up ``size`` bytes in meetings, one after the other.
 
         Args:
             layout: The ranks.
-            travels: Ways of the meetings: all-reduces of equal parts of the bytes; or an ``"all_to_all"`` of pieces, of
-                which each rank sums up one, and an ``"all_gather"`` of their sums.
+            travels: The collective of each meeting: all-reduces of equal parts of the bytes; or an ``"all_to_all"`` of
+                pieces, of which each rank sums up one, and an ``"all_gather"`` of the sums.
             size: Bytes of a rank.
         """
         ranks = layout.ranks

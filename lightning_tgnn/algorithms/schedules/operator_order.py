@@ -1,7 +1,7 @@
 """The order of graph and NN operators that overlaps two processes best: BLAD's topology manager (Section 6.2).
 
-A layer H X W is (H X) W or H (X W): its graph operator and its NN operator may change places. Where the two processes
-of a device run operators of different kinds, they hardly slow each other down.
+A layer H X W is (H X) W or H (X W), so its graph operator and its NN operator may change places. Two processes of a
+device hardly slow each other down while they run operators of different kinds.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Operator:
 
     Attributes:
         kind: ``"graph"`` for an aggregation, ``"nn"`` for everything else.
-        seconds: Alone on its device.
+        seconds: Seconds that it takes alone on its device.
         commutes_with_next: Whether it and the next operator are the two halves of a linear layer.
         exchanged: Seconds of this operator and of the next one where they have changed places: the graph operator works
-            on the width before or after the product with the weights. None where they stay the same.
+            on the width before or after the product with the weights. None if they stay the same.
 
     Raises:
         InvalidArgumentError: The kind is unknown, or seconds are negative or not finite.
@@ -55,11 +55,11 @@ Exchanges = tuple[tuple[bool, ...], tuple[bool, ...]]
 
 
 def ordered(operators: Sequence[Operator], exchanges: Sequence[bool]) -> tuple[Operator, ...]:
-    """Return the operators as they run, each with the seconds that it takes there.
+    """Return the operators in the order in which they run, each with the seconds that it takes in that order.
 
     Args:
         operators: As listed.
-        exchanges: For each pair that commutes whether it changes places.
+        exchanges: For each pair that commutes, whether it changes places.
 
     Raises:
         InvalidArgumentError: ``exchanges`` has not one value for each pair, or two pairs share an operator.
@@ -93,8 +93,8 @@ commutes_with_next=False, exchanged=None))
 def deployment_reward(first: Sequence[Operator], second: Sequence[Operator]) -> float:
     """Return DR, the seconds in which one process runs a graph operator and the other an NN operator (Equation 3).
 
-    Both start at once, and neither slows the other down. The moments at which operators begin and end count, not the
-    ticks of a clock.
+    Both start at once, and neither slows the other down. DR is computed from the exact moments at which operators begin
+    and end, not from the ticks of a clock.
 
     >>> deployment_reward([Operator("graph", 2.0), Operator("nn", 1.0)], [Operator("nn", 3.0)])
     2.0
@@ -113,14 +113,14 @@ def deployment_reward(first: Sequence[Operator], second: Sequence[Operator]) -> 
 def operator_order(first: Sequence[Operator], second: Sequence[Operator], *, worth: float = 1.0) -> Exchanges:
     """Choose greedily which pairs change places (Algorithm 1).
 
-    The process that is less far along takes its next operators. Of the two orders of a pair that commutes, it takes the
-    one in which DR grows by more, less the seconds that the order takes: with the widths of a layer an exchange changes
-    the seconds of both operators, which the printed algorithm, where they stay the same, need not know. Ties leave the
-    pair as it is listed.
+    The process that is less far along takes its next operators. For a pair that commutes, it takes the order in which
+    the growth of DR, less the seconds of that order, is larger. The seconds count because an exchange changes the
+    widths of a layer and thereby the seconds of both operators. The printed algorithm assumes that seconds stay the
+    same. A tie leaves the pair as it is listed.
 
     Args:
-        first: Of one process, in order.
-        second: Of the other.
+        first: Operators of one process, in order.
+        second: Operators of the other process.
         worth: Seconds that a second of overlap is worth. Infinity is the printed algorithm.
 
     Raises:
@@ -142,15 +142,15 @@ def operator_order(first: Sequence[Operator], second: Sequence[Operator], *, wor
 def best_order(first: Sequence[Operator], second: Sequence[Operator], rates: Rates = ALONE) -> Exchanges:
     """Choose which pairs change places so that the two processes, begun together, end early.
 
-    Of up to ten pairs all choices are tried. Of more, it goes on from four choices, Algorithm 1's, none, all, and the
-    faster order of each pair, by exchanging one pair at a time as long as the later process ends earlier, and takes the
-    best of what it ends in. Unlike DR, the ends know how much processes slow each other down. On random layers of up to
-    five pairs a process, whose widths change with the order, the printed algorithm ends 6 to 13 percent later than the
-    best choice, `operator_order` 1 to 3 percent.
+    With up to ten pairs all choices are tried. With more pairs, the search begins with four choices: Algorithm 1's, no
+    exchange, every exchange, and the faster order of each pair. From each it exchanges one pair at a time as long as
+    the later process ends earlier, and the best result is taken. Unlike DR, the ends of the processes include how much
+    they slow each other down. On random layers of up to five pairs per process, whose widths change with the order, the
+    printed algorithm ends 6 to 13 percent later than the best choice, and `operator_order` 1 to 3 percent later.
 
     Args:
-        first: Of one process, in order.
-        second: Of the other.
+        first: Operators of one process, in order.
+        second: Operators of the other process.
         rates: How fast an operator runs beside another.
 
     Raises:
@@ -185,7 +185,7 @@ _Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _columns(operators: Sequence[Operator]) -> _Columns:
-    """Return kinds, seconds, who begins a pair, and seconds after an exchange."""
+    """Return kinds, seconds, which operators begin a pair, and seconds after an exchange."""
     kind = np.array([one.kind == NN for one in operators], dtype=np.int64)
     seconds = np.array([one.seconds for one in operators], dtype=np.float64)
     pair = np.array([one.commutes_with_next for one in operators], dtype=bool)
@@ -202,7 +202,7 @@ def _columns(operators: Sequence[Operator]) -> _Columns:
 
 
 def _faster(columns: _Columns) -> np.ndarray:
-    """Return which pairs take less time after an exchange, bool [n], where nobody else is."""
+    """Return which pairs take less time after an exchange, bool [n], if no other process runs."""
     _, seconds, pair, exchanged = columns
     saved = seconds - exchanged
     return pair & (saved + np.append(saved[1:], 0.0) > 0)

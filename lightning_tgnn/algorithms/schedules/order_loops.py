@@ -1,8 +1,8 @@
 """The compiled loops of the operator order. Letters: n operators of one process.
 
 The operators of a process are ``kind`` (int64 [n], 0 for graph, 1 for NN) and ``seconds`` (float64 [n]) as listed;
-``pair`` (bool [n]) is true at the first of two that commute, and ``exchanged`` (float64 [n]) holds what an operator
-takes where its pair has changed places.
+``pair`` (bool [n]) is true at the first of two that commute, and ``exchanged`` (float64 [n]) holds the seconds of an
+operator whose pair has changed places.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def greedy_order(first: Any, second: Any, worth: Any) -> Any:
 
     Args:
         first: ``(kind, seconds, pair, exchanged)`` of one process.
-        second: Of the other.
+        second: The same of the other process.
         worth: Seconds that a second of overlap is worth.
     """
     given = (first, second)
@@ -76,7 +76,7 @@ def greedy_order(first: Any, second: Any, worth: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def together(first_kind: Any, first_seconds: Any, second_kind: Any, second_seconds: Any, rates: Any) -> Any:
-    """Return when each of two processes that begin at once ends, if they slow each other down.
+    """Return when each of two processes ends, if they begin at once and slow each other down.
 
     Args:
         first_kind: int64 [n], as it runs.
@@ -115,7 +115,7 @@ def descend(first: Any, second: Any, start: Any, rates: Any) -> Any:
         rates: As of `together`.
 
     Returns:
-        The choice in the form of ``start``; when the later process ends, and the sum of both ends.
+        The choice in the form of ``start``, when the later process ends, and the sum of both ends.
     """
     chosen = (start[0].copy(), start[1].copy())
     kinds = (first[0].copy(), second[0].copy())

@@ -1,7 +1,7 @@
-"""The outlines of plans in which all ranks share each batch: which stages a turn has, and what each waits for.
+"""The outlines of plans in which all ranks share each batch: the stages of a turn, and what each stage waits for.
 
-Seconds of stages go by the names of `lightning_tgnn.algorithms.schedules.stage_times.STAGES`. Bytes go by what travels:
-``rows`` of node state that are read, ``updates`` of those that are written, and ``gradients``.
+Seconds of stages go by the names of `lightning_tgnn.algorithms.schedules.stage_times.STAGES`. Bytes go by the names of
+what travels: ``rows`` of node state that are read, ``updates`` of rows that are written, and ``gradients``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def in_order(*, rows: str = "", updates: str = ALL_GATHER) -> tuple[Stage, ...]:
     """Return the stages of `InOrder`, up to where the backward pass begins.
 
     Args:
-        rows: How the rows that are read travel; empty where they are at hand.
-        updates: How those that are written travel.
+        rows: How the rows that are read travel; empty if they need not travel.
+        updates: How the rows that are written travel.
     """
     before = After("updates", turns=1)
     stages = [*_before(), Stage("fetch", after=(After("sample"), before), reads=() if rows else (_OF_LAST_TURN,))]
@@ -61,10 +61,11 @@ def pipelined(micro_batches: int = 1, *, ahead: float = 0.0, remote: float = 1.0
     """Return the stages of `Pipelined` (Sven, section 3.3.2), up to where the backward pass begins.
 
     Args:
-        micro_batches: n: the rows of one travel while the mails of another are applied.
-        ahead: Share of a batch's rows that the batch before leaves alone: they travel behind its computation.
-        remote: Rows that travel, read or written, over those that would if a batch were split by time and rows lay
-            anywhere: less than 1 with ``split_batch="destination"``.
+        micro_batches: n, the number of micro-batches. The rows of one travel while the mails of another are applied.
+        ahead: Share of a batch's rows that the previous batch leaves unchanged. They travel while the previous batch is
+            computed.
+        remote: Rows that travel, read or written, over the rows that would travel if a batch were split by time and
+            rows were placed at random. It is less than 1 with ``split_batch="destination"``.
     """
     check_positive("remote", remote, cure="give a share, for example 0.8 for a batch that is split by destination")
     check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2")
@@ -102,13 +103,14 @@ def updated_by_owners() -> tuple[Stage, ...]:
 def mean_gradients(behind: Sequence[Stage], delay: int = 0, compression: str | None = None) -> tuple[Stage, ...]:
     """Return the stages of `MeanGradients`.
 
-    Gradients travel as `gradient_travels` has it, sums of pieces as `GRADIENT_SUMS`. The seconds of `COMPRESS` are all
-    that a rank takes beside these messages; in the background they are the rank's own, too.
+    Gradients travel as `gradient_travels` returns it, and sums of pieces as `GRADIENT_SUMS`. The seconds of `COMPRESS`
+    are everything else that a rank computes for these messages. They occupy the rank even if the messages travel in the
+    background.
 
     Args:
-        behind: The stages before: the backward pass waits for the last of them.
-        delay: 1 sends the gradients of a turn behind the next one's computation.
-        compression: Its name; None for none.
+        behind: The stages before the backward pass, which waits for the last of them.
+        delay: 1 sends the gradients of a turn while the next turn is computed.
+        compression: Name of the compression; None for none.
     """
     made = [Stage("backward", after=(After(behind[-1].name),), trains=True)]
     if compression is not None:
@@ -134,7 +136,7 @@ def _sent(after: tuple[After, ...], delay: int, compression: str | None) -> list
 
 
 def _before() -> list[Stage]:
-    """Return the stages of all plans that share batches: a batch is sampled ahead."""
+    """Return the first stages of all plans that share batches, in which a batch is sampled ahead."""
     return [Stage("sample", WORKER, (After("fetch", turns=MADE_AHEAD),)), Stage("other")]
 
 

@@ -19,11 +19,11 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
     """Return a matplotlib figure with a row for each rank and a bar for each stage.
 
-    What a rank computes is a thick bar; what its worker and its links do lies above it in thin ones.
+    A thick bar is what a rank computes. Thin bars above it show what its worker and its links do.
 
     Args:
-        timeline: What is shown; `Timeline.of` picks ranks and turns.
-        title: Above the picture.
+        timeline: The timeline to draw; `Timeline.of` picks ranks and turns.
+        title: Title above the picture.
     """
     from matplotlib import colormaps  # takes a moment and is needed nowhere else
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
 def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     """Return a timeline as the JSON that ``chrome://tracing`` and Perfetto open: a process for each rank.
 
-    Each bar is a complete event, ``"ph": "X"``, in microseconds, with its turn; what a rank keeps busy is its thread.
+    Each bar is a complete event, ``"ph": "X"``, in microseconds, with its turn. Each resource of a rank is a thread.
     """
     start = float(timeline.begin.min()) if len(timeline) else 0.0
     lanes = [RESOURCES.index(timeline.resource_of(stage)) for stage in range(len(timeline.stages))]

@@ -1,9 +1,9 @@
 """Times snapshot groups on a chain of processes without a process: BLAD's pair, and ESDG's pipeline of ranks.
 
 Every group of snapshots is cut into runs, one for each process in order. The hidden state goes from one process to the
-next, its gradient comes back (Section 5.2.1 of BLAD). A process goes forward until so many groups as may wait for their
-gradient, and then backward through the oldest; see `goes_back`, which the run asks as well. The process that has the
-last snapshot of a group has its loss: there the backward follows the forward at once.
+next, its gradient comes back (Section 5.2.1 of BLAD). A process goes forward until the most groups that may wait for
+their gradient are open, and then backward through the oldest; see `goes_back`, which training asks as well. The process
+that has the last snapshot of a group has its loss. There the backward follows the forward at once.
 
 A group of which a process has no snapshots does not wait for that process.
 """
@@ -29,10 +29,11 @@ class GroupParts:
     """A group of snapshots, cut into the runs of a chain of processes.
 
     Attributes:
-        forward: Operators of each process, in order; none where it has no snapshots.
+        forward: Operators of each process, in order; none if the process has no snapshots.
         backward: Likewise.
-        state_seconds: Until a hidden state has gone from one process to the next: a number, or one for each sender.
-        gradient_seconds: Until its gradient has come back, likewise.
+        state_seconds: Seconds until a hidden state has gone from one process to the next: one number, or a number for
+            each sender.
+        gradient_seconds: Seconds until its gradient has come back, likewise.
 
     Raises:
         InvalidArgumentError: The two have not as many processes, a process has a backward without a forward, or seconds
@@ -103,11 +104,12 @@ def simulate_chain(
 
     Args:
         groups: In order, all cut for as many processes.
-        devices: Of each process; those of the same number slow each other down. None is a device for each.
-        rates: ``rates[kind][other kind]``, how fast an operator runs beside another on its device. Beside several the
-            rates multiply.
-        open_groups: Groups of which a process may have run the forward and not the backward; None is one for each
-            process of the chain.
+        devices: The device of each process. Processes on the same device slow each other down. None gives each process
+            its own device.
+        rates: ``rates[kind][other kind]``, how fast an operator runs beside another on its device. Beside several
+            operators the rates multiply.
+        open_groups: The most groups whose forward a process may have run without their backward. None is as many as the
+            chain has processes.
 
     Raises:
         InvalidArgumentError: The groups are not cut for as many processes, one goes through some and not to the last,
@@ -147,7 +149,7 @@ def simulate_pair(
     Args:
         groups: In order, all cut in two.
         rates: ``rates[kind][other kind]``, how fast an operator runs beside another.
-        open_groups: Groups of which the first process may have run the forward and not the backward.
+        open_groups: The most groups whose forward the first process may have run without their backward.
 
     Raises:
         InvalidArgumentError: A group is not cut in two, or an argument is out of range.
@@ -162,7 +164,7 @@ def simulate_pair(
 
 
 def _check_goes_through(group: GroupParts, place: int) -> None:
-    """Refuse a group that leaves out processes behind one that hands it on: such could wait for each other for ever.
+    """Refuse a group that leaves out a process behind one that has a part of it: groups could wait in a circle.
 
     Raises:
         InvalidArgumentError: The group leaves out a process behind one that has a part of it.

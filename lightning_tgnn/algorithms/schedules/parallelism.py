@@ -26,11 +26,11 @@ class Parallelism(NamedTuple):
 
 
 def sharing_ranks(largest_batch: int, saturation: int) -> int:
-    """Return i before it has to divide anything: how many batches that saturate a device make the largest batch.
+    """Return i before it has to divide anything: how many saturating batches the largest global batch holds.
 
     Args:
         largest_batch: Events of the largest global batch whose loss of information is small enough.
-        saturation: Events from which on a device gains nothing by more of them.
+        saturation: Events per batch beyond which a device gains nothing from a larger batch.
     """
     check_int("largest_batch", largest_batch, minimum=1, cure="give the events of the largest global batch")
     check_int("saturation", saturation, minimum=1, cure="give the events that saturate a device")
@@ -48,22 +48,22 @@ def parallelisms(
     epoch: int | None = None,
     memory: int | None = None,
 ) -> list[Parallelism]:
-    """Return all factors that a cluster can have, the one that section 3.2.4 takes first.
+    """Return all factors that a cluster can have, beginning with the choice of section 3.2.4.
 
     The ranks of a copy of node memory are on one machine, so i j divides its devices and k is a multiple of the
-    machines, unless rows of a copy may lie on several: then i j may be the devices of several whole machines, too. Of
-    these, i is the largest that loses no more information than is allowed; then k is as large as memory
-    allows, for memory parallelism trains best; j is what is left.
+    machines. With ``across``, i j may also be the devices of several whole machines. The first choice takes the largest
+    i that loses no more information than is allowed. Then it takes the largest k that memory allows, because memory
+    parallelism trains best. The remaining factor is j.
 
     Args:
-        machines: p.
-        devices: q, of each machine.
+        machines: p, the number of machines.
+        devices: q, the devices of each machine.
         sharing: The largest i that loses no more information than is allowed.
-        copies: Of node memory that fit a machine; a part of one where machines share it.
+        copies: Copies of node memory that fit a machine; a fraction if machines share a copy.
         across: Whether a copy may be cut over several machines.
-        minibatch: i, where it is given, however much it loses.
-        epoch: j, where it is given.
-        memory: k, where it is given.
+        minibatch: i, if it is given, however much information it loses.
+        epoch: j, if it is given.
+        memory: k, if it is given.
 
     Raises:
         InvalidArgumentError: No factors fit: the given ones do not match the ranks, or memory does not hold the copies.

@@ -27,39 +27,42 @@ SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS, SENDS_WEIGHTS = "gradients", "weight
 
 @dataclass(frozen=True)
 class PipeTGLOutline:
-    """How a pipeline over mini-batches goes; `of` says it for a number of ranks.
+    """How a pipeline over mini-batches trains; `of` returns the outline for a number of ranks.
 
     A turn of batch t:
 
     - its rank makes the updates up to batch t - M;
     - `others`, the rows that batch t - 1 does not change, are fetched once batch t - 2 has written;
-    - `targets`, the rows that batch t - 1 changes, once that has written, or from its message with ``pass_on``;
-    - the rows that the batch writes are updated, handed on and written: batch t + 1 waits for no more than that;
-    - all others are updated, and the rest of the forward and the backward pass follow.
+    - `targets`, the rows that batch t - 1 changes, are fetched once it has written, or come in its message with
+      ``pass_on``;
+    - the rows that the batch writes are updated, handed on and written, and batch t + 1 waits for no more than that;
+    - all other rows are updated, and the rest of the forward and the backward pass follow.
 
-    With ``pass_on``, rows that the batch only reads and batch t - 1 has changed (`late`) are fetched behind the
-    hand-over and before this batch writes: later they might be those of batch t + 1.
+    With ``pass_on``, rows that the batch only reads and batch t - 1 has changed (`late`) are fetched after the
+    hand-over and before this batch writes. Later they might have been changed by batch t + 1.
 
-    With ``store="sharded"`` rows come from the ranks that own them, and what is written goes to them; `others` are
-    asked for a turn ahead.
+    With ``store="sharded"`` rows are read from the ranks that own them, and written rows are sent to these ranks.
+    `others` are asked for a turn ahead.
 
-    Gradients are sent in batch order, for a group of processes takes one message after the other. Then each rank makes
-    every update, M of them a turn; weights that go round are updated once, but in turn.
+    Gradients are sent in batch order, because a group of processes takes one message after the other. Each rank then
+    makes every update, M updates a turn. Weights that go round are updated once for each batch, by one rank after the
+    other.
 
     Args:
         groups: Pipelines, each with a copy of node state.
-        targets_first: Take the rows first that the next batch waits for, and write them, before all others are updated.
-        pass_on: Hand the rows that the next batch writes, too, straight to its rank.
+        targets_first: Update and write the rows for which the next batch waits before all other rows are updated.
+        pass_on: Hand rows that the next batch writes as well straight to its rank.
         sampling: ``"background"``: a turn ahead by a worker; ``"ahead"``: a turn ahead, between the stages of training,
             as the paper has it; ``"at_once"``: when the batch is to be trained.
         gather_ahead: Look up features in the background.
         sends: ``"gradients"`` go to all ranks of the pipeline, each of which makes all updates; ``"weights"`` go
             on to the next rank after each update, with the optimizer's moments as ``"weights_and_moments"``.
         targets: Share of a batch's rows that the batch before changes.
-        repeated: Share of the rows which a batch writes that the next one writes, too.
-        store: ``"host"``: node state is in memory that the ranks of a pipeline share; ``"sharded"``: cut over them.
-        staleness: Updates that the weights of a batch lack; None for M - 1, the most. Of ``"gradients"`` alone: weights
-            that go round are M - 1 updates late.
+        repeated: Share of the rows written by a batch that the next batch writes as well.
+        store: ``"host"``: node state is in memory that the ranks of a pipeline share; ``"sharded"``: it is cut over
+            these ranks.
+        staleness: Updates that the weights of a batch lack; None for M - 1, the most. It can be set with
+            ``"gradients"`` alone, because weights that go round are M - 1 updates late.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -90,10 +93,10 @@ class PipeTGLOutline:
                 raise InvalidArgumentError(refusal("staleness", "left out with weights", self.staleness, cure))
 
     def of(self, ranks: int) -> Outline:
-        """Return the outline.
+        """Return the outline for a number of ranks.
 
         Args:
-            ranks: Of all pipelines.
+            ranks: Ranks of all pipelines together.
 
         Raises:
             InvalidArgumentError: The ranks make no pipelines of equal length, or pipelines too short for the staleness.
@@ -109,9 +112,9 @@ class PipeTGLOutline:
         """Return the outline whose stages up to the backward pass are given.
 
         Args:
-            name: Of the outline.
-            stages: As of `stages`; ``"other"`` is the first that a rank computes for a batch.
-            ranks: Of all pipelines.
+            name: Name of the outline.
+            stages: Stages in the form of `stages`; ``"other"`` is the first stage that a rank computes for a batch.
+            ranks: Ranks of all pipelines together.
 
         Raises:
             InvalidArgumentError: The ranks make no pipelines of equal length, or pipelines too short for the staleness.
@@ -177,7 +180,7 @@ class PipeTGLOutline:
         return [write, Stage("updates", LINKS, (After("write"),), share=share, travel=OWNERS)]
 
     def _updates(self, length: int, late: int) -> tuple[list[Stage], list[Stage]]:
-        """Return the stages before and behind the passes, where every rank makes all updates."""
+        """Return the stages before and after the passes, if every rank makes all updates."""
         step = Stage(
             "step",
             after=(After("gradients", batches=late + 1),),
@@ -189,7 +192,7 @@ class PipeTGLOutline:
         return [step], [*self._mean(), Stage("gradients", LINKS, after, travel=ALL)]
 
     def _updates_in_turn(self) -> list[Stage]:
-        """Return the stages behind the passes, where weights go round."""
+        """Return the stages after the passes, if weights go round."""
         after = (*self._mean_after(), After("weights", batches=1))
         step = Stage("step", after=after, applies=(0, 0))
         return [*self._mean(), step, Stage("weights", LINKS, (After("step"),), travel=NEXT)]

@@ -1,4 +1,4 @@
-"""Ranks plans by what the simulator says of their speed, and by what they take of memory, links and accuracy."""
+"""Ranks plans by their simulated speed, and by what they cost in memory, traffic and accuracy."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Cluster:
     """Where a plan is to run.
 
     Attributes:
-        machines: How many.
-        devices: Ranks on each.
-        links: Between them.
+        machines: Number of machines.
+        devices: Ranks on each machine.
+        links: Links between the ranks.
         memory: Bytes of node state that a machine has room for.
     """
 
@@ -54,9 +54,9 @@ class Stream:
     """What is trained on.
 
     Attributes:
-        loss: Returns the share of the updates of node memory that global batches of so many events lose.
-        max_loss: The share that may be lost.
-        state_bytes: Of one copy of node state.
+        loss: Returns the share of the updates of node memory that is lost, given the events of a global batch.
+        max_loss: The largest share that may be lost.
+        state_bytes: Bytes of one copy of node state.
     """
 
     loss: Callable[[int], float]
@@ -69,16 +69,16 @@ class Candidate:
     """A plan that may be taken.
 
     Attributes:
-        strategy: Its name.
+        strategy: Name of the strategy.
         options: Arguments of the strategy that differ from its defaults.
-        outline: Of its turns.
-        costs: What its stages take with this batch size.
+        outline: Outline of the plan's turns.
+        costs: Costs of the stages with this batch size.
         batch_size: Events per rank and turn.
-        global_batch: Events that see the same node state.
-        batches_at_once: Batches that are trained at weights that lack each other's updates.
-        copies: Of node state on each machine; a part of one where the machines share it.
-        note: What else speaks for it, in words; empty where nothing does.
-        objection: Why it cannot be recommended on any cluster; empty where it may be.
+        global_batch: Events of a global batch, which see the same node state.
+        batches_at_once: Batches that are trained at once, with weights that lack each other's updates.
+        copies: Copies of node state on each machine; a fraction if machines share a copy.
+        note: Another reason for the plan, in words; may be empty.
+        objection: Why the plan cannot be recommended on any cluster; empty if it can be.
     """
 
     strategy: str
@@ -94,7 +94,7 @@ class Candidate:
 
     @property
     def written(self) -> str:
-        """As `lightning-tgnn bench` writes it."""
+        """The plan as `lightning-tgnn bench` writes it."""
         return ":".join([self.strategy, *(f"{name}={str(value).lower()}" for name, value in self.options.items())])
 
 
@@ -104,14 +104,14 @@ class Assessment:
 
     Attributes:
         candidate: The plan.
-        events_per_second: Of all ranks.
+        events_per_second: Events that all ranks train in a second.
         seconds_per_turn: In steady state.
-        waits_for: What its ranks wait for, with the share of the time, the longest first.
+        waits_for: What the ranks wait for, with the share of the time, the longest wait first.
         state_bytes: Of node state on each machine.
-        sent_per_event: Bytes that its ranks send to others for each event.
-        state_per_event: Bytes of node state among them.
-        loss: Share of the updates of node memory that are lost.
-        objection: Why it cannot be recommended; empty where it can.
+        sent_per_event: Bytes that ranks send to others for each event.
+        state_per_event: Bytes of node state among these.
+        loss: Share of the updates of node memory that is lost.
+        objection: Why the plan cannot be recommended; empty if it can be.
     """
 
     candidate: Candidate
@@ -131,13 +131,13 @@ class Assessment:
 
     @property
     def accuracy_cost(self) -> tuple[int, float, int, int]:
-        """What it costs in accuracy: staleness first, for what is lost is less than may be lost; then information."""
+        """The cost in accuracy: staleness first, because the loss is below the largest allowed loss; then the loss."""
         compression = compression_cost(self.candidate.options)
         return self.staleness, round(self.loss, 2), compression, self.candidate.batches_at_once
 
 
 def compression_cost(options: Mapping[str, Any]) -> int:
-    """Return which place the compression of a strategy's gradients has among all, by what it changes; 0 for none."""
+    """Return the place of a gradient compression among all, by how much it changes; 0 for no compression."""
     name = options.get("gradient_compression")
     return 1 + COMPRESSIONS.index(name) if is_compression(name) else 0
 
@@ -173,14 +173,14 @@ def rank(
 ) -> list[Assessment]:
     """Return all plans, the recommended one first and those with an objection last.
 
-    It is the one that costs least in accuracy among those that are nearly as fast as the fastest. The others follow by
-    speed.
+    The recommended plan costs least in accuracy among the plans that are nearly as fast as the fastest. The others
+    follow by speed.
 
     Args:
         candidates: The plans.
         cluster: Where they are to run.
         stream: What is trained on.
-        tolerance: By what share a plan may be slower than the fastest, and still be nearly as fast.
+        tolerance: The share by which a plan may be slower than the fastest and still count as nearly as fast.
 
     Raises:
         InvalidArgumentError: Every plan has an objection, or ``tolerance`` is out of range.
@@ -200,15 +200,15 @@ def rank(
 
 
 def calibrated(outline: Outline, layout: RankLayout, costs: Costs, seconds_per_turn: float) -> Costs:
-    """Return costs with which the simulator says what was measured: all that is computed takes so much longer.
+    """Return costs with which the simulator reproduces the measured turn, by one factor on all computing stages.
 
-    Processes that run beside each other share caches, memory and cores, and what travels needs cores as well.
+    Processes that run beside each other share caches, memory and cores, and messages need cores as well.
 
     Args:
-        outline: Of what was measured.
+        outline: Outline of the plan that was measured.
         layout: Its ranks.
-        costs: What stages have taken.
-        seconds_per_turn: What a turn has taken.
+        costs: Measured costs of its stages.
+        seconds_per_turn: Measured seconds of a turn.
     """
 
     def slower(times: float) -> Costs:
@@ -227,13 +227,13 @@ def calibrated(outline: Outline, layout: RankLayout, costs: Costs, seconds_per_t
 
 
 def _sent(outline: Outline, costs: Costs, ranks: int, kinds: Sequence[str] | None = None) -> float:
-    """Return the bytes, of all kinds or of some, that a rank sends to others in a turn, the mean of the ranks."""
+    """Return the bytes, of all kinds or of some, that a rank sends to others in a turn, averaged over the ranks."""
     travelling = [stage for stage in outline.stages if stage.travel and (kinds is None or stage.cost in kinds)]
     return sum(_copies_of(outline, stage, ranks) * _each_turn(outline, costs, stage, ranks) for stage in travelling)
 
 
 def _each_turn(outline: Outline, costs: Costs, stage: Stage, ranks: int) -> float:
-    """Return the bytes that a rank has at a stage, the mean of the ranks; none where its lane begins no batch."""
+    """Return the bytes that a rank has at a stage, averaged over the ranks; none if its lane begins no batch."""
     return float(costs.of(stage, _TURNS, ranks)[-1].mean()) / (outline.lanes if stage.first_pass else 1)
 
 

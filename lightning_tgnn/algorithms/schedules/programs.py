@@ -1,4 +1,4 @@
-"""What every rank does one after the other, written out from an outline."""
+"""The actions of every rank, one after the other, written out from an outline."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Message(NamedTuple):
     Attributes:
         stage: What is done.
         into: Who waits for it.
-        sender: Its rank.
-        receiver: Its rank.
-        batch: Of the sender.
+        sender: Rank that sends it.
+        receiver: Rank that receives it.
+        batch: Batch of the sender.
     """
 
     stage: str
@@ -40,12 +40,12 @@ class Action:
 
     Attributes:
         stage: Its name.
-        rank: Who does it.
-        turn: In which turn.
-        waits: Stages and turns of the same rank that are done before.
-        receives: Messages that are taken in before.
-        sends: Messages that are sent behind it.
-        meets: The ranks that do it together; none where it is done alone.
+        rank: Rank that does it.
+        turn: Turn in which the rank does it.
+        waits: Stages and turns of the same rank that are done before it.
+        receives: Messages that are received before it.
+        sends: Messages that are sent after it.
+        meets: The ranks that do it together; none if one rank does it alone.
     """
 
     stage: str
@@ -62,11 +62,11 @@ Programs = dict[tuple[int, str], list[Action]]
 
 
 def programs(outline: Outline, ranks: int, turns: int) -> Programs:
-    """Write out what all ranks do.
+    """Write out the actions of all ranks.
 
     Args:
         outline: Of every turn.
-        ranks: How many, over all pipelines.
+        ranks: Number of ranks, over all pipelines.
         turns: Of every rank.
 
     Raises:
@@ -106,7 +106,7 @@ def _action(
 
 
 def _together(outline: Outline, stage: Stage, ranks: int) -> list[tuple[int, ...]]:
-    """Return for each rank the ranks that meet at a stage; none where ranks do not meet."""
+    """Return for each rank the ranks that meet at a stage; none if ranks do not meet."""
     if stage.travel not in MEETINGS:
         return [()] * ranks
     groups = outline.groups_that_meet(stage, ranks)
@@ -115,7 +115,7 @@ def _together(outline: Outline, stage: Stage, ranks: int) -> list[tuple[int, ...
 
 
 def _awaited(awaited: After, rank: int, turn: int, length: int, turns: int) -> tuple[int, int] | None:
-    """Return the rank and the turn of what is waited for; None where there was no such turn."""
+    """Return the rank and the turn of the awaited stage; None if there was no such turn."""
     pipeline, place = divmod(rank, length)
     batch = (turn - awaited.turns) * length + place - awaited.batches
     return (pipeline * length + batch % length, batch // length) if 0 <= batch < turns * length else None

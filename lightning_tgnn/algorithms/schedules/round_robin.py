@@ -18,12 +18,13 @@ from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 class RoundRobin(Schedule):
     """Batch b is turn ``b // M`` of rank ``b mod M``, whole; batches follow each other from rank to rank.
 
-    All ranks have as many turns: where the batches do not divide, the last ranks' last turn has no events.
+    All ranks have equally many turns. If the batches do not divide evenly, the last turn of the last ranks has no
+    events.
 
-    Where the layout has several copies of node state, the ranks of each are a pipeline over the whole stream: memory
-    parallelism (DistTGL, section 3.2.3). Copy c begins its epochs at c of as many equal segments, goes round, and is
-    emptied at the start of the stream; at its very first turn it is empty. Each trains with negatives of its own. The
-    first copy evaluates: the others have turns without events.
+    If the layout has several copies of node state, the ranks of each copy are a pipeline over the whole stream, which
+    is memory parallelism (DistTGL, section 3.2.3). With k copies, copy c begins its epochs at segment c of k equal
+    segments of the stream, goes round, and is emptied at the start of the stream. At its very first turn it is empty.
+    Each copy trains with its own negatives. The first copy evaluates, and the others have turns without events.
 
     >>> turns = RoundRobin().turns(RankLayout.of(2), 1, Pass(num_events=7, batch_size=2, epoch=0))
     >>> [(turn.events, turn.before, turn.after) for turn in turns]
@@ -46,11 +47,11 @@ class RoundRobin(Schedule):
         check_ranks(layout, num_events)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
-        """Return the events of a global batch: those of one rank."""
+        """Return the number of events in a global batch, which belongs to one rank."""
         return batch_size
 
     def batches_per_turn(self, layout: RankLayout) -> int:
-        """Return how many global batches the ranks of a copy play in a turn: one each."""
+        """Return how many global batches the ranks of a copy train in a turn: one each."""
         return len(layout.copies[0])
 
     def lanes(self, layout: RankLayout) -> int:
@@ -81,7 +82,7 @@ class RoundRobin(Schedule):
 
 @dataclass(frozen=True)
 class _Turns(Turns):
-    """The turns of a rank: M ranks play a copy of node state, this one in a place among them."""
+    """The turns of a rank, by its place among the M ranks of a copy of node state."""
 
     copies: int
     copy: int
@@ -121,7 +122,7 @@ class _Turns(Turns):
         )
 
     def _batch(self, copy: int, turn: int) -> int:
-        """Return the batch that a copy's rank in this place plays; it may be behind the last."""
+        """Return the batch that the rank in this place trains; it may be behind the last."""
         if not copy:
             return self._first + turn * self.ranks + self.place
         whole = -(-self._batches // self.ranks)
@@ -135,6 +136,6 @@ class _Turns(Turns):
         return Turn(self._events(batch), self._events(min(batch, last)), copy=self.copy, before=before, after=after)
 
     def _events(self, batch: int) -> range:
-        """Return the events of a batch; none behind the last."""
+        """Return the events of a batch; an empty range behind the last batch."""
         size = self.over.batch_size
         return range(self.over.num_events)[batch * size : (batch + 1) * size]

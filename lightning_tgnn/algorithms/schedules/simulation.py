@@ -1,4 +1,4 @@
-"""What a simulated run tells: when stages ran, who waited for what, and what it all hung on."""
+"""The results of a simulated run: when stages ran, what ranks waited for, and the critical path."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Simulation:
     """A simulated run.
 
     Attributes:
-        outline: Of its turns.
-        turns: Of every rank.
-        ranks: How many.
+        outline: Outline of the simulated plan.
+        turns: Turns of every rank.
+        ranks: Number of ranks.
         begins: float64 [n], when each action begins, stage by stage, turn by turn, rank by rank; then arrivals and
             meetings.
-        ends: float64 [n].
-        held_up: int64 [n], what each waited for last; -1 for nothing.
-        kinds: int64 [n], the stage of each.
+        ends: float64 [n], when each action ends.
+        held_up: int64 [n], the action for which each action waited last; -1 for none.
+        kinds: int64 [n], the stage of each action.
     """
 
     outline: Outline
@@ -38,7 +38,7 @@ class Simulation:
         return self._of(self.begins, self.outline.place(stage))
 
     def end(self, stage: str) -> np.ndarray:
-        """Return when it ends."""
+        """Return when a stage ends, float64 [turns, ranks], seconds."""
         return self._of(self.ends, self.outline.place(stage))
 
     def _of(self, values: np.ndarray, place: int) -> np.ndarray:
@@ -47,19 +47,19 @@ class Simulation:
 
     @property
     def seconds(self) -> float:
-        """Until the last action ends."""
+        """Seconds until the last action ends."""
         return float(self.ends.max())
 
     @property
     def idle(self) -> np.ndarray:
-        """For how long a rank computes nothing before and within each turn, float64 [turns, ranks]: the bubble."""
+        """Seconds in which a rank computes nothing before and within each turn, float64 [turns, ranks]: the bubble."""
         return sum((seconds for seconds, _ in self._gaps()), np.zeros((self.turns, self.ranks)))
 
     def waiting(self, first: int = 0) -> dict[str, np.ndarray]:
-        """Return the idle seconds of each rank by the stage that it waited for, float64 [ranks], most first.
+        """Return each rank's idle seconds by the stage that it waited for, float64 [ranks], the longest first.
 
         Args:
-            first: The turn from which on they are counted; `steady` leaves out the beginning of the run.
+            first: The turn from which idle seconds are counted; `steady` leaves out the beginning of the run.
         """
         found: dict[str, np.ndarray] = {}
         for seconds, causes in self._gaps():
@@ -70,7 +70,7 @@ class Simulation:
         return dict(sorted(found.items(), key=lambda entry: -entry[1].sum()))
 
     def _gaps(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return for each computing stage the seconds since the one before it, and the stage that was awaited."""
+        """Return for each computing stage the seconds since the previous one, and the stage that was awaited."""
         places = [place for place, stage in enumerate(self.outline.stages) if stage.on == COMPUTE]
         gaps, last = [], np.zeros(self.ranks)
         for position, place in enumerate(places):
@@ -86,7 +86,7 @@ class Simulation:
 
     @property
     def period(self) -> float:
-        """Seconds of a turn of all ranks in steady state: over the second half of the turns."""
+        """Seconds that all ranks take for a turn in steady state, measured over the second half of the turns."""
         computing = [place for place, stage in enumerate(self.outline.stages) if stage.on == COMPUTE]
         last = self._of(self.ends, computing[-1]).max(axis=1)
         begins = self.steady
@@ -100,7 +100,7 @@ class Simulation:
 
     @property
     def steady(self) -> int:
-        """The turn from which on a run is taken to be steady."""
+        """The turn from which a run is taken to be steady."""
         return (self.turns + 1) // 2 if self.turns > 1 else 0
 
     def events_per_second(self, batch_size: int) -> float:
@@ -114,7 +114,7 @@ class Simulation:
     def critical_path(self) -> dict[str, float]:
         """Return the seconds that each stage adds to the length of the run, most first.
 
-        They are of the actions that held up each other until the last one; latencies are left out.
+        Only actions count that held up each other until the last one. Latencies are left out.
         """
         from lightning_tgnn.algorithms.schedules.simulator_loops import path_to  # numba, which takes a second
 

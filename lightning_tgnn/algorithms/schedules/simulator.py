@@ -1,4 +1,4 @@
-"""Times a plan without a process: when every stage of every rank begins and ends, and what it waits for."""
+"""Times a plan without a process: when each stage of each rank begins and ends, and what it waits for."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from lightning_tgnn.types.outline import INCOMING, MEETINGS, RESOURCES, SERVER, 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the stages of a plan take.
+    """The seconds and bytes of a plan's stages.
 
-    A stage takes what is given under its own name, or its share of what is given under the name that it has in common
-    with others; what is not given takes nothing.
+    A stage takes the value given under its own name, or its share of the value given under the name that it has in
+    common with other stages. A stage without a value takes nothing.
 
     Attributes:
-        seconds: Of computing stages: one number, or one for each turn and rank ([turns, ranks], or what broadcasts).
-        sent: Bytes of travelling ones, in the same way.
-        links: What they travel on.
+        seconds: Seconds of computing stages: one number, or a number for each turn and rank ([turns, ranks], or a shape
+            that broadcasts to it).
+        sent: Bytes of stages that travel, in the same form.
+        links: The links that they travel on.
     """
 
     seconds: Mapping[str, ArrayLike]
@@ -34,7 +35,7 @@ class Costs:
     links: Links = field(default_factory=Links)
 
     def check(self, outline: Outline) -> None:
-        """Refuse what no stage of an outline takes.
+        """Refuse names that no stage of an outline has.
 
         Raises:
             InvalidArgumentError: Seconds or bytes are given for a name that no stage of the outline has.
@@ -70,12 +71,12 @@ class Costs:
 def simulate(outline: Outline, layout: RankLayout, costs: Costs, turns: int) -> Simulation:
     """Let every stage begin as early as it can.
 
-    Each resource of a rank has one stage after the other in the order of its program, so a rank's link carries one
-    message at a time. In steady state a pipeline of equal stages takes max(c, M p) seconds a turn, where c is all that
-    a rank computes in it and p the longest of two chains from batch to batch: the rows that wait for the batch before
-    (PipeTGL's t_mem_op) and the update of the weights. Theorem 4.1 has the first chain alone: its bubble, max(t2 - t1,
-    0) = max(M p_t_mem - c, 0), is too small where p_model is longer than p_t_mem and than c / M. It also takes the
-    update for one a turn; where gradients travel, every rank makes all M of them, and c grows with M.
+    Each resource of a rank runs one stage after the other in the order of its program, so a rank's link carries one
+    message at a time. In steady state a pipeline of equal stages takes max(c, M p) seconds a turn. Here c is everything
+    that a rank computes in a turn. p is the longer of two chains from batch to batch: the rows that wait for the
+    previous batch (PipeTGL's t_mem_op), and the update of the weights. Theorem 4.1 has the first chain alone. Its
+    bubble, max(t2 - t1, 0) = max(M p_t_mem - c, 0), is too small if p_model is longer than p_t_mem and than c / M. The
+    theorem also assumes one update a turn. If gradients travel, every rank makes all M updates, and c grows with M.
 
     Args:
         outline: Of every turn.
@@ -106,15 +107,16 @@ def simulate(outline: Outline, layout: RankLayout, costs: Costs, turns: int) -> 
 class _Graph:
     """The actions of all ranks by number, and who waits for whom.
 
-    An action is a stage of a turn of a rank: number (stage turns + turn) ranks + rank. Where ranks meet, it begins with
-    the meeting, which has a number of its own behind all actions, as has the arrival of each rank.
+    An action is a stage of a turn of a rank, with the number (stage turns + turn) ranks + rank. Where ranks meet, the
+    action begins with the meeting. The meeting and the arrival of each rank have numbers of their own, which follow the
+    numbers of all actions.
 
     Args:
         outline: Of every turn.
         layout: The ranks.
         costs: What stages take.
         turns: Of every rank.
-        length: M.
+        length: M, the ranks of a pipeline.
     """
 
     def __init__(self, outline: Outline, layout: RankLayout, costs: Costs, turns: int, length: int) -> None:
@@ -126,7 +128,7 @@ class _Graph:
         self._meeting_sizes = [turns * (int(groups.max()) + 1) for groups in self._groups]
 
     def durations(self) -> np.ndarray:
-        """Return the seconds of each number."""
+        """Return the seconds of each numbered action, arrival and meeting."""
         own: list[np.ndarray] = []
         meeting: list[np.ndarray] = []
         links, length = self._costs.links, self._length
@@ -147,7 +149,7 @@ class _Graph:
         return np.concatenate([*own, arrivals, *(seconds.ravel() for seconds in meeting)])
 
     def edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return who is awaited, who waits, and for how long beyond the end."""
+        """Return the awaited numbers, the waiting numbers, and the seconds between the end and the begin."""
         found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         for place, stage in enumerate(self._outline.stages):
             found += [self._waits(place, awaited) for awaited in stage.after]
@@ -163,7 +165,7 @@ class _Graph:
         return (place * self._turns + turn) * self._ranks + rank
 
     def _entries(self, place: int, turn: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        """Return the numbers of what waits: the arrival where ranks meet, else the action."""
+        """Return the numbers that wait: arrivals if ranks meet at the stage, else actions."""
         if place not in self._meetings:
             return self._numbers(place, turn, rank)
         return self._numbers(len(self._outline.stages) + self._meetings.index(place), turn, rank)
@@ -188,7 +190,7 @@ class _Graph:
         return [(arrival, meeting, nothing), (meeting, self._numbers(place, self._turn, self._rank).ravel(), nothing)]
 
     def _program(self, places: list[int]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Return the order of the stages that a resource has, and from the last of a turn to the first of the next."""
+        """Return the order of a resource's stages, and of the last stage of a turn and the first stage of the next."""
         found = []
         for earlier, later in pairwise(places):
             source = self._numbers(earlier, self._turn, self._rank).ravel()
@@ -217,7 +219,7 @@ class _Graph:
         return found
 
     def simulation(self, begin: np.ndarray, end: np.ndarray, held_up: np.ndarray) -> Simulation:
-        """Return the actions by stage, turn and rank; a meeting lasts for all as long as it lasts."""
+        """Return the actions by stage, turn and rank; a meeting lasts equally long for all its ranks."""
         stages, size = len(self._outline.stages), self._turns * self._ranks
         kinds = np.repeat(np.arange(stages + len(self._meetings)), size)
         kinds[stages * size :] = np.repeat(self._meetings, size)

@@ -1,4 +1,4 @@
-"""Forecasts of an epoch over snapshot groups: BLAD, and the two schemes that it is measured against.
+"""Forecasts of an epoch over snapshot groups: BLAD, and the two schemes with which it is compared.
 
 An epoch is a sequence of updates. In each, ranks train some groups, add up their gradients, and step.
 """
@@ -32,13 +32,13 @@ class EpochForecast:
     Attributes:
         seconds: Until the last update is done.
         busy: float64 [ranks], seconds in which each rank computes.
-        sent: Bytes that all ranks send in it, by kind: ``"features"``, ``"embeddings"`` of targets, ``"hidden states"``
-            between ranks that share no device, and ``"weights"``, which are their gradients, or ``"pieces of weights"``
-            where these are compressed in pieces.
+        sent: Bytes that all ranks send in the epoch, by kind: ``"features"``, ``"embeddings"`` of targets,
+            ``"hidden states"`` between ranks that share no device, and ``"weights"``, which are their gradients, or
+            ``"pieces of weights"`` where these are compressed in pieces.
         overlap: Share of the time in which ranks of one device run graph and NN operators at once, the mean over
             devices.
-        shared: Bytes of hidden states and gradients that processes of a machine hand over in memory, which none sends.
-        pipelines: What the ranks of the longest device, or of the chain, do in each update; none where ranks keep step.
+        shared: Bytes of hidden states and gradients that processes of a machine hand over in memory, without sending.
+        pipelines: Simulations of each update, of the slowest device or of the chain; none if ranks keep step.
     """
 
     seconds: float
@@ -54,10 +54,10 @@ class EpochForecast:
         return 1 - self.busy / self.seconds if self.seconds else np.zeros_like(self.busy)
 
     def sent_between(self, layout: RankLayout) -> dict[str, float]:
-        """Return how many of the bytes go from a host to another, by kind.
+        """Return how many of the bytes go from one host to another, by kind.
 
-        Weights go round a ring of all ranks, hidden states along a chain of them, all else from every rank to every
-        other alike; consecutive ranks are on a host.
+        Weights go round a ring of all ranks, hidden states along a chain of ranks, and all else from every rank to
+        every other alike. Consecutive ranks are on a host.
 
         Args:
             layout: Of the ranks.
@@ -93,7 +93,7 @@ def blad_epoch(
         updates: For each update and device the places of its groups, as `groups_by_load` returns them.
         layout: Of the ranks: two for each device, one after the other, or one for each device.
         split: ``"load"`` for `best_splits`, or ``"even"``.
-        reorder: Whether pairs of operators that commute change places where the pair gains by it (`best_order`).
+        reorder: Whether pairs of operators that commute change places where this saves time (`best_order`).
         state_bytes: Of a hidden state: a number, or one for each group.
         gradient_bytes: Of all weights.
         hand_over: Seconds until a hidden state, or its gradient, has gone from one process of a device to the other.
@@ -152,7 +152,7 @@ def snapshot_partition_epoch(
 ) -> EpochForecast:
     """Forecast an epoch of ESDG: the snapshots of each group are cut into as many equal runs as there are ranks.
 
-    The hidden state goes from rank to rank, its gradient comes back: a pipeline over the groups of an update.
+    The hidden state goes from rank to rank and its gradient comes back, in a pipeline over the groups of an update.
 
     Args:
         groups: Of the epoch.
@@ -209,7 +209,7 @@ def vertex_partition_epoch(
     """Forecast an epoch of AliGraph: each rank has its share of the vertices of every snapshot.
 
     Ranks keep step: each layer of each snapshot exchanges the features of neighbours, forward and backward, and lasts
-    as long as that of the slowest rank.
+    as long as on the slowest rank.
 
     Args:
         forward: float64 [len_i, ranks] for each group, forward seconds of each rank's share of each snapshot.
@@ -217,7 +217,7 @@ def vertex_partition_epoch(
         updates: For each update the places of its groups.
         layout: Of the ranks.
         feature_bytes: float64 [len_i] or [len_i, ranks] for each group, bytes that a rank sends in one exchange.
-        exchanges: Of each snapshot, forward and backward.
+        exchanges: Exchanges of each snapshot, forward and backward together.
         embedding_bytes: float64 [ranks] for each group, bytes that a rank sends for the targets of others, and gets as
             gradients; None for none.
         gradient_bytes: Of all weights.

@@ -1,4 +1,4 @@
-"""Groups of snapshots go to devices as a whole; inside a device they go through a pipeline (BLAD, section 5)."""
+"""Whole snapshot groups go to devices; inside a device they go through a pipeline (BLAD, section 5)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ BALANCES = (LOAD, EVEN)
 class SnapshotGroups(Schedule):
     """The groups of an update are dealt out to devices; the ranks of a device share each group, one after the other.
 
-    Consecutive ranks are of one device. The first computes the leading snapshots of a group, the next ones those that
-    follow; whoever computes the last snapshot computes the loss. Weights change once a turn, so the result is that of
-    one process, however groups are dealt out and wherever they are split.
+    Consecutive ranks are on one device. The first computes the leading snapshots of a group, and the next ranks compute
+    the snapshots that follow. The rank with the last snapshot computes the loss. Weights change once a turn, so the
+    result is the same as in one process, however groups are dealt out and wherever they are split.
 
-    With ``balance="load"`` groups go to devices by their predicted seconds, and the two processes of a device split
-    them where the pipeline takes least time, by `best_splits`: a group may be the first's alone, or the second's.
-    Without predictions, which is so until a first epoch has been measured, and with ``"even"``, devices get as many
-    groups and processes as many snapshots. So do more than two processes of a device: the last of them always has the
-    last snapshot, with the loss.
+    With ``balance="load"`` groups go to devices by their predicted seconds. The two processes of a device split a group
+    where the pipeline takes least time, by `best_splits`, or one of them has the whole group. With ``"even"``, devices
+    get equally many groups and processes equally many snapshots. The same happens until a first epoch has been
+    measured, because there are no predictions yet. More than two processes of a device always split evenly, and the
+    last of them has the last snapshot, with the loss.
 
-    With ``cut`` a group may be computed by all ranks together, each some of its vertices: one that does not fit a
-    device, and those for which the update so takes less time, by `groups_to_cut`. These come first in a turn.
+    With ``cut`` all ranks may compute a group together, each rank some of its vertices. A group is cut if it does not
+    fit a device, or if the update takes less time this way, by `groups_to_cut`. These groups come first in a turn.
 
     Args:
-        processes: Ranks of a device; None for all, so that every group goes through all ranks.
+        processes: Ranks of a device; None makes all ranks one device, so that every group goes through all ranks.
         balance: ``"load"`` or ``"even"``.
         cut: Whether groups may be cut by vertices.
         open_groups: Groups for whose gradient the first process of a device may wait at once.
@@ -79,7 +79,7 @@ class SnapshotGroups(Schedule):
         return length
 
     def check(self, layout: RankLayout, num_events: int) -> None:
-        """Refuse ranks that are not those of whole devices.
+        """Refuse ranks that do not fill whole devices.
 
         Raises:
             InvalidArgumentError: The ranks are no multiple of the processes of a device.
@@ -99,7 +99,7 @@ class SnapshotGroups(Schedule):
 
 @dataclass(frozen=True, eq=False)
 class _Turns(Turns):
-    """The turns of a rank: the one in a place of the pipeline of a device."""
+    """The turns of a rank, by its place in the pipeline of a device."""
 
     devices: int
     length: int
@@ -130,7 +130,7 @@ class _Turns(Turns):
         )
 
     def _seconds(self, places: Sequence[int]) -> list[float] | None:
-        """Return how long groups take in one process; None where nobody knows."""
+        """Return how long groups take in one process; None if it is unknown."""
         forward, backward = self.over.forward, self.over.backward
         if forward is None or backward is None:
             return None
@@ -149,14 +149,14 @@ class _Turns(Turns):
         return {places[place] for place in groups_to_cut(seconds, exchange, self.devices, self.length, must=own)}
 
     def _dealt(self, places: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """Return the groups of every device, counted from the first that is given."""
+        """Return the groups of every device, counted from the first given group."""
         seconds = self._seconds(places)
         if self.planned.balance == EVEN or seconds is None:
             return groups_by_count(len(places), self.devices)
         return groups_by_load(seconds, self.devices)
 
     def _bounds(self, own: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return for each group of the device where the snapshots of its processes begin, and where the last end."""
+        """Return for each group of the device where each process's snapshots begin, and where the last ones end."""
         lengths = [len(self.over.snapshots_of(self.over.order[place])) for place in own]
         forward, backward = self.over.forward, self.over.backward
         if self.planned.balance == EVEN or self.length != 2 or forward is None or backward is None:
@@ -189,7 +189,7 @@ class SharedGroups(Schedule):
         """Take any number of ranks."""
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
-        """Return the groups of an update: all ranks have the same."""
+        """Return the number of groups in an update: all ranks have the same groups."""
         return batch_size
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:

@@ -21,16 +21,16 @@ _TOO_LONG = 3.0  # times as long as predicted, where the median call is as long 
 
 @dataclass(frozen=True)
 class Measured:
-    """All calls of an operator on a snapshot, or a backward pass over several, and what they worked on.
+    """All calls of an operator on a snapshot, or a backward pass over several snapshots, and their sizes.
 
     Attributes:
         operator: Its name.
         seconds: They took.
-        snapshots: 1, or more where one backward covers a run of snapshots.
+        snapshots: 1, or more if one backward covers a run of snapshots.
         vertices: Vertices times width, summed over the snapshots.
         edges: Edges times width, likewise.
-        last: Vertices and edges, times width, of the group's last snapshot where it is among them; None else.
-        targets: What is scored behind that one, such as links; 0 where nothing is.
+        last: Vertices and edges, times width, of the group's last snapshot; None if it is not among these snapshots.
+        targets: Targets, such as links, that are scored after the last snapshot; 0 if none are.
 
     Raises:
         InvalidArgumentError: Seconds are not above 0, or a size is negative or not finite.
@@ -73,13 +73,13 @@ class Load(NamedTuple):
 class LoadModel:
     """Seconds of operators, each linear in the sizes of a snapshot: call + vertex · |V| · width + edge · |E| · width.
 
-    The paper charges all operators to every snapshot. Some run on the last snapshot of a group only, such as the head
-    with the loss, or convolutions whose result nothing else reads; these are charged to that one. The head scores
-    targets, such as the links of the next snapshot. They are as many as they are, whatever edges the last snapshot has:
-    each adds its seconds to the head and to the backward pass.
+    The paper charges all operators to every snapshot. Some operators run on the last snapshot of a group only, such as
+    the head with the loss, or convolutions whose result nothing else reads. These are charged to the last snapshot. The
+    head scores targets, such as the links of the next snapshot. Their number does not depend on the edges of the last
+    snapshot, so each target adds its seconds to the head and to the backward pass.
 
     Attributes:
-        loads: By the name of the operator.
+        loads: Loads by the name of the operator.
         last_only: Operators that only the last snapshot of a group has.
 
     >>> model = LoadModel({"graph 1": Load(1e-4, 0.0, 1e-9)})
@@ -94,11 +94,11 @@ class LoadModel:
     def fit(cls, measurements: Iterable[Measured]) -> LoadModel:
         """Return the model of least squared error relative to the prediction, by non-negative least squares.
 
-        Relative, since a split weighs snapshots of few edges against those of many. To the prediction and not to the
-        measurement, which would favour what is too low: on measured operators its sums were 5 to 20 percent lower. And
-        a busy machine makes calls longer, never shorter: those that took more than three times as long as predicted
-        are left out, in rounds, since a few such calls would decide the model alone. Coefficients are not negative, so
-        no snapshot of any size has a negative load.
+        The error is relative because a split weighs snapshots with few edges against snapshots with many. It is
+        relative to the prediction, because an error relative to the measurement favours predictions that are too low:
+        on measured operators their sums were 5 to 20 percent lower. A busy machine makes calls longer, never shorter.
+        Calls that took more than three times as long as predicted are left out, in rounds, since a few such calls would
+        decide the model alone. Coefficients are not negative, so no snapshot of any size has a negative load.
 
         Raises:
             DataError: ``measurements`` is empty.
@@ -131,14 +131,14 @@ class LoadModel:
         snapshots: ArrayLike = 1,
         targets: ArrayLike = 0,
     ) -> np.ndarray:
-        """Return seconds of an operator, float64 of the shape of the arguments together.
+        """Return the seconds of an operator, float64 in the shape to which the arguments broadcast.
 
         Args:
             operator: Its name.
             vertices: Vertices times width, of one snapshot or summed over several.
             edges: Edges times width, likewise.
-            snapshots: How many they are.
-            targets: What is scored behind each, likewise.
+            snapshots: Number of these snapshots.
+            targets: Targets that are scored after each, likewise.
 
         Raises:
             InvalidArgumentError: The operator has not been measured.
@@ -152,7 +152,7 @@ class LoadModel:
         """Return the predicted seconds of a measurement.
 
         Raises:
-            InvalidArgumentError: Its operator has not been fitted.
+            InvalidArgumentError: The operator of the measurement has not been fitted.
         """
         seconds = float(self.predict(one.operator, one.vertices, one.edges, one.snapshots, one.targets))
         if one.operator != BACKWARD or LAST_BACKWARD not in self.loads:
@@ -161,7 +161,7 @@ class LoadModel:
         return seconds + float(self.predict(LAST_BACKWARD, vertices, edges, count, targets))
 
     def error(self, measurements: Iterable[Measured]) -> dict[str, float]:
-        """Return the mean relative error of each operator over measurements, best such that were held out of the fit.
+        """Return each operator's mean relative error over measurements, preferably some that were held out of the fit.
 
         Raises:
             InvalidArgumentError: An operator has not been fitted.
@@ -173,7 +173,7 @@ class LoadModel:
         return {operator: float(np.mean(errors)) for operator, errors in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the coefficients of each operator, and which the last snapshot alone has, as plain values."""
+        """Return the coefficients of each operator, and the operators of the last snapshot alone, as plain values."""
         loads = {operator: list(load) for operator, load in self.loads.items()}
         return {"loads": loads, "last_only": sorted(self.last_only)}
 
@@ -182,7 +182,7 @@ class LoadModel:
         """Return the model that `to_dict` has returned.
 
         Raises:
-            InvalidArgumentError: An operator has not three numbers of at least 0, or four with that of targets.
+            InvalidArgumentError: An operator has not three numbers of at least 0, or four with the number for targets.
         """
         for operator, load in loads.items():
             if len(load) not in (3, 4) or not all(np.isfinite(load)) or min(load) < 0:
@@ -199,9 +199,9 @@ def forward_seconds(
     """Return l(i, j), the predicted forward seconds of each snapshot of each group, float64 [len_i] for each.
 
     Args:
-        model: Of all operators of a snapshot.
+        model: Loads of all operators of a snapshot.
         sizes: For each group, [len_i, 3]: vertices and edges of its snapshots, and the targets of the group that each
-            of them ends, of which only those of the last one count.
+            snapshot ends. Only the targets of the last snapshot count.
         widths: Of each forward operator.
 
     Raises:
@@ -219,9 +219,9 @@ def backward_seconds(model: LoadModel, sizes: Sequence[np.ndarray], width: float
     """Return b(i, j), the predicted backward seconds of each snapshot of each group, float64 [len_i] for each.
 
     Args:
-        model: Of the operator ``"backward"``, and of ``"last backward"`` where there is that.
+        model: Loads of the operator ``"backward"``, and of ``"last backward"`` if the model has it.
         sizes: As of `forward_seconds`.
-        width: With which the measured backward's vertices and edges were multiplied.
+        width: The width by which vertices and edges of the measured backward were multiplied.
 
     Raises:
         InvalidArgumentError: Sizes are not [snapshots, 3] for each group, or the operator has no load.

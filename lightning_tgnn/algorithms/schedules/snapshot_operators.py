@@ -1,4 +1,4 @@
-"""The operators of snapshots, for the simulation: from a load model or from seconds, as listed or reordered."""
+"""The operators of snapshots for the simulation, from a load model or from seconds, as listed or reordered."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class GroupOperators:
     """The operators of a group's snapshots.
 
     Attributes:
-        forward: Of each snapshot, in order.
-        backward: Of each snapshot, in the order of its backward.
+        forward: Operators of each snapshot, in order.
+        backward: Operators of each snapshot, in the order of its backward.
     """
 
     forward: Sequence[Sequence[Operator]]
@@ -57,13 +57,13 @@ def mirrored(forward: Sequence[Operator], seconds: float) -> tuple[Operator, ...
 
 
 def reordered(parts: Sequence[GroupParts], rates: Rates) -> list[GroupParts]:
-    """Return groups whose pairs of forward operators have changed places where the processes of a device gain by it.
+    """Return groups in which pairs of forward operators change places where the processes of a device then end earlier.
 
-    The second process's forward of a group runs beside the first one's forward of the next group: `best_order` is asked
-    about the two.
+    The second process's forward of a group runs beside the first one's forward of the next group. `best_order` orders
+    the two.
 
     Args:
-        parts: Cut for one process or for two.
+        parts: Groups that are cut for one process or for two.
         rates: How fast an operator runs beside another.
     """
     nobody: tuple[Operator, ...] = ()
@@ -92,11 +92,11 @@ def predicted_groups(
     in reverse, each with a share of the predicted backward as large as its share of the forward.
 
     Args:
-        model: Of all operators and of the backward.
+        model: Loads of all operators and of the backward.
         sizes: For each group, [len_i, 3]: vertices, edges and targets of its snapshots, as of `forward_seconds`.
         widths: Of each forward operator, in the order in which they run.
-        backward_width: With which the sizes of the measured backward were multiplied.
-        exchanged_widths: Of graph operators that commute with the next one, where they have changed places.
+        backward_width: The width by which the sizes of the measured backward were multiplied.
+        exchanged_widths: Widths of graph operators that commute with the next operator, once they have changed places.
 
     Raises:
         InvalidArgumentError: An operator has not been measured, an exchanged one does not commute, or sizes have

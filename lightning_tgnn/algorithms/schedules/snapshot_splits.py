@@ -16,9 +16,9 @@ _STEPS = 100_000  # of simulated groups, from each start: about 2 ms
 
 @lru_cache(maxsize=1024)
 def even_bounds(length: int, processes: int) -> tuple[int, ...]:
-    """Return where the parts of a group begin, as equal as can be, and where the last ends.
+    """Return where the parts of a group begin, cut as evenly as can be, and where the last part ends.
 
-    Where there are more processes than snapshots, the first processes have none: the last one has the loss.
+    If there are more processes than snapshots, the first processes have none, because the last one has the loss.
 
     >>> even_bounds(5, 2), even_bounds(1, 2), even_bounds(2, 3)
     ((0, 2, 5), (0, 0, 1), (0, 0, 1, 2))
@@ -39,24 +39,24 @@ def best_splits(
 ) -> tuple[int, ...]:
     """Choose how many leading snapshots of each group the first process of a device takes, from none to all.
 
-    The process that has a group's last snapshot has its head and its loss as well. So whole groups on either process
-    balance a head that is too heavy for the second process alone, and keep both busy from the start.
+    The process that has a group's last snapshot also has its head and its loss. Whole groups on either process
+    therefore balance a head that is too heavy for the second process alone, and keep both busy from the start.
 
-    The search begins with three choices: whole groups, the longest first, each for the process that has least to do,
-    which takes turns where groups are alike; the dynamic programme of BLAD (Equation 2); and the even split. One group
-    or two at a time get another split as long as the simulated pair ends earlier, up to a fixed number of trials. So it
-    is never slower in the simulation than any of the three. The programme alone can be: its stages end for both
-    processes at once, while a process of the pipeline goes on with what it has, and with few groups it lacks a fifth
-    and more of what is possible.
+    The search begins with three choices. The first gives whole groups, the longest first, to the process that has least
+    to do, so that equal groups alternate. The second is the dynamic programme of BLAD (Equation 2), and the third the
+    even split. One group or two at a time get another split as long as the simulated pair ends earlier, up to a fixed
+    number of trials. In the simulation the result is therefore never slower than any of the three. The programme alone
+    can be slower: it assumes that both processes end each stage at once, while a process of the pipeline goes on with
+    its own work. With few groups it lacks a fifth or more of the possible speed.
 
     Args:
-        forward: float64 [len_i] for each group of the device in order, seconds l(i, j) of each snapshot; that of the
-            last one is with the head.
+        forward: float64 [len_i] for each group of the device in order, seconds l(i, j) of each snapshot; the seconds of
+            the last one include the head.
         backward: float64 [len_i], seconds b(i, j), likewise.
-        open_groups: Groups of which the first process may have run the forward and not the backward.
+        open_groups: The most groups whose forward the first process may have run without their backward.
         hand_over: Seconds until a hidden state, or its gradient, has gone from one process to the other.
-        limits: For each group the fewest and the most leading snapshots that the first process may have; None is none
-            and all. A choice to begin with takes the nearest split within them.
+        limits: For each group the fewest and the most leading snapshots that the first process may have; None allows
+            any number. The three choices take the nearest split within the limits.
 
     Raises:
         InvalidArgumentError: A group is empty, its seconds are negative, not finite or not as many, or limits are out
@@ -87,11 +87,11 @@ def best_splits(
 def splits_that_fit(kept: np.ndarray, open_groups: int) -> tuple[int, int]:
     """Return the fewest and the most leading snapshots that the first process of a device can keep of a group.
 
-    It keeps its snapshots of up to ``open_groups`` groups at once for the backward pass, the second process those of
-    one group.
+    The first process keeps its snapshots of up to ``open_groups`` groups at once for the backward pass. The second
+    process keeps its snapshots of one group.
 
     Args:
-        kept: float64 [l], what each snapshot leaves, as a share of what a process can keep.
+        kept: float64 [l], memory that each snapshot keeps for the backward pass, as a share of what a process can keep.
         open_groups: As of `best_splits`.
 
     >>> splits_that_fit(np.full(4, 0.25), 2), splits_that_fit(np.full(4, 0.3), 1)
@@ -106,13 +106,13 @@ def splits_that_fit(kept: np.ndarray, open_groups: int) -> tuple[int, int]:
 def planned_splits(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> tuple[int, ...]:
     """Return the splits of least cost by the dynamic programme of BLAD (Equation 2), O(groups snapshots²).
 
-    In stage i the first process runs the forward of its part of group i and the backward of its part of group i - 1,
-    beside it the second process its part of group i - 1, forward and backward; the stage takes as long as the longer:
-    ``OPT(i, p) = min over q of OPT(i - 1, q) + max(T1, T2)``, where ``T1 = sum of l(i, j) for j <= p + sum of
-    b(i - 1, j) for j <= q`` and ``T2 = sum of l(i - 1, j) + b(i - 1, j) for j > q``. The paper prints j = q as the
-    lower limit of T2, which counts a snapshot twice, and leaves out what follows the last stage: the second process's
-    part of the last group and the first one's backward. Both count here. A split goes from 0, where the paper begins at
-    1, to the group's length.
+    In stage i the first process runs the forward of its part of group i and the backward of its part of group i - 1.
+    Beside it the second process runs its part of group i - 1, forward and backward. The stage takes as long as the
+    longer of the two: ``OPT(i, p) = min over q of OPT(i - 1, q) + max(T1, T2)``, where ``T1 = sum of l(i, j) for j <= p
+    + sum of b(i - 1, j) for j <= q`` and ``T2 = sum of l(i - 1, j) + b(i - 1, j) for j > q``. The paper prints j = q as
+    the lower limit of T2, which counts a snapshot twice. It also leaves out the work after the last stage: the second
+    process's part of the last group and the first one's backward. Both count here. A split is between 0, where the
+    paper begins at 1, and the group's length.
 
     Args:
         forward: As of `best_splits`.
@@ -138,9 +138,9 @@ def pair_seconds(
     open_groups: int = OPEN_GROUPS,
     hand_over: float = 0.0,
 ) -> float:
-    """Return the seconds of groups on the two processes of a device, neither of which slows the other down.
+    """Return the seconds of groups on the two processes of a device, if neither slows the other down.
 
-    It is `simulate_pair` with one operator for each part of a group.
+    The simulation is `simulate_pair` with one operator for each part of a group.
 
     Args:
         forward: As of `best_splits`.
@@ -169,7 +169,7 @@ def pair_seconds(
 
 
 def check_groups(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> None:
-    """Refuse groups without snapshots, and seconds that are none.
+    """Refuse groups without snapshots, and seconds that are negative, not finite or not as many.
 
     Raises:
         InvalidArgumentError: A group is empty, or its seconds are negative, not finite or not as many.

@@ -51,9 +51,8 @@ def least_cost(ahead: Any, back: Any, lengths: Any, limits: Any) -> Any:
 def pair_end(ahead: Any, back: Any, lengths: Any, splits: Any, open_groups: Any, hand_over: Any) -> Any:
     """Return when the two processes of a device have trained all groups, if neither slows the other down.
 
-    What the first process does next, `goes_back` says; behind the forward of a whole group its backward comes at once.
-    The second takes the groups in order, so when a
-    forward of the first ends, it is known when its gradient comes.
+    `goes_back` decides what the first process does next. The backward of a whole group follows its forward at once. The
+    second process takes the groups in order, so when a forward of the first ends, it is known when its gradient comes.
     """
     groups = len(lengths)
     gradient_at = np.zeros(groups)
@@ -100,10 +99,10 @@ def improved(
         back: As above.
         lengths: As above.
         limits: As above.
-        splits: To begin with.
-        open_groups: Groups of which the first process may wait for the gradient.
+        splits: The splits to begin with.
+        open_groups: The most groups for whose gradient the first process may wait.
         hand_over: Seconds each way.
-        steps: It ends after so many, a simulation being one for each group.
+        steps: The most steps before the search ends; a simulation takes one step for each group.
 
     Returns:
         The splits, and when the pair ends.

@@ -1,4 +1,4 @@
-"""Where the time of training steps goes, from the moments at which stages begin and end."""
+"""The seconds of each stage of training steps, from the moments at which stages begin and end."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Mark(NamedTuple):
     """A stage begins or ends.
 
     Attributes:
-        stage: What begins; None where the innermost stage ends.
+        stage: The stage that begins; None if the innermost stage ends.
         moment: Seconds on some clock.
-        waited: Seconds that this rank has stood waiting for others, until this moment.
+        waited: Seconds that this rank has waited for others, until this moment.
     """
 
     stage: str | None
@@ -40,9 +40,9 @@ class Mark(NamedTuple):
 
 
 def stage_seconds(marks: Iterable[Mark | tuple[str | None, float, float]]) -> dict[str, float]:
-    """Return the seconds of each stage without those of the stages inside it, and without waiting.
+    """Return the seconds of each stage without the stages inside it, and without waiting.
 
-    Each moment belongs to the innermost stage; what lies outside all stages is not counted. The time in which the rank
+    Each moment belongs to the innermost stage; time outside all stages is not counted. The time in which the rank
     waited for others goes to ``wait``, whatever stage it was in.
 
     Args:
@@ -60,7 +60,8 @@ def stage_seconds(marks: Iterable[Mark | tuple[str | None, float, float]]) -> di
 def segments(marks: Iterable[Mark | tuple[str | None, float, float]]) -> Iterator[tuple[str, float, float]]:
     """Yield each stretch of time with the innermost stage that it belongs to, its beginning and its end.
 
-    Within a stretch the time in which the rank waited for others comes first, as ``wait``: nobody has noted when.
+    Within a stretch the time in which the rank waited for others comes first, as ``wait``, because the marks do not say
+    when it waited.
 
     Args:
         marks: In the order of time.
@@ -85,9 +86,9 @@ def segments(marks: Iterable[Mark | tuple[str | None, float, float]]) -> Iterato
 
 
 def seconds_by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of stages by their kinds, which are `STAGES`: the number of a layer is left out.
+    """Return the seconds of stages by kind, which is one of `STAGES`, without the number of the layer.
 
-    What is none of them is ``other``.
+    A stage of no such kind counts as ``other``.
 
     >>> seconds_by_kind({"graph 1": 2.0, "graph 2": 1.0, "own": 4.0})
     {'graph': 3.0, 'other': 4.0}
@@ -110,10 +111,10 @@ def kind_of(stage: str) -> str:
 
 
 def overlap_seconds(first: np.ndarray, second: np.ndarray) -> float:
-    """Return for how long something of both runs at once.
+    """Return for how many seconds intervals of both run at once.
 
     Args:
-        first: float64 [n, 2], beginnings and ends of what runs, one after the other, in order.
+        first: float64 [n, 2], beginnings and ends of intervals that do not overlap, in order.
         second: float64 [m, 2], likewise.
 
     >>> overlap_seconds(np.array([[0.0, 2.0], [5.0, 6.0]]), np.array([[1.0, 5.5]]))

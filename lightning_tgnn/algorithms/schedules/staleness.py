@@ -22,18 +22,18 @@ def smallest_staleness(
     turns: int = 24,
     tolerance: float = 0.01,
 ) -> int:
-    """Return the smallest staleness whose turns take as long, in steady state, as those of the largest.
+    """Return the smallest staleness whose turns take as long, in steady state, as turns of the largest staleness.
 
-    The largest waits for gradients least. What it still waits for, no staleness takes away. For a pipeline of M ranks
-    the outline is ``PipeTGLOutline(staleness=k).of(M)`` and the largest M - 1.
+    The largest staleness waits least for gradients. No staleness takes away the waits that remain. For a pipeline of M
+    ranks the outline is ``PipeTGLOutline(staleness=k).of(M)`` and the largest M - 1.
 
     Args:
         outline_at: Returns the outline of a staleness.
         layout: The ranks.
         costs: What stages take.
-        largest: The last staleness that there is.
-        turns: To simulate.
-        tolerance: By what share a turn may take longer.
+        largest: The largest possible staleness.
+        turns: Turns to simulate.
+        tolerance: The share by which a turn may take longer.
 
     Raises:
         InvalidArgumentError: A number is out of range.

@@ -10,7 +10,7 @@ from lightning_tgnn.types.schedule import Turn
 
 
 class Turns(Sequence[Turn]):
-    """The turns of a rank; a subclass has their number and makes the one at an index."""
+    """The turns of a rank; a subclass knows their number and makes the turn at an index."""
 
     @abstractmethod
     def at(self, index: int) -> Turn:

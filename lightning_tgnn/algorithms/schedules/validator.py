@@ -1,4 +1,4 @@
-"""Proves of what all ranks do that nobody waits for ever, and that state and weights are those of their batch."""
+"""Proves that no rank waits for ever, and that every batch has the node state and the weights that it must have."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lightning_tgnn.types.outline import Outline, Reads, Stage
 
 
 class Moment(NamedTuple):
-    """An action begins or ends, or several ranks meet.
+    """The begin or end of an action, or a meeting of several ranks.
 
     Attributes:
-        what: ``"begin"``, ``"end"``, or ``"meet"``, which has the lowest rank that takes part.
+        what: ``"begin"``, ``"end"``, or ``"meet"``, which carries the lowest rank that takes part.
         stage: Of the action.
         rank: Its.
         turn: Its.
@@ -31,12 +31,12 @@ class Moment(NamedTuple):
 
 
 def faults(programs: Programs, outline: Outline, ranks: int) -> list[str]:
-    """Return what is wrong with programs, a line each; nothing of right ones.
+    """Return the faults of programs, a line each; an empty list if they are correct.
 
     - Every message is received, and messages of a channel are received in the order in which they are sent.
     - Ranks that do something together do so in the same order.
-    - Nobody waits in a circle.
-    - What a batch reads comes after the writes that it must see and before those that it must not.
+    - No ranks wait in a circle.
+    - A batch reads after the writes that it must see and before the writes that it must not see.
     - Updates are made in the order of the batches, and the weights of a batch lack as many as the outline says.
 
     Args:
@@ -125,13 +125,13 @@ def _end(action: Action) -> Moment:
 
 
 def _circle(moments: list[Moment]) -> str:
-    """Say who waits for whom; the graph's circle has what is awaited first."""
+    """Return a line that says who waits for whom; the graph's circle has the awaited moment first."""
     names = list(dict.fromkeys(str(moment) for moment in reversed(moments[:-1])))
     return f"deadlock: {' waits for '.join([*names, names[0]])}"
 
 
 class _Past:
-    """Which moments lie before which.
+    """The order of moments: which are certain to lie before which.
 
     Args:
         order: All moments, none before one that it waits for.
@@ -153,7 +153,7 @@ class _Past:
 
 
 class _History:
-    """What batches read and which weights they have.
+    """The reads of batches, and the weights that batches have.
 
     Args:
         programs: What all ranks do.
@@ -251,7 +251,7 @@ class _History:
         return action.turn * self._length + action.rank % self._length
 
     def _of_batch(self, stage: str, batch: int, reader: int) -> Iterator[Action]:
-        """Yield what ranks that share the reader's node state do of a batch."""
+        """Yield the actions of a batch on ranks that share the reader's node state."""
         for action in self._everywhere(stage, batch):
             if self._copy_of(action.rank) == self._copy_of(reader):
                 yield action

@@ -13,7 +13,7 @@ from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 
 @dataclass(frozen=True)
 class WholeGraph(Schedule):
-    """All ranks work on the whole graph, each on the subgraph that the store gives it; there are no events."""
+    """All ranks train on the whole graph, each on the subgraph that the store gives it; there are no events."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sums"})
     offers: ClassVar[frozenset[str]] = frozenset({"graph"})
@@ -27,7 +27,7 @@ class WholeGraph(Schedule):
         check_one_copy(self, layout)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
-        """Return the events of a global batch: none."""
+        """Return 0, because there are no events."""
         return 0
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
