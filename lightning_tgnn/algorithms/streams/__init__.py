@@ -1,1 +1,1 @@
-"""What is computed over events: distinct rows, neighbours, baselines, statistics."""
+"""Computations over events: distinct rows, neighbours, baselines, statistics."""

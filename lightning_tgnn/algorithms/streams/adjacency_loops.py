@@ -1,4 +1,4 @@
-"""Compiled loops that sort the entries of a stream by node: by counting, a range of nodes at a time."""
+"""Compiled loops that sort the entries of a stream by node, by counting, a range of nodes at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lightning_tgnn.compiled import njit
 
 @njit(nogil=True, cache=True)
 def count_entries(src: Any, dst: Any, counts: Any) -> None:
-    """Add the entries of every node to ``counts``; a self loop is one.
+    """Add the entries of every node to ``counts``; a self loop is one entry.
 
     Args:
         src: int64 [E], below N.

@@ -59,7 +59,7 @@ def chained(*counters: int) -> int:
 def counter_hash(*counters: Tensor | int) -> Tensor:
     """Return a random-looking integer for every combination of ``counters``.
 
-    Counters that vary least cost least when they come first: the chain is only as wide as the counters seen so far.
+    Put the counters that vary least first, because the chain is only as wide as the counters seen so far.
 
     Args:
         counters: int64 tensors that broadcast together, or integers (taken modulo 2^64).
@@ -93,15 +93,15 @@ def random_below(limit: Tensor | int, *counters: Tensor | int) -> Tensor:
 
 
 def shuffled(places: Tensor, size: int, *counters: int) -> Tensor:
-    """Return where ``places`` stand in a random order of ``0 .. size - 1``, which need not be made whole.
+    """Return where ``places`` stand in a random order of ``0 .. size - 1``, without making the whole order.
 
     A Feistel network over the next power of 4, walked until it ends within (Black and Rogaway, "Ciphers with arbitrary
     finite domains", CT-RSA 2002, method 2).
 
     Args:
         places: int64, any shape, in [0, ``size``).
-        size: How many there are.
-        counters: As in `counter_hash`; each combination has an order of its own.
+        size: How many numbers the order has.
+        counters: As in `counter_hash`; each combination has its own order.
 
     Returns:
         int64 of the same shape; different places have different results.

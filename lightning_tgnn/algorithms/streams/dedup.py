@@ -12,11 +12,11 @@ _TABLE_SLOTS_PER_ENTRY = 64
 
 @dataclass(frozen=True)
 class Organization:
-    """Where every entry of a vertex series stands among its distinct vertices.
+    """The place of every entry of a vertex series among its distinct vertices.
 
     Attributes:
         distinct: int64 [U], V_u, the distinct vertices in first-seen order.
-        last: int64 [U], the last position in the series at which each of them occurs.
+        last: int64 [U], the last position in the series at which each distinct vertex occurs.
         position: int64 [L], Psi, such that ``distinct[position]`` is the series.
     """
 
@@ -28,9 +28,9 @@ class Organization:
 def organize(entries: Tensor) -> Organization:
     """Organise a vertex series without redundancy (Sven, Algorithm 2).
 
-    The printed algorithm compares every entry with every distinct vertex. This one is linear on the CPU. Elsewhere it
-    is linear where the vertices are dense enough for a table, and costs one sort where not. The result is the same.
-    Phi, the interaction of the last occurrence of each vertex, is the interactions of the series, indexed by ``last``.
+    The printed algorithm compares every entry with every distinct vertex. This function is linear on the CPU. On other
+    devices it is linear if the vertices are dense enough for a table, and needs one sort otherwise. The result is the
+    same. To get Phi, the interaction of the last occurrence of each vertex, index the interactions by ``last``.
 
     Args:
         entries: int64 [L], V_o.
@@ -42,16 +42,17 @@ def organize(entries: Tensor) -> Organization:
 
 
 def last_mails(ends: Tensor, neighbors: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the distinct receivers of mails, in first-seen order, and the side of the latest event that mails each.
+    """Return the distinct receivers of mails in first-seen order, and the side of the latest event that mails each.
 
-    Within an event a node's own mail comes after what its partner's neighbours are sent.
+    Within an event a node's own mail comes after the mails to its partner's neighbours.
 
     Args:
         ends: int64 [B, 2], source and destination of every event, on the CPU.
-        neighbors: int64 [B, 2, K], who else is mailed by either side, the side itself in empty places; None for nobody.
+        neighbors: int64 [B, 2, K], the neighbours that either side mails as well, the side itself in empty places; None
+            for none.
 
     Returns:
-        Nodes, and ``event + side * B`` of each; both int64 [P].
+        The receivers, and ``event + side * B`` of each; both int64 [P].
 
     >>> nodes, source = last_mails(torch.tensor([[1, 2], [3, 1]]), torch.tensor([[[1], [4]], [[4], [2]]]))
     >>> nodes.tolist(), source.tolist()

@@ -1,7 +1,7 @@
 """Compiled loops of the redundancy-free organisation on the CPU.
 
-What they find is written to arrays that they are given, and a loop returns a number only: numba makes SystemError of
-Ctrl-C where it has arrays to return.
+The loops write results to given arrays and return a number only. If a loop returned arrays, numba would turn Ctrl-C
+into a SystemError.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def last_mails(ends: Any, neighbors: Any, receivers: Any, source: Any) -> int:
 
     Args:
         ends: int64 [B, 2], both sides of every event.
-        neighbors: int64 [B, 2, K], who else is mailed by either.
+        neighbors: int64 [B, 2, K], the neighbours that either side mails as well.
         receivers: int64 [2 B (K + 1)], begins afterwards with the receivers.
         source: int64 [2 B (K + 1)], begins afterwards with the side of the latest event that mails each.
     """

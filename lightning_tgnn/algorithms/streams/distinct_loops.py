@@ -1,6 +1,6 @@
 """Compiled loops that number distinct values, and the distinct rows of a table, in first-seen order.
 
-Both by a hash table with linear probing (Knuth, "The Art of Computer Programming" 3, 6.4, algorithm L).
+Both use a hash table with linear probing (Knuth, "The Art of Computer Programming" 3, 6.4, algorithm L).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def empty_table(entries: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def number(value: int, table: Any, values: Any, count: int) -> Any:
-    """Return the number of a value, which is ``count`` where it is new and then listed in ``values``, and the count."""
+    """Return the number of a value and the count; a new value gets number ``count`` and is listed in ``values``."""
     last = np.uint64(len(table) - 1)
     key = np.uint64(value) * FACTOR
     slot = (key ^ (key >> HALF)) & last
@@ -46,7 +46,7 @@ def number_rows(rows: Any, slots: Any, codes: Any, first: Any) -> int:
         rows: uint64 [E, W].
         slots: int64 [2^b], more than E, all -1.
         codes: int64 [E], becomes the number of every row.
-        first: int64 [E], begins afterwards with the place of the first of every number.
+        first: int64 [E], begins afterwards with the place of the first row of every number.
     """
     last_slot = np.uint64(len(slots) - 1)
     count = 0

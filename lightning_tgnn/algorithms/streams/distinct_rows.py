@@ -6,7 +6,7 @@ import numpy as np
 
 
 def distinct_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the place of every value among the distinct ones, int64 [E], and these, in first-seen order.
+    """Return the place of every value among the distinct values, int64 [E], and these values in first-seen order.
 
     Args:
         values: [E], bytes of a fixed width that is a multiple of 8, contiguous.

@@ -18,7 +18,7 @@ _LARGEST_INT64 = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True, repr=False)
 class EdgeBank(TensorFields):
-    """Tells whether a pair had an event before; directed, as in the paper. Build one with `build`.
+    """Tells whether a directed pair had an event before, as in the paper. Build an EdgeBank with `build`.
 
     Attributes:
         pairs: int64 [P], ascending, ``source * num_nodes + destination`` of the distinct pairs.
@@ -61,10 +61,10 @@ class EdgeBank(TensorFields):
         Args:
             src: int64 [R].
             dst: int64 [R].
-            before: int64 [R], event ids; only earlier events count.
+            before: int64 [R], event ids; only events before these count.
             time: float64 [R], when the pairs are asked about; a window needs it.
-            window: How long a pair is remembered, in the unit of the stream: only events of at most this long before
-                ``time`` count. None is for ever.
+            window: How long a pair is remembered, in the unit of the stream: only events at most this long before
+                ``time`` count. None remembers pairs for ever.
 
         Raises:
             InvalidArgumentError: The window is not above 0, or there is no time to count it from.

@@ -11,7 +11,7 @@ from lightning_tgnn.compiled import njit
 
 @njit(nogil=True, cache=True)
 def gap_moments(src: Any, dst: Any, time: Any, events: Any, num_nodes: int) -> Any:
-    """Return count, mean and sum of squared deviations of the gaps, with one number per node beside the columns.
+    """Return count, mean and sum of squared deviations of the gaps, with one number per node in memory.
 
     Welford's recurrence (Technometrics 4, 1962). A self loop is two events of its node, with a gap of 0.
 

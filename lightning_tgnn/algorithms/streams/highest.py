@@ -1,4 +1,4 @@
-"""The highest of some scores, with an order among equals."""
+"""The highest scores of every row, with an order among equal scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` highest scores of every row and their columns; of equal ones the first ones, in order.
+    """Return the ``k`` highest scores of every row and their columns; equal scores come in the order of their columns.
 
     Args:
         scores: [S, C].

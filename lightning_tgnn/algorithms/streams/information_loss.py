@@ -1,10 +1,10 @@
 """How much of a stream node memory misses when events come in batches, and the largest batch that keeps it low.
 
-Of the events of a node within one batch only the latest updates its memory; the others are lost to it. DistTGL
-(section 3.3, figure 8) counts what is captured by degree of the nodes and takes the largest batch whose loss is under a
-threshold; it gives no number for it. Here the loss is the mean over all places where the first batch may begin, so that
-it grows with the batch and does not hang on one cut of the stream: two events of a node that are ``d`` apart in the
-stream fall in one batch of ``b`` with probability ``max(0, 1 - d / b)``.
+If a node has several events within one batch, only the latest updates its memory, and the others are lost. DistTGL
+(section 3.3, figure 8) counts the captured events by degree of the nodes, and takes the largest batch whose loss is
+under a threshold. The paper gives no number for the threshold. Here the loss is the mean over all places where the
+first batch may begin, so that it grows with the batch and does not depend on one cut of the stream. Two events of a
+node that are ``d`` apart in the stream fall in one batch of ``b`` with probability ``max(0, 1 - d / b)``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EventDistances:
     Attributes:
         distance: int64 [D], ascending, the distinct distances; 0 for the two ends of a self loop.
         count: int64 [D], pairs of events at that distance.
-        mails: All ends of events of these nodes.
+        mails: The number of ends of events that these nodes have.
     """
 
     distance: np.ndarray
@@ -39,7 +39,7 @@ class EventDistances:
         return share_lost(lost, batch_size, self.mails)
 
     def largest_batch(self, max_loss: float, num_events: int) -> int:
-        """Return the largest batch, up to all events, whose loss is at most ``max_loss``; at least 1."""
+        """Return the largest batch, from 1 to all events, whose loss is at most ``max_loss``."""
         return largest_batch(self.loss, max_loss, num_events)
 
 
@@ -47,15 +47,16 @@ def share_lost(lost: int, batch_size: int, mails: int) -> float:
     """Return the share of the mails that batches lose, correctly rounded.
 
     Args:
-        lost: Sum of ``batch_size - distance`` over pairs of consecutive events of a node that are nearer than that.
+        lost: Sum of ``batch_size - distance`` over pairs of consecutive events of a node that are less than
+            ``batch_size`` apart.
         batch_size: In events.
-        mails: All ends of events.
+        mails: The number of ends of all events.
     """
     return lost / (batch_size * max(mails, 1))
 
 
 def largest_batch(loss: Callable[[int], float], max_loss: float, num_events: int) -> int:
-    """Return the largest batch, up to all events, whose ascending ``loss`` is at most ``max_loss``; at least 1."""
+    """Return the largest batch, from 1 to all events, whose ascending ``loss`` is at most ``max_loss``."""
     low, high = 1, num_events
     while low < high:
         middle = (low + high + 1) // 2
@@ -64,14 +65,14 @@ def largest_batch(loss: Callable[[int], float], max_loss: float, num_events: int
 
 
 class LossByKind:
-    """What batches lose of all nodes, of the busiest and of those of each decade of degrees, from pieces of a stream.
+    """The loss of all nodes, of the busiest nodes and of each decade of degrees, added up from pieces of a stream.
 
     Nodes of many events lose most (DistTGL, figure 8).
 
     Args:
         degree: int64 [N], the ends of events of every node, at least one of them above 0.
-        sizes: Of batches, in events.
-        busiest: Share of the nodes that have events.
+        sizes: Sizes of batches, in events.
+        busiest: Share of the nodes with events that count as the busiest.
     """
 
     def __init__(self, degree: np.ndarray, sizes: Sequence[int], busiest: float) -> None:
@@ -89,15 +90,15 @@ class LossByKind:
         add_lost(distances, 2 * self._decade[nodes] + self._busy[nodes], self._sizes, self._lost)
 
     def of_all(self) -> dict[int, float]:
-        """Return the loss of each size."""
+        """Return the loss of all nodes for each size."""
         return self._losses(slice(None))
 
     def of_busiest(self) -> dict[int, float]:
-        """Return the same of the busiest nodes alone."""
+        """Return the loss of the busiest nodes for each size."""
         return self._losses(slice(1, None, 2))
 
     def by_degree(self) -> dict[str, dict[int, float]]:
-        """Return the same of nodes with 1 to 9 events, 10 to 99 and so on, as far as there are any."""
+        """Return the loss of nodes with 1 to 9 events, 10 to 99 and so on, for each size, where there are any."""
         there = [decade for decade in range(1, 20) if self._mails[2 * decade : 2 * decade + 2].any()]
         return {
             f"{10 ** (decade - 1):,}-{10**decade - 1:,}": self._losses(slice(2 * decade, 2 * decade + 2))

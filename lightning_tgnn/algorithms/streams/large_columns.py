@@ -1,4 +1,4 @@
-"""Statistics of columns that need not fit in memory: each reads its column, which may be mapped, piece by piece."""
+"""Statistics of columns that need not fit in memory. Each function reads its column, which may be mapped, in pieces."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Table = dict[str, dict[str, float]]
 
 
 def in_pieces(values: np.ndarray, piece: int = _PIECE) -> Iterator[np.ndarray]:
-    """Yield a column piece by piece, none for an empty one."""
+    """Yield a column piece by piece; an empty column has no piece."""
     return (values[start : start + piece] for start in range(0, len(values), piece))
 
 
 def pairwise_sum(
     values: np.ndarray, term: Callable[[np.ndarray], np.ndarray] | None = None, piece: int = _PIECE
 ) -> float:
-    """Return the sum of a term of every value, the same to the last bit as NumPy's of all terms at once.
+    """Return the sum of a term of every value, equal to the last bit to NumPy's sum of all terms at once.
 
-    NumPy halves a column until what is left is short (pairwise summation), and so does this: no more than ``piece``
-    terms are in memory.
+    NumPy halves a column until the halves are short (pairwise summation), and so does this function. No more than
+    ``piece`` terms are in memory.
 
     Args:
         values: float64 [n].
-        term: What to add up, elementwise; the values themselves if None.
+        term: Returns the term of each value, elementwise; None adds up the values themselves.
         piece: At least 128.
 
     >>> column = np.linspace(0, 1, 1001)
@@ -45,7 +45,7 @@ def order_statistics(values: np.ndarray, ranks: Sequence[int], piece: int = _PIE
     """Return the values that stand at ``ranks`` in ascending order, by counting their digits (radix selection).
 
     Args:
-        values: float64 [n], at least 0: the bits of such numbers ascend with them.
+        values: float64 [n], at least 0, because the bits of such numbers ascend with the numbers.
         ranks: In 0 .. n - 1.
         piece: Values that are looked at together.
     """
@@ -66,7 +66,7 @@ def order_statistics(values: np.ndarray, ranks: Sequence[int], piece: int = _PIE
 
 
 def quantiles(values: np.ndarray, shares: Sequence[float], piece: int = _PIECE) -> list[float]:
-    """Return what ``np.quantile(values, shares)`` does, interpolated between the values of both nearest ranks.
+    """Return the same as ``np.quantile(values, shares)``, interpolated between the values of the two nearest ranks.
 
     Args:
         values: float64 [n], at least 0 each, n at least 1.
@@ -101,7 +101,7 @@ def burstiness(values: np.ndarray, piece: int = _PIECE) -> float:
 
 
 def summary(columns: dict[str, np.ndarray], shares: Sequence[float] = (0.5, 0.9, 0.99), piece: int = _PIECE) -> Table:
-    """Return number, mean, quantiles and maximum of the values, at least 0, of each column that has any."""
+    """Return number, mean, quantiles and maximum of each column that has values; all values are at least 0."""
     return {name: _row(values, shares, piece) for name, values in columns.items() if len(values)}
 
 

@@ -1,4 +1,4 @@
-"""Compiled loops that find past entries of nodes and take some of them, each within the entries of its node.
+"""Compiled loops that find the past entries of nodes and take some of them.
 
 Entries are those of `lightning_tgnn.data.streams.temporal_adjacency.TemporalAdjacency`.
 """
@@ -48,7 +48,7 @@ def take_recent(
         before: int64 [R].
         found: int64 [R, K], becomes the neighbours; 0 in empty places.
         events: int64 [R, K], becomes their events; -1 in empty places.
-        mask: bool [R, K], becomes where there is one.
+        mask: bool [R, K], becomes where there is a neighbour.
     """
     for root in range(len(nodes)):
         node = nodes[root]
@@ -74,7 +74,7 @@ def take_uniform(
     events: Any,
     mask: Any,
 ) -> None:
-    """Write K distinct past entries of every root, most recent first; all of them where they are not more.
+    """Write K distinct past entries of every root, most recent first, or all if there are no more than K.
 
     Args:
         indptr: As of `take_recent`, and so are the others.
@@ -118,7 +118,7 @@ def mail_past(
     nodes: Any,
     source: Any,
 ) -> int:
-    """Write who is mailed by events, and return how many are: K past neighbours of their ends, then the ends.
+    """Write the nodes that events mail, and return their number: K past neighbours of the ends, then the ends.
 
     Args:
         indptr: As of `take_recent`, and so are the three that follow.
@@ -128,8 +128,8 @@ def mail_past(
         ends: int64 [B, 2].
         before: int64 [B].
         k: Past neighbours of each end.
-        seeds: int64 [B, 2], as of `take_uniform`; [0, 2] takes the most recent ones.
-        table: int32 [N], zeros, which are written over.
+        seeds: int64 [B, 2], as of `take_uniform`; [0, 2] takes the most recent neighbours.
+        table: int32 [N], zeros; overwritten.
         nodes: int64 [min(N, 2 B (K + 1))], becomes the distinct receivers in first-seen order, as far as they go.
         source: int64 of that shape, becomes ``event + side * B`` of the latest event that mails each; likewise.
     """
@@ -163,7 +163,7 @@ def mail_past(
 
 @njit(nogil=True, cache=True)
 def _choose(count: int, seed: int, chosen: Any) -> None:
-    """Write as many distinct numbers below ``count`` as there are places, ascending; there are fewer places.
+    """Write distinct numbers below ``count``, ascending, one for each place; there are fewer than ``count`` places.
 
     Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), with the draws of `counter_hash`
     for each place.

@@ -1,6 +1,6 @@
 """Compiled loops that number the nodes and the events of a batch's neighbourhood, each once, in first-seen order.
 
-As in `dedup_loops`, what they find is written to arrays that they are given.
+As in `dedup_loops`, the loops write their results to given arrays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def place_nodes(
         time: float64 [E], likewise.
         nodes: int64 [R + S K], begins afterwards with the distinct nodes.
         root_index: int64 [R], becomes the number of every root.
-        index: int64 [S, K], becomes that of every neighbour, and of the root itself in empty places.
+        index: int64 [S, K], becomes the number of every neighbour, and of the root itself in empty places.
         when: float64 [S, K], becomes the time of ``found`` since the first event; 0 in empty places.
         mask: bool [S, K], becomes where there is a neighbour.
     """
@@ -61,8 +61,8 @@ def place_events(events: Any, found: Any, distinct: Any, index: Any) -> int:
     Args:
         events: int64 [B], distinct; their numbers are their places.
         found: int64 [S, K], other events, -1 in empty places.
-        distinct: int64 [B + S K], begins afterwards with all of them.
-        index: int64 [S, K], becomes the number of every one, 0 in empty places.
+        distinct: int64 [B + S K], begins afterwards with the distinct events.
+        index: int64 [S, K], becomes the number of every found event, 0 in empty places.
     """
     table, count = empty_table(len(distinct)), 0
     for place in range(len(events)):

@@ -1,4 +1,4 @@
-"""The nodes and the events of a batch's neighbourhood, each once (Sven, Algorithm 2), in one pass over them."""
+"""The distinct nodes and events of a batch's neighbourhood (Sven, Algorithm 2), found in one pass."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PlacedNodes:
-    """Where R roots and their neighbours stand among the distinct nodes.
+    """The places of R roots and their neighbours among the distinct nodes.
 
     Attributes:
-        nodes: int64 [U], distinct nodes in first-seen order: roots, then those that are neighbours only.
-        num_roots: How many of them are roots.
+        nodes: int64 [U], distinct nodes in first-seen order: roots, then nodes that are neighbours only.
+        num_roots: How many of these nodes are roots.
         root_index: int64 [R], place of every root.
         neighbor_index: int64 [S, K], place of every neighbour, and of the root itself in empty places.
         neighbor_time: float64 [S, K], time of the event that made the neighbour one, since the first of the stream, 0
@@ -60,7 +60,7 @@ def place_nodes(roots: Tensor, found: Tensor, src: Tensor, dst: Tensor, time: Te
 
 
 def place_events(events: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-    """Place the events that neighbours were found by behind those of the batch.
+    """Place the events by which neighbours were found after the events of the batch.
 
     Args:
         events: int64 [B], distinct, on the CPU.

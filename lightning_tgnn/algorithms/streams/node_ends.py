@@ -1,4 +1,4 @@
-"""The ends of all events by node and then by event, at once or a range of nodes at a time."""
+"""The ends of all events, sorted by node and then by event, at once or a range of nodes at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 
 def ends_by_node(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return node and event of both ends of all events, int64 [2E] each, by node and then by event."""
+    """Return node and event of both ends of all events, int64 [2E] each, sorted by node and then by event."""
     nodes = np.stack([src, dst], axis=1).ravel()
     order = np.argsort(nodes, kind="stable")
     return nodes[order], order // 2
 
 
 def node_ranges(indptr: np.ndarray, at_once: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of nodes that have at most ``at_once`` entries together, or of one node that has more.
+    """Yield ranges of nodes with at most ``at_once`` entries together, or a single node that has more.
 
     Args:
         indptr: int64 [N + 1], the entries of node v are ``indptr[v] .. indptr[v + 1] - 1``.
@@ -35,13 +35,13 @@ def node_ranges(indptr: np.ndarray, at_once: int) -> Iterator[tuple[int, int]]:
 def ends_in_pieces(
     src: np.ndarray, dst: np.ndarray, degree: np.ndarray, at_once: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield what `ends_by_node` returns, piece by piece; the stream is read once for every piece.
+    """Yield the result of `ends_by_node` piece by piece; the stream is read once for every piece.
 
     Args:
         src: int64 [E], below N.
         dst: int64 [E], below N.
         degree: int64 [N], the ends of every node.
-        at_once: Ends of a piece at most, at least 2.
+        at_once: The most ends in a piece, at least 2.
     """
     from lightning_tgnn.algorithms.streams.statistics_loops import place_ends  # imports the compiler
 
@@ -64,7 +64,7 @@ def consecutive_ends(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield nodes, events and next events: every end but a node's last, in order, piece by piece; see `ends_in_pieces`.
 
-    An event is its own next one where it is a self loop.
+    A self loop is also its own next event.
     """
     last = np.empty(0, np.int64), np.empty(0, np.int64)
     for piece in ends_in_pieces(src, dst, degree, at_once):

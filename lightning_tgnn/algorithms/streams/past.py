@@ -1,4 +1,4 @@
-"""What may be known of the past when an event is predicted."""
+"""The past that may be known when an event is predicted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def past_end(time: Tensor, events: Tensor, first: Tensor | int, past: str) -> Te
     Args:
         time: float64 [E], times of the stream, non-decreasing.
         events: int64 [B].
-        first: The first event of the global batch; int64 [B] where the events are of several.
+        first: The first event of the global batch; int64 [B] if the events are from several batches.
         past: One of `PASTS`.
 
     >>> time, events = torch.tensor([1.0, 2.0, 2.0, 2.0]), torch.tensor([2, 3])
@@ -32,7 +32,7 @@ def past_end(time: Tensor, events: Tensor, first: Tensor | int, past: str) -> Te
 
 
 def tied_share(time: Tensor) -> float:
-    """Return the share of events that have another one at their time.
+    """Return the share of events that share their time with another event.
 
     Args:
         time: float64 [E], non-decreasing, E at least 1.

@@ -1,4 +1,4 @@
-"""Compiled draws, those of `lightning_tgnn.algorithms.streams.counter_random`."""
+"""Compiled draws that equal those of `lightning_tgnn.algorithms.streams.counter_random`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def draw_others(state: int, last: int, events: Any, true: Any, candidates: Any, 
     """Draw candidates other than an event's own, with `random_below` of a `counter_hash` of event and place.
 
     Args:
-        state: Of the chain of counters before the event.
+        state: State of the chain of counters before the event.
         last: The counter of `random_below` after that hash.
         events: int64 [B].
-        true: int64 [B], what is not drawn for each.
+        true: int64 [B], the candidate that is not drawn for each event.
         candidates: int64 [C], ascending, at least 2.
         drawn: int64 [B, Q], written.
     """

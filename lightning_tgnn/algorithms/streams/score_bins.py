@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def bin_counts(values: Tensor, lowest: float, highest: float, bins: int) -> Tensor:
-    """Return how many values lie in each of equal bins, float64 [bins]; beyond the ends counts as at the ends.
+    """Return how many values lie in each of equal bins, float64 [bins]; values beyond the ends count in the end bins.
 
     Args:
         values: Floating [n].
@@ -23,13 +23,13 @@ def bin_counts(values: Tensor, lowest: float, highest: float, bins: int) -> Tens
 
 
 def precision_recall(positives: Tensor, negatives: Tensor) -> dict[str, Tensor]:
-    """Return what each threshold decides and how well, from the highest recall to the lowest.
+    """Return the decisions of each threshold and their quality, from the highest recall to the lowest.
 
-    The threshold of entry i is where bin i begins: what lies in it or above is taken for positive.
+    The threshold of entry i is where bin i begins. Scores in this bin or above are taken for positive.
 
     Args:
         positives: Counts [bins] of the scores of true entries, see `bin_counts`.
-        negatives: Counts [bins] of the scores of false ones.
+        negatives: Counts [bins] of the scores of false entries.
 
     Returns:
         ``true_positives``, ``false_positives``, ``true_negatives``, ``false_negatives``, ``precision`` (1 where nothing

@@ -1,4 +1,4 @@
-"""How large the snapshots of a graph are, and what changes from one to the next."""
+"""The sizes of a graph's snapshots, and the changes from one snapshot to the next."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def snapshot_changes(snapshots: Iterable[tuple[np.ndarray, np.ndarray]], num_nod
     """Return the figures of each of T snapshots.
 
     Args:
-        snapshots: Sources and destinations of the edges of each, int64 [e].
+        snapshots: Sources and destinations of the edges of each snapshot, int64 [e].
         num_nodes: N.
 
     Returns:
-        int64 [T] each: ``vertices`` that have an edge, ``edges`` with parallel ones counted once, ``events`` with all;
-        ``new_vertices``, ``lost_vertices``, ``new_edges`` and ``lost_edges`` against the snapshot before. The first
-        has nothing new or lost.
+        int64 [T] each: ``vertices`` that have an edge, ``edges`` with parallel edges counted once, ``events`` with all
+        edges; ``new_vertices``, ``lost_vertices``, ``new_edges`` and ``lost_edges`` against the snapshot before. The
+        first has nothing new or lost.
 
     >>> first, second = (np.array([0, 0]), np.array([1, 1])), (np.array([1]), np.array([2]))
     >>> {name: column.tolist() for name, column in snapshot_changes([first, second], 3).items()}

@@ -1,4 +1,4 @@
-"""Compiled loops over a stream of any size, with a few numbers per node or per value beside its columns."""
+"""Compiled loops over a stream of any size, which keep a few numbers per node or per value in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def count_events(src: Any, dst: Any, as_source: Any, as_destination: Any) -> Any
         as_destination: int64 [N], likewise.
 
     Returns:
-        Events that go where their source's last event went, events with a node that has had none before, self loops.
+        Events that go where their source's last event went, events with a node that had no event before, self loops.
     """
     went = np.full(len(as_source), -1, np.int64)
     returns, news, loops = 0, 0, 0
@@ -37,9 +37,9 @@ def count_events(src: Any, dst: Any, as_source: Any, as_destination: Any) -> Any
 
 @njit(nogil=True, cache=True)
 def count_ties(time: Any) -> Any:
-    """Return the distinct times of float64 [E], non-decreasing, the events at the time of another and the most at one.
+    """Return the number of distinct times, of events at the time of another event, and the most events at one time.
 
-    E is at least 1.
+    The times are float64 [E], non-decreasing, E at least 1.
     """
     distinct, tied, most, begin = 1, 0, 0, 0
     for event in range(1, len(time) + 1):
@@ -54,7 +54,7 @@ def count_ties(time: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def place_ends(src: Any, dst: Any, begin: int, first: int, cursor: Any, events: Any) -> None:
-    """Write the events of the ends of a range of nodes, by node and by event; a self loop is two ends.
+    """Write the event of each end of a range of nodes, sorted by node and event; a self loop is two ends.
 
     Args:
         src: int64 [L], of consecutive events.
@@ -77,12 +77,12 @@ def place_ends(src: Any, dst: Any, begin: int, first: int, cursor: Any, events: 
 
 @njit(nogil=True, cache=True)
 def add_lost(distances: Any, kinds: Any, sizes: Any, lost: Any) -> None:
-    """Add what batches lose of pairs of events: ``size - distance`` of ``size`` where that is above 0.
+    """Add ``size - distance``, where it is above 0, for every pair of events and every size of batches.
 
     Args:
         distances: int64 [D].
-        kinds: int64 [D], the row of ``lost`` that a pair counts in.
-        sizes: int64 [S], of the batches, in events.
+        kinds: int64 [D], the row of ``lost`` in which a pair counts.
+        sizes: int64 [S], sizes of batches, in events.
         lost: int64 [kinds, S].
     """
     for pair in range(len(distances)):
@@ -93,7 +93,7 @@ def add_lost(distances: Any, kinds: Any, sizes: Any, lost: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def lost_to(distances: Any, size: int) -> Any:
-    """Return the sum of ``size - distance`` over the distances, integers, that are below ``size``."""
+    """Return the sum of ``size - distance`` over the integer distances below ``size``."""
     total = np.int64(0)
     for distance in distances:
         near = np.int64(distance)
@@ -104,7 +104,7 @@ def lost_to(distances: Any, size: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def count_digits(values: Any, shift: int, prefixes: Any, counts: Any) -> None:
-    """Count the 16 bits from ``shift`` on of the values that have a prefix above them.
+    """Count the 16-bit digits at ``shift`` of the values that have one of the prefixes above the digit.
 
     Args:
         values: uint64 [n].

@@ -1,6 +1,6 @@
-"""What an event stream is like: counts, ties, repetition and novelty.
+"""Statistics of an event stream: counts, ties, repetition and novelty.
 
-Nothing here holds more than some numbers per node and a piece of the stream in memory: columns may be mapped.
+The functions keep only some numbers per node and a piece of the stream in memory. Columns may be mapped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class NodeCounts:
 
     Attributes:
         source: int64 [N], events of every node as a source.
-        destination: int64 [N], as a destination.
+        destination: int64 [N], events of every node as a destination.
         returns: Events that go where their source's last event went.
         news: Events with a node that has not occurred before.
         self_loops: Events of a node with itself.
@@ -33,7 +33,7 @@ class NodeCounts:
 
     @classmethod
     def of(cls, src: np.ndarray, dst: np.ndarray, num_nodes: int) -> NodeCounts:
-        """Count them.
+        """Count the events of every node.
 
         Args:
             src: int64 [E], in 0 .. N - 1.
@@ -47,11 +47,11 @@ class NodeCounts:
 
     @property
     def node(self) -> np.ndarray:
-        """int64 [N], the ends of events of every node; a self loop has two."""
+        """int64 [N], the ends of events at every node; a self loop has two."""
         return self.source + self.destination
 
     def degrees(self) -> dict[str, np.ndarray]:
-        """Return the events per node as a source, as a destination and as either, of the nodes that have one."""
+        """Return the events per node as a source, as a destination and as either, for nodes that have such an event."""
         counted = {"source": self.source, "destination": self.destination, "node": self.node}
         return {name: counts[counts > 0] for name, counts in counted.items()}
 
@@ -61,10 +61,10 @@ def count_statistics(time: np.ndarray, nodes: NodeCounts) -> dict[str, float]:
 
     Args:
         time: float64 [E], non-decreasing, in the stream's unit, E at least 1.
-        nodes: Its counts by node.
+        nodes: The stream's counts by node.
 
     Returns:
-        ``tie_rate`` is the share of events at the time of another, ``largest_tie`` the most at one time.
+        ``tie_rate`` is the share of events at the time of another event, ``largest_tie`` the most events at one time.
     """
     from lightning_tgnn.algorithms.streams.statistics_loops import count_ties
 
@@ -88,7 +88,7 @@ def count_statistics(time: np.ndarray, nodes: NodeCounts) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _PairKeys:
-    """The pair of every event as a number, ascending by source and then destination; made when it is asked for."""
+    """The pair of every event as a number, which ascends by source and then destination; computed on demand."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -102,13 +102,13 @@ class _PairKeys:
 
 
 def repeated_pairs(src: np.ndarray, dst: np.ndarray, num_nodes: int, at_once: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the events by pair and then by time, and which of them are a pair's first, piece by piece.
+    """Yield the events sorted by pair and then by time, and which events are a pair's first, piece by piece.
 
     Args:
         src: int64 [E], in 0 .. N - 1.
         dst: int64 [E], likewise.
-        num_nodes: N, of which the square is below 2^63.
-        at_once: Events of a piece, about; more only where a pair has more. No pair is cut.
+        num_nodes: N; its square is below 2^63.
+        at_once: About how many events a piece has. A piece has more only if a pair has more, because no pair is cut.
 
     Yields:
         Events, int64 [P], and bool [P].
@@ -121,7 +121,7 @@ def repeated_pairs(src: np.ndarray, dst: np.ndarray, num_nodes: int, at_once: in
 
 @dataclass
 class PairCounts:
-    """How many pairs there are, in all and before and from the event on that test starts with."""
+    """How many pairs there are in all, before the first test event, and from it on."""
 
     pairs: int = 0
     past: int = 0
@@ -137,7 +137,7 @@ class PairCounts:
 
 
 def repetition_statistics(num_events: int, nodes: NodeCounts, pairs: PairCounts) -> dict[str, float]:
-    """Return how often pairs come back and how often something new comes.
+    """Return how often pairs repeat, and how often new pairs and nodes occur.
 
     Args:
         num_events: E.
@@ -146,11 +146,11 @@ def repetition_statistics(num_events: int, nodes: NodeCounts, pairs: PairCounts)
             ``surprise``.
 
     Returns:
-        ``pairs``, the distinct ones; ``repeat_rate``, share of events whose pair has occurred before, and
-        ``novelty_rate``, that of the others; ``new_node_rate``, share of events with a node that has not occurred
-        before; ``return_rate``, share of events that go where their source's last event went; and, of distinct pairs
-        before and from ``test_start`` on, ``reoccurrence``, the share of the earlier ones that come again, and
-        ``surprise``, the share of the later ones that are new. Novelty (here with every event a step of its own),
+        ``pairs``, the number of distinct pairs; ``repeat_rate``, share of events whose pair has occurred before, and
+        ``novelty_rate``, share of the other events; ``new_node_rate``, share of events with a node that has not
+        occurred before; ``return_rate``, share of events that go where their source's last event went; and, of distinct
+        pairs before and from ``test_start`` on, ``reoccurrence``, the share of earlier pairs that occur again, and
+        ``surprise``, the share of later pairs that are new. Novelty (here with every event a step of its own),
         reoccurrence and surprise are indices of Poursafaei et al. 2022, "Towards Better Evaluation for Dynamic Link
         Prediction".
     """

@@ -1,4 +1,4 @@
-"""The order of a column by value, in pieces: for columns whose whole order is not to be held in memory."""
+"""The order of a column by value, in pieces, for columns whose whole order does not fit in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SAMPLE = 1 << 16
 
 
 class Column(Protocol):
-    """Numbers [E] that may be made when they are asked for."""
+    """Numbers [E] that may be computed on demand."""
 
     def __len__(self) -> int: ...
 
@@ -23,14 +23,14 @@ def ordered_pieces(values: Column, piece: int) -> Iterator[np.ndarray]:
     """Yield the positions of ``values`` in ascending order, equal values in order of position, piece by piece.
 
     A sample cuts the range of the values into buckets of about ``piece`` positions; each pass over the column collects
-    one bucket, which alone is sorted (external distribution sort: Knuth, "The Art of Computer Programming" 3, 5.4.9).
+    one bucket and sorts it (external distribution sort: Knuth, "The Art of Computer Programming" 3, 5.4.9).
 
     Args:
         values: Numbers [E] without NaN, in memory or mapped, E at least 1.
-        piece: Positions per bucket, about; more only where more share a value.
+        piece: About how many positions a bucket has; more only if more share a value.
 
     Yields:
-        int64 [about ``piece``]; together they are ``argsort(values, kind="stable")``.
+        int64 [about ``piece``]; all pieces together are ``argsort(values, kind="stable")``.
 
     >>> [positions.tolist() for positions in ordered_pieces(np.array([3.0, 1.0, 2.0, 1.0]), 2)]
     [[1, 3], [2, 0]]

@@ -1,1 +1,1 @@
-"""What need not travel, and in which pieces the rest does."""
+"""Less traffic between ranks: compressed gradients, cached and quantised rows, micro-batches."""

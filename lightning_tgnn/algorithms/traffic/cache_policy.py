@@ -1,4 +1,4 @@
-"""How the threshold, above which a changed row is sent again, follows the accuracy (CDFGNN, section 4.1)."""
+"""The threshold above which a changed row is sent again follows the training accuracy (CDFGNN, section 4.1)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_no
 class ThresholdController:
     """Sets the threshold from the training accuracy after every epoch (Eq. 6 and 7).
 
-    Relaxed while the accuracy rises above its moving mean, tightened when it falls below; the paper prints Eq. 6 the
-    other way round, against its own explanation and Figure 7.
+    The threshold is relaxed while the accuracy is above its moving mean, and tightened when it falls below. The paper
+    prints Eq. 6 the other way round, against its own explanation and Figure 7.
 
     Attributes:
-        threshold: eps.
+        threshold: The threshold, eps.
         mean: Moving mean of the accuracy; None before the first epoch.
         rise: By how much the accuracy has to lie above the mean to relax.
         fall: By how much the accuracy has to lie below the mean to tighten.
         least: The lowest threshold.
         greatest: The highest threshold.
         step: The most that the threshold changes by in an epoch.
-        relax: Factor of relaxing.
-        tighten: Factor of tightening.
+        relax: Factor by which the threshold is relaxed.
+        tighten: Factor by which the threshold is tightened.
     """
 
     threshold: float = 0.006

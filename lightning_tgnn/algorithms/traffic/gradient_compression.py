@@ -27,9 +27,9 @@ class GradientCompression(ABC):
     """How gradients are compressed before they are sent.
 
     Attributes:
-        name: By which a user chooses it.
-        has_residual: Whether each rank keeps what has not travelled, and adds it to its next gradient.
-        travels: Ways of the meetings in which all ranks sum up what is compressed; see `gradient_travels`.
+        name: Name by which a user chooses the compression.
+        has_residual: Whether each rank keeps the part that has not travelled, and adds it to its next gradient.
+        travels: Collectives in which all ranks sum up compressed gradients; see `gradient_travels`.
     """
 
     name: ClassVar[str]
@@ -40,19 +40,19 @@ class GradientCompression(ABC):
     def nbytes(self, shapes: Sequence[Sequence[int]]) -> int:
         """Return the bytes of a compressed gradient.
 
-        For their mean over M ranks each rank sends ``2 (M - 1) / M`` times as many, on average.
+        To average gradients over M ranks, each rank sends ``2 (M - 1) / M`` times as many bytes, on average.
 
         Args:
-            shapes: Of the weights.
+            shapes: Shapes of the weights.
         """
 
 
 class PieceCompression(GradientCompression):
-    """Compresses blocks of consecutive values, each by itself.
+    """Compresses each block of consecutive values by itself.
 
     Attributes:
-        block: Values of a block; the last one of a weight is filled up with zeros.
-        block_bytes: What it becomes.
+        block: Values of a block; the last block of a weight is filled up with zeros.
+        block_bytes: Bytes of a compressed block.
     """
 
     travels = (ALL_TO_ALL, ALL_GATHER)
@@ -78,9 +78,9 @@ class PieceCompression(GradientCompression):
 
 @dataclass(frozen=True)
 class BFloat16(PieceCompression):
-    """Gradients travel in bfloat16, half of the bytes, and are summed in float32.
+    """Sends gradients in bfloat16, half of the bytes, and sums them in float32.
 
-    Each value is rounded twice, however many ranks there are: on its way to the sum, and on its way back.
+    Each value is rounded twice, before the sum and after it, however many ranks there are.
     """
 
     name = "bfloat16"
@@ -98,9 +98,9 @@ class BFloat16(PieceCompression):
 
 @dataclass(frozen=True)
 class Int8(PieceCompression):
-    """Gradients travel as multiples of a scale for each 256 values, a quarter of the bytes, with error feedback.
+    """Sends gradients as multiples of a scale for each 256 values, a quarter of the bytes, with error feedback.
 
-    Levels are -127 to 127, and the largest value of a block is 127 or -127 of them. Zero stays zero. A block that holds
+    Levels are -127 to 127, and the largest value of a block is level 127 or -127. Zero stays zero. A block that holds
     NaN or an infinity has no finite value afterwards. See "error feedback" in Karimireddy and others, ICML 2019.
     """
 
@@ -125,14 +125,14 @@ class Int8(PieceCompression):
 
 @dataclass(frozen=True)
 class PowerSGD(GradientCompression):
-    """The gradient of a matrix travels as the product of two narrow ones, with error feedback, by torch's hook.
+    """Sends the gradient of a matrix as the product of two narrow matrices, with error feedback, by torch's hook.
 
     See Vogels, Karimireddy and Jaggi, NeurIPS 2019, and `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook`.
-    What would not become less than half travels as it is, vectors among it.
+    Gradients that would not shrink to less than half travel as they are, such as vectors.
 
     Args:
         rank: Columns of the narrow matrices.
-        warm_up: Steps before, whose gradients travel as they are.
+        warm_up: Steps before compression begins; their gradients travel as they are.
 
     Raises:
         InvalidArgumentError: ``rank`` is no integer of at least 1, or ``warm_up`` none of at least 0.
@@ -154,7 +154,7 @@ class PowerSGD(GradientCompression):
 
     @staticmethod
     def matrix_of(shape: Sequence[int]) -> tuple[int, int]:
-        """Return rows and columns of a weight as a matrix: dimensions next to each other become one, for the fewest.
+        """Return rows and columns of a weight as a matrix; neighbouring dimensions are joined so that the sum is least.
 
         >>> PowerSGD.matrix_of([2, 50, 200]), PowerSGD.matrix_of([7])
         ((100, 200), (7, 1))
@@ -185,7 +185,7 @@ COMPRESSIONS: tuple[str, ...] = tuple(kind.name for kind in _KINDS)
 
 
 def gradient_compression(given: GradientCompression | str | None) -> GradientCompression | None:
-    """Return what a user has chosen by its name or with its settings; None for none.
+    """Return the compression that a user has chosen by its name or with its settings; None for no compression.
 
     Raises:
         InvalidArgumentError: ``given`` is neither a known name, nor a `GradientCompression`, nor None.
@@ -208,7 +208,7 @@ def is_compression(name: object) -> TypeGuard[str]:
 
 
 def updates_as_they_are(given: GradientCompression | str | None) -> int:
-    """Return of how many updates a compression leaves the gradients as they are, before it begins.
+    """Return for how many updates a compression leaves gradients as they are before it begins.
 
     >>> updates_as_they_are("powersgd"), updates_as_they_are("int8")
     (100, 0)
@@ -218,9 +218,10 @@ def updates_as_they_are(given: GradientCompression | str | None) -> int:
 
 
 def compressed_bytes(name: str, exact: float) -> float | None:
-    """Return the bytes of gradients that are ``exact`` bytes in float32; None where they go by the shapes of weights.
+    """Return the compressed bytes of ``exact`` bytes in float32; None if they depend on the shapes of weights.
 
-    Weights are taken to fill their blocks: small ones, which are padded, are more (`GradientCompression.nbytes`).
+    Weights are assumed to fill their blocks. Small weights are padded and take more bytes; see
+    `GradientCompression.nbytes`.
 
     >>> compressed_bytes("bfloat16", 1024.0), compressed_bytes("int8", 1024.0)
     (512.0, 260.0)
@@ -230,10 +231,10 @@ def compressed_bytes(name: str, exact: float) -> float | None:
 
 
 def gradient_travels(compression: str | None) -> tuple[str, ...]:
-    """Return the ways of the meetings in which all ranks sum up gradients, as of `lightning_tgnn.types.outline.Stage`.
+    """Return the collectives in which all ranks sum up gradients, as named in `lightning_tgnn.types.outline.Stage`.
 
-    What a ring sums on its way goes in all-reduces. Where that cannot be, pieces go from each rank to each, and their
-    sums likewise.
+    Gradients that can be summed on their way round a ring go in all-reduces. Otherwise pieces go from each rank to
+    each, and then the sums of the pieces.
 
     Args:
         compression: Its name; None for none.
@@ -245,7 +246,7 @@ def gradient_travels(compression: str | None) -> tuple[str, ...]:
 
 
 def gradient_traffic(compression: str | None, size: float, updates: int, ranks: int) -> dict[str, float]:
-    """Return the bytes that all ranks send of gradients, by kind: `WEIGHTS` or `PIECES`.
+    """Return the bytes of gradients that all ranks send, by kind: `WEIGHTS` or `PIECES`.
 
     Args:
         compression: Its name; None for none.

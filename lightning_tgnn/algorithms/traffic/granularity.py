@@ -1,4 +1,4 @@
-"""Into how many micro-batches a batch is cut (Sven, section 3.3.2 and appendix D)."""
+"""The number of micro-batches into which a batch is cut (Sven, section 3.3.2 and appendix D)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def fit_redundancy(batch_sizes: Sequence[int], rates: Sequence[float]) -> tuple[
     """Fit eta = A + B / bs by least squares (Eq. 22).
 
     Args:
-        batch_sizes: Events per batch, at least 1, at least two different ones.
-        rates: Redundancy rate eta of each of them, in [0, 1].
+        batch_sizes: Events per batch, each at least 1, with at least two different values.
+        rates: Redundancy rate eta for each batch size, in [0, 1].
 
     Returns:
-        A and B. B is negative where larger batches repeat more, as they do.
+        A and B. B is negative if larger batches repeat more, as is usual.
 
     Raises:
         InvalidArgumentError: The lengths differ, a value is out of range, or no line can be fitted.
@@ -44,13 +44,13 @@ def fit_redundancy(batch_sizes: Sequence[int], rates: Sequence[float]) -> tuple[
 def choose_granularity(a: float, b: float, batch_size: int, speed: float) -> int:
     """Return the number of micro-batches, n = max(1, floor((A bs + B) / S)) (Eq. 12).
 
-    A bs + B is eta times bs, the entries that repeat; the longer the transfer, the more pieces it is hidden behind.
+    A bs + B is eta times bs, the entries that repeat. The longer a transfer takes, the more pieces hide it.
 
     Args:
         a: A of `fit_redundancy`.
         b: B of `fit_redundancy`.
         batch_size: bs, events per batch, at least 1.
-        speed: S, events per micro-batch that the measured transfer rate is worth, above 0.
+        speed: S, above 0; `transfer_speed` measures it.
 
     Raises:
         InvalidArgumentError: A value is out of its range.

@@ -1,4 +1,4 @@
-"""Finding into how many micro-batches to cut a batch while training goes on: a first guess, then trials."""
+"""Finds the number of micro-batches of a batch during training, by a first guess and then trials."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ Wanted = Literal["step", "proposal", "comparison", "nothing"]
 
 
 def prefix_redundancy(batch: EventBatch, events: int) -> float:
-    """Return eta of the first events of a batch: the share of entries, roots and neighbours, that repeat another.
+    """Return eta of the first events of a batch: the share of entries (roots and neighbours) that repeat another.
 
     Args:
-        batch: At least ``events`` long.
-        events: b, at least 1; eta is over their sources and destinations, their negatives, and the neighbours of all.
+        batch: A batch of at least ``events`` events.
+        events: b, at least 1. The entries are their sources, destinations and negatives, and the neighbours of all of
+            these.
     """
     count, per_event = batch.negatives.shape
     candidates = batch.candidate_index
@@ -39,12 +40,12 @@ def prefix_redundancy(batch: EventBatch, events: int) -> float:
 def transfer_speed(repeated: float, transfer: float, latency: float) -> float:
     """Return S of `choose_granularity`: how many repeated events travel in the time worth a micro-batch of its own.
 
-    The paper has S as a constant of the hardware and gives it no unit (Sven, appendix D); as ``n = eta bs / S`` is a
-    number, S is in repeated events like ``eta bs``. With n micro-batches the first has to travel before there is
-    anything to compute, ``transfer / n``, and each costs an exchange, ``latency``. Their sum, ``transfer / n + latency
-    n``, is least where a micro-batch travels for ``q = sqrt(transfer latency)``; at the measured speed, ``repeated /
-    transfer``, ``S = q repeated / transfer`` events do so. At the batch size that was measured n is therefore
-    ``sqrt(transfer / latency)``; A and B carry that to other sizes.
+    The paper has S as a constant of the hardware and gives it no unit (Sven, appendix D). Because ``n = eta bs / S`` is
+    a number, S is in repeated events, like ``eta bs``. With n micro-batches the first one has to travel before there is
+    anything to compute, which takes ``transfer / n``. Each micro-batch also costs an exchange, ``latency``. The sum,
+    ``transfer / n + latency n``, is least if a micro-batch travels for ``q = sqrt(transfer latency)``. At the measured
+    speed, ``repeated / transfer``, that is ``S = q repeated / transfer`` events. At the measured batch size n is
+    therefore ``sqrt(transfer / latency)``, and A and B extend this to other sizes.
 
     Args:
         repeated: Entries of a batch that repeat, in events: eta bs.
@@ -64,17 +65,18 @@ def transfer_speed(repeated: float, transfer: float, latency: float) -> float:
 
 
 class GranularityTuner:
-    """What n is to be at each step, given how long the steps before took.
+    """Chooses n for each step from the seconds of the steps before.
 
-    ``warm_up`` steps go by; ``profile`` steps run uncut, so that a transfer can be measured by itself; then a guess is
-    asked for. It and its two neighbours take turns for ``trial`` steps each. The fastest stays; where that is a
-    neighbour, the one beyond it has its trial as well, until a step further is no faster.
+    First ``warm_up`` steps are not timed. Then ``profile`` steps run uncut, so that a transfer can be measured by
+    itself. Then the tuner asks for a guess. The guess and its two neighbours take turns for ``trial`` steps each, and
+    the fastest stays. If a neighbour is fastest, the number beyond it is tried as well, until the next number is no
+    faster.
 
     Whoever holds the clock calls `record` after each step, and does what `wanted` says.
 
     Args:
         start: n until the guess.
-        warm_up: Steps that nobody looks at.
+        warm_up: Steps that are not timed.
         profile: Steps at n = 1.
         trial: Steps of each n that is tried.
         largest: The largest n to try.
@@ -109,7 +111,7 @@ class GranularityTuner:
 
     @property
     def profiling(self) -> bool:
-        """Whether the next step is one to measure a transfer in."""
+        """Whether the next step is for measuring a transfer."""
         return self.wanted == "step" and not self._tried and len(self._times) >= self._opening
 
     @property
@@ -118,7 +120,7 @@ class GranularityTuner:
         return tuple(self._times)
 
     def record(self, seconds: float) -> None:
-        """Take in how long the step took that has just ended."""
+        """Record the seconds of the step that has just ended."""
         self._times.append(seconds)
         if len(self._times) == len(self._plan):
             self.wanted = "comparison" if self._tried else "proposal"
@@ -129,7 +131,7 @@ class GranularityTuner:
         self._try([self.best, self.best - 1, self.best + 1])
 
     def compare(self, times: Sequence[float]) -> None:
-        """Take in the times to decide by: for each of `times` the slowest rank's.
+        """Decide by the slowest rank's time for each of `times`.
 
         Raises:
             InvalidArgumentError: ``times`` has not one value for each recorded time.

@@ -14,7 +14,7 @@ _BOUND_BYTES = 8  # two float32: the least and the greatest value of the row
 
 
 def check_bits(bits: int | None) -> int | None:
-    """Return ``bits``, None for none.
+    """Return ``bits`` if they are allowed; None means no quantisation.
 
     Raises:
         InvalidArgumentError: ``bits`` is neither None nor one of `QUANTIZE_BITS`.
@@ -26,7 +26,7 @@ def check_bits(bits: int | None) -> int | None:
 
 
 def quantized_width(columns: int, bits: int, blocks: Blocks = ()) -> int:
-    """Return the bytes that a packed row of so many values takes; arguments as in `quantize`."""
+    """Return the bytes of a packed row of ``columns`` values; arguments are as in `quantize`."""
     return sum(_BOUND_BYTES + -(-width * bits // 8) for width in blocks or (columns,))
 
 
@@ -44,8 +44,8 @@ def quantize(rows: Tensor, bits: int, blocks: Blocks = ()) -> Tensor:
     Args:
         rows: float32 [n, k], finite.
         bits: B, one of `QUANTIZE_BITS`.
-        blocks: Widths of blocks of columns, k in all, each of which is quantised as a row of its own; for values of
-            different size side by side. One block if empty.
+        blocks: Widths of blocks of columns, k in all. Each block is quantised like a row, which suits values of
+            different size side by side. Empty for one block.
 
     Returns:
         uint8 [n, `quantized_width`].
@@ -61,7 +61,7 @@ def quantize(rows: Tensor, bits: int, blocks: Blocks = ()) -> Tensor:
 
 
 def quantize_by_tensors(rows: Tensor, bits: int, blocks: Blocks = ()) -> Tensor:
-    """Return what `quantize` does, on any device."""
+    """Return the same as `quantize`, on any device."""
     return torch.cat([_quantized(block, bits) for block in rows.split(blocks or (rows.shape[1],), dim=1)], dim=1)
 
 
@@ -79,9 +79,9 @@ def _quantized(rows: Tensor, bits: int) -> Tensor:
 
 
 def dequantize(data: Tensor, columns: int, bits: int, blocks: Blocks = ()) -> Tensor:
-    """Return the rows, float32 [n, k], of what `quantize` has made.
+    """Return the rows, float32 [n, k], that `quantize` has packed.
 
-    Each value is within ``(max - min) / (2 (2^B - 1))`` of what it was, besides the rounding of float32.
+    Each value is within ``(max - min) / (2 (2^B - 1))`` of the original value, up to rounding in float32.
     """
     if data.device.type == "cpu" and columns:
         from lightning_tgnn.algorithms.traffic import quantize_loops
@@ -93,7 +93,7 @@ def dequantize(data: Tensor, columns: int, bits: int, blocks: Blocks = ()) -> Te
 
 
 def dequantize_by_tensors(data: Tensor, columns: int, bits: int, blocks: Blocks = ()) -> Tensor:
-    """Return what `dequantize` does, on any device."""
+    """Return the same as `dequantize`, on any device."""
     widths = blocks or (columns,)
     parts = data.split([quantized_width(width, bits) for width in widths], dim=1)
     return torch.cat([_dequantized(part, width, bits) for part, width in zip(parts, widths, strict=True)], dim=1)

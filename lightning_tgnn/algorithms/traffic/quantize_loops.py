@@ -49,7 +49,7 @@ def encode_row(row: Any, bits: int, data: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def decode_row(data: Any, bits: int, row: Any) -> None:
-    """Write the row of what `encode_row` has written.
+    """Write the row that `encode_row` has packed.
 
     Args:
         data: uint8 [bytes].
@@ -88,7 +88,7 @@ def encode_blocks(row: Any, ends: Any, bits: int, data: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def decode_blocks(data: Any, ends: Any, bits: int, row: Any) -> None:
-    """Write what `encode_blocks` has written, uint8 [bytes], as float32 [k]."""
+    """Write the row that `encode_blocks` has packed, uint8 [bytes], as float32 [k]."""
     start = at = 0
     for end in ends:
         size = BOUND_BYTES + ((end - start) * bits + 7) // 8

@@ -1,4 +1,4 @@
-"""The compiled loops over rows that have changed, each row read and written once, on the CPU."""
+"""The compiled loops over changed rows on the CPU, which read and write each row once."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def quantize_rows(values: Any, places: Any, ends: Any, bits: int, data: Any) -> 
 
 @njit(nogil=True, cache=True)
 def quantize_changes(values: Any, places: Any, table: Any, entries: Any, ends: Any, bits: int, data: Any) -> Any:
-    """Write how much rows differ from a table, quantised, add that to the table, and return the greatest error.
+    """Write the quantised difference of rows from a table, add it to the table, and return the greatest error.
 
     Args:
         values: float32 [m, k], k at least 1.
         places: int64 [n], the rows of ``values`` to take.
         table: float32 [t, k]; written.
-        entries: int64 [n], distinct, the rows of the table that they are compared with.
+        entries: int64 [n], distinct, the rows of the table with which they are compared.
         ends: int64 [b], where blocks of columns end.
         bits: 2, 4, 8 or 16.
         data: uint8 [n, bytes]; written.
@@ -87,7 +87,7 @@ def quantize_changes(values: Any, places: Any, table: Any, entries: Any, ends: A
 
 @njit(nogil=True, cache=True)
 def add_quantized(table: Any, entries: Any, data: Any, ends: Any, bits: int) -> None:
-    """Add to rows of a table what quantised rows stand for.
+    """Add quantised rows to rows of a table.
 
     Args:
         table: float32 [t, k]; written.

@@ -1,7 +1,7 @@
-"""Rows that are worth sending again, what of them is sent, and what their receiver makes of it (CDFGNN, section 4.1).
+"""Which rows are worth sending again, how they are packed, and how a receiver adds them (CDFGNN, section 4.1).
 
-On the CPU each function is one compiled pass over memory, which is what they cost; elsewhere it is made of tensor
-operations.
+On the CPU each function is one compiled pass over memory, because memory bounds its speed. On other devices it consists
+of tensor operations.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lightning_tgnn.algorithms.traffic.quantize import (
 
 
 def changed_rows(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
-    """Return which rows differ from what was last sent by more than the threshold (Algorithm 2, line 4).
+    """Return which rows differ from the rows last sent by more than the threshold (Algorithm 2, line 4).
 
-    A row goes where ``max |z - z~| > eps * max |z~|``; with a threshold of 0 every row that has changed at all. One
-    that has become NaN goes as well: nobody is to go on with what it was.
+    A row is sent if ``max |z - z~| > eps * max |z~|``. With a threshold of 0 every row that has changed is sent. A row
+    that has become NaN is sent as well, so that no rank goes on with the old row.
 
     Args:
         values: float32 [m, k].
@@ -44,7 +44,7 @@ def changed_rows(values: Tensor, places: Tensor, sent: Tensor, threshold: float)
 
 
 def changed_rows_by_tensors(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
-    """Return what `changed_rows` does, on any device."""
+    """Return the same as `changed_rows`, on any device."""
     going = (values[places] - sent).abs_().amax(1) <= threshold * sent.abs().amax(1)  # amax of NaN is NaN
     return going.logical_not_().nonzero().squeeze(1)
 
@@ -52,8 +52,8 @@ def changed_rows_by_tensors(values: Tensor, places: Tensor, sent: Tensor, thresh
 def changed_block(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
     """Return all rows if one of them has changed by more than the threshold, none otherwise (SANCUS).
 
-    The block goes where ``max |z - z~| > eps * max |z~|`` over all of its rows, also where a value has become NaN.
-    Arguments and result are those of `changed_rows`.
+    The block is sent if ``max |z - z~| > eps * max |z~|`` over all of its rows, or if a value has become NaN. Arguments
+    and result are as in `changed_rows`.
     """
     if not sent.numel() or bool((values[places] - sent).abs_().max() <= threshold * sent.abs().max()):
         return torch.arange(0, device=sent.device)
@@ -72,7 +72,7 @@ def quantize_rows(values: Tensor, places: Tensor, bits: int, blocks: Blocks = ()
 
 
 def quantize_rows_by_tensors(values: Tensor, places: Tensor, bits: int, blocks: Blocks = ()) -> tuple[Tensor, float]:
-    """Return what `quantize_rows` does, on any device."""
+    """Return the same as `quantize_rows`, on any device."""
     rows = values[places]
     data = quantize_by_tensors(rows, bits, blocks)
     return data, _greatest(rows - dequantize_by_tensors(data, rows.shape[1], bits, blocks))
@@ -81,15 +81,15 @@ def quantize_rows_by_tensors(values: Tensor, places: Tensor, bits: int, blocks: 
 def quantize_changes(
     values: Tensor, places: Tensor, table: Tensor, entries: Tensor, bits: int, blocks: Blocks = ()
 ) -> tuple[Tensor, float]:
-    """Return quantised by how much rows differ from those of a table, and add to the table what a receiver will.
+    """Return the quantised difference of rows from rows of a table, and add it to the table as a receiver will.
 
-    So both sides go on from the same row, and the errors of quantisation do not add up.
+    Both sides then go on from the same row, and the errors of quantisation do not add up.
 
     Args:
         values: float32 [m, k].
         places: int64 [n], the rows of ``values`` to take.
         table: float32 [t, k]; written.
-        entries: int64 [n], distinct, the rows of the table that they are compared with.
+        entries: int64 [n], distinct, the rows of the table with which they are compared.
         bits: 2, 4, 8 or 16.
         blocks: As in `quantize`.
 
@@ -110,7 +110,7 @@ def quantize_changes(
 def quantize_changes_by_tensors(
     values: Tensor, places: Tensor, table: Tensor, entries: Tensor, bits: int, blocks: Blocks = ()
 ) -> tuple[Tensor, float]:
-    """Return and write what `quantize_changes` does, on any device."""
+    """Return and write the same as `quantize_changes`, on any device."""
     rows = values[places] - table[entries]
     data = quantize_by_tensors(rows, bits, blocks)
     decoded = dequantize_by_tensors(data, rows.shape[1], bits, blocks)
@@ -119,7 +119,7 @@ def quantize_changes_by_tensors(
 
 
 def add_quantized(table: Tensor, entries: Tensor, data: Tensor, bits: int, blocks: Blocks = ()) -> None:
-    """Add to rows of a table what quantised rows stand for.
+    """Add quantised rows to rows of a table.
 
     Args:
         table: float32 [t, k]; written.
@@ -138,7 +138,7 @@ def add_quantized(table: Tensor, entries: Tensor, data: Tensor, bits: int, block
 
 
 def add_rows(table: Tensor, entries: Tensor, rows: Tensor) -> None:
-    """Add rows (float32 [n, k]) to those of a table; entries may repeat, and negative ones are left out."""
+    """Add rows (float32 [n, k]) to rows of a table; entries may repeat, and negative entries are left out."""
     if table.device.type == "cpu":
         from lightning_tgnn.algorithms.traffic import row_change_loops
 

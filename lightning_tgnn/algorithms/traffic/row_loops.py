@@ -1,8 +1,8 @@
-"""The compiled loops that turn rows of node state into bytes and back on the CPU: each one pass over memory.
+"""The compiled loops that turn rows of node state into bytes and back on the CPU, each in one pass over memory.
 
 Bytes are given as three views of the same memory, float64, int64 and float32 [n, ...]. A row is its memory's time, the
-count of its mails, its memory, and for each slot a mail's time, its event and what travels of it; columns of float32
-fill up to a multiple of 8 bytes.
+count of its mails, its memory, and for each slot a mail's time, its event and the part of the mail that travels.
+Columns of float32 fill up to a multiple of 8 bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def pack(places: Any, tables: Any, first: int, carried: int, times: Any, numbers
     Args:
         places: int64 [n], rows of the tables.
         tables: Memory, its time, mails, their times and events, and their count, of all rows.
-        first: Where in a mail begins what travels.
+        first: Where in a mail the part that travels begins.
         carried: How many values of a mail travel.
         times: The bytes; written.
         numbers: The bytes; written.
@@ -48,13 +48,13 @@ def pack(places: Any, tables: Any, first: int, carried: int, times: Any, numbers
 def gather(
     places: Any, tables: Any, packed: Any, first: int, times: Any, numbers: Any, values: Any, features: Any, made: Any
 ) -> None:
-    """Put rows of tables and rows given as bytes together.
+    """Join rows of tables and rows given as bytes.
 
     Args:
-        places: int64 [n], rows of the tables, where they are there.
+        places: int64 [n], rows of the tables, for rows that come from the tables.
         tables: As for `pack`.
         packed: int64 [n], rows of the bytes; below 0 for a row of the tables.
-        first: How many values of a mail are those of its row's memory, and do not travel.
+        first: How many values of a mail repeat its row's memory and do not travel.
         times: The bytes.
         numbers: The bytes.
         values: The bytes.

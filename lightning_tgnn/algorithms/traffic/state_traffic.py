@@ -1,4 +1,4 @@
-"""Bytes of node state that travel in a step, where rows are cut over ranks and where every rank has all of them."""
+"""Bytes of node state that travel in a step, if rows are cut over ranks and if every rank has all rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _HEAD = 16
 
 
 class StateTraffic(NamedTuple):
-    """Bytes that the busiest rank sends and receives in a step, half of both: what it sends where all are alike.
+    """Half of the bytes that the busiest rank sends and receives in a step: what it sends if ranks are alike.
 
     Attributes:
-        sharded: Where each row is on one rank, and others fetch it when it has changed since they last did.
-        replicated: Where every rank has all rows.
+        sharded: The bytes if each row is on one rank, and other ranks fetch it when it has changed since they last
+            fetched it.
+        replicated: The bytes if every rank has all rows.
     """
 
     sharded: float
@@ -29,13 +30,13 @@ class StateTraffic(NamedTuple):
 def state_traffic(
     batches: Sequence[tuple[list[Tensor], SharedWrites]], owner: Tensor, ranks: int, spec: StateSpec
 ) -> StateTraffic:
-    """Count what consecutive global batches move: the second half of them, for the first fills what ranks keep.
+    """Count the bytes that the second half of consecutive global batches moves; the first half fills the caches.
 
-    Mails are taken to be made where they are delivered, unless a model mails something of its own, and fetched rows to
-    be kept as long as nobody changes them.
+    Mails are assumed to be made where they are delivered, unless a model makes its own mails. Fetched rows are assumed
+    to be kept as long as no rank changes them.
 
     Args:
-        batches: The nodes that each rank reads, int64 [U], and what all write.
+        batches: The nodes that each rank reads, int64 [U], and the nodes that all ranks write.
         owner: int64 [N], the rank of every node, where rows are cut.
         ranks: M.
         spec: Widths of a row.
