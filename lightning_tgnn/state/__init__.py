@@ -1,4 +1,4 @@
-"""Node memory and mailbox: where node state lives and how it is read and written."""
+"""Node memory and mailbox: where node state is kept, and how it is read and written."""
 
 from lightning_tgnn.state.nodes.local import LocalStateStore, state_bytes
 from lightning_tgnn.state.nodes.pipelined import PipelinedStateStore

@@ -1,4 +1,4 @@
-"""Rows that a batch reads, asked for by the thread that makes batches ahead (Sven, section 3.3.1)."""
+"""Announces the rows that a batch reads, from the thread that makes batches ahead (Sven, section 3.3.1)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _DECLINES = -1  # in the place of a width: no rows follow
 
 
 class Announcer:
-    """Tells the owners of rows ahead that a batch reads them, in a thread of its own.
+    """Tells the owners of rows in advance that a batch reads them, in its own thread.
 
-    Nobody waits for the thread but who needs what it makes: where a rank has failed, it may stand waiting for that rank
+    Only code that needs a result of the thread waits for it. If a rank has failed, the thread may wait for that rank
     until the process group gives up.
 
     Args:
         owner: int64 [N], on the CPU, the rank of every node.
-        exchange: Between the ranks, on the CPU; used by this thread alone.
+        exchange: Exchange between the ranks, on the CPU; used by this thread alone.
     """
 
     _all: ClassVar[WeakSet[Announcer]] = WeakSet()
@@ -48,14 +48,15 @@ class Announcer:
         return sum(one._thread is not None for one in cls._all)
 
     def talk_over(self, exchange: RowExchange) -> None:
-        """Use another exchange between the same ranks; one that is at work goes on with its own."""
+        """Use another exchange between the same ranks; work that has begun goes on with the old one."""
         if self._thread is None:
             self._exchange = exchange
 
     def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
-        """Have work done behind all that was submitted before.
+        """Submit work, which is done after all earlier work.
 
-        Once an exchange has failed, so does all that comes later: it would answer other ranks' earlier questions.
+        Once an exchange has failed, all later work fails as well, because its messages would answer earlier questions
+        of other ranks.
         """
         future: Future[_Result] = Future()
         self._submitted.put(lambda: self._do(work, future))
@@ -81,14 +82,14 @@ class Announcer:
             future.set_exception(error)
 
     def finish(self) -> None:
-        """Return when all that was submitted is done, and end the thread; the next work starts another."""
+        """Return when all submitted work is done, and end the thread; the next work starts another thread."""
         if self._thread is not None:
             self._submitted.put(None)
             self._thread.join()
             self._thread = None
 
     def leave(self) -> None:
-        """End the thread behind what was submitted and wait for nothing: other ranks may no longer be there."""
+        """Let the thread end after the submitted work, and do not wait, because other ranks may no longer be there."""
         if self._thread is not None:
             self._submitted.put(None)
             self._submitted, self._thread = SimpleQueue(), None
@@ -99,7 +100,7 @@ class Announcer:
         return int(self.submit(lambda: self._tell(told)).result().min())
 
     def decline(self) -> None:
-        """Tell the other ranks that there is no batch here to be announced; call it in submitted work only."""
+        """Tell the other ranks that this rank has no batch to announce; call it in submitted work only."""
         self._tell(torch.full((self._exchange.ranks, 3), _DECLINES))
 
     def _tell(self, told: Tensor) -> Tensor:
@@ -109,9 +110,9 @@ class Announcer:
         return heard
 
     def announce(self, nodes: Tensor, changed: Tensor) -> AnnouncedRows:
-        """Tell the other ranks what a batch reads, and hear it of theirs; see `RowAnnouncer`.
+        """Tell the other ranks which rows a batch reads, and hear the same of their batches; see `RowAnnouncer`.
 
-        Of ascending nodes only the gaps travel, in as few bytes as the widest one of all ranks takes.
+        Only the gaps between ascending nodes travel, in as few bytes as the widest gap of all ranks takes.
 
         Raises:
             PeerFailureError: A rank has no batch to announce.
@@ -148,11 +149,11 @@ class Announcer:
 
 
 def _gaps(nodes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gap before every node, 0 for the first of each rank, and the first of each, 0 where it has none.
+    """Return the gap before every node, 0 for the first of a rank, and the first node of each rank, 0 if it has none.
 
     Args:
-        nodes: int64 [R], rank by rank, of each ascending.
-        counts: int64 [M], how many of each rank.
+        nodes: int64 [R], rank by rank, ascending within a rank.
+        counts: int64 [M], number of nodes of each rank.
     """
     begins = counts.cumsum(0) - counts
     here = counts > 0
@@ -164,7 +165,7 @@ def _gaps(nodes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _from_gaps(gaps: Tensor, first: Tensor, counts: Tensor) -> Tensor:
-    """Return the nodes of `_gaps`."""
+    """Return the nodes that `_gaps` was given."""
     passed = gaps.cumsum(0)
     begins = (counts.cumsum(0) - counts).clamp(max=max(len(gaps) - 1, 0))
     offset = first - passed[begins] if len(gaps) else first
@@ -182,7 +183,7 @@ def _narrow(gaps: Tensor, width: int) -> Tensor:
 
 
 def _widened(data: Tensor) -> Tensor:
-    """Return int64 [R] of the lowest bytes of each."""
+    """Return int64 [R], given the lowest bytes of each number."""
     whole = data.new_zeros(len(data), _BYTES)
     whole[:, : data.shape[1]] = data
     return whole.view(torch.int64).squeeze(1)

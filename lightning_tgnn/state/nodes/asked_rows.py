@@ -1,4 +1,4 @@
-"""The rows of a batch of a pipeline on their way from the ranks that own them."""
+"""The rows of a pipeline's batch on their way from the ranks that own them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class AskingStore(Protocol):
     Attributes:
         owner: int64 [N], the place of the rank that has each node.
         codec: How rows travel.
-        answers: Brings them.
-        server: Serves those of this rank.
+        answers: Brings the rows.
+        server: Serves the rows of this rank.
     """
 
     owner: Tensor
@@ -32,12 +32,12 @@ class AskingStore(Protocol):
     server: RowServer
 
     def received(self) -> tuple[Tensor, StateRows]:
-        """Return nodes and rows that the batch before has passed on, once word of it is here."""
+        """Return nodes and rows that the previous batch has passed on, once its message has arrived."""
         ...
 
 
 class AskedRows:
-    """The rows of a batch: asked for when this is made; of those on their way, `expect` says that they may arrive.
+    """The rows of a batch. Making the object asks for the rows; `expect` begins to receive them.
 
     Args:
         store: Where rows and their owners are known.
@@ -66,7 +66,7 @@ class AskedRows:
 
     @torch.inference_mode(False)
     def expect(self) -> None:
-        """Start to receive; all that was asked for before has been received."""
+        """Start to receive the rows; all rows asked for before have been received."""
         store = self._store
         self._data = torch.zeros(len(self.nodes), store.codec.width, dtype=torch.uint8)
         self._pieces = self._data.split(self._sizes)
@@ -77,7 +77,7 @@ class AskedRows:
                 self._arriving.setdefault(kind, []).append(store.answers.receive(piece, place, ANSWERED))
 
     def wait(self) -> StateRows:
-        """Return the rows, once the batch before has written."""
+        """Return the rows, once the previous batch has written."""
         return self.known()[1].to(self._device)
 
     @torch.inference_mode(False)
@@ -102,7 +102,7 @@ class AskedRows:
         return self.nodes, self._rows
 
     def _ask_rest(self, passed: Tensor) -> None:
-        """Start to receive rows that the batch before might have passed on and has not."""
+        """Start to receive rows that the previous batch might have passed on but has not."""
         store, ranks = self._store, self._store.answers.ranks
         self._arriving[REST] = []
         start = sum(self._sizes[: REST * ranks])
@@ -123,7 +123,7 @@ class AskedRows:
 
 
 def kinds_of(nodes: Tensor, around: Surroundings | None, *, passes_on: bool) -> Tensor:
-    """Return of what kind the rows of a batch's nodes are, int64 [U].
+    """Return the kind of each row of a batch, int64 [U].
 
     Args:
         nodes: int64 [U], distinct.

@@ -1,4 +1,4 @@
-"""The rows of a batch of a pipeline: what is read before the batch before has written, what after, what is written."""
+"""The rows of a pipeline's batch: rows read before and after the previous batch has written, and rows written."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class PassedRows(Protocol):
     passes_on: bool
 
     def expected(self, batches: int) -> RowHandle | None:
-        """Start to receive word of the batch so many before this one; None where it is known to be written."""
+        """Start to receive word of the batch this many before this one; None if it is known to have written."""
         ...
 
     def receive(self, count: int) -> tuple[Tensor, StateRows]:
-        """Return nodes and rows that the rank before has passed on."""
+        """Return nodes and rows that the previous rank has passed on."""
         ...
 
     def packed(self, nodes: Tensor, rows: StateRows) -> Tensor:
@@ -39,10 +39,10 @@ class PassedRows(Protocol):
 
 
 class BatchRows:
-    """The rows of a batch: those that the batch before leaves alone, then the others; then what is written.
+    """The rows of a batch: first rows that the previous batch leaves unchanged, then the others; then the written rows.
 
     Args:
-        store: Where they are.
+        store: Where the rows are.
         nodes: int64 [U], distinct.
         around: What the batches before and after change; None where that is not known.
         has_heard: Whether the batches before are known to have written.
@@ -68,7 +68,7 @@ class BatchRows:
         self._received: Tensor = self._nodes[:0]
 
     def wait(self) -> StateRows:
-        """Return all rows, once the batch before has written."""
+        """Return all rows, once the previous batch has written."""
         if self._rows is not None:
             return self._rows.to(self._device)
         store = self._store
@@ -93,13 +93,13 @@ class BatchRows:
         return self._rows.to(self._device)
 
     def settle(self) -> None:
-        """Have all in the shared memory that this batch has received."""
+        """Write to the shared memory all rows that this batch has received."""
         rows = self.wait()
         if len(self._received):
             self._store.put(self._received, select(rows.to("cpu"), places_of(self._received, self._nodes)))
 
     def write(self, update: StateUpdate) -> Tensor | None:
-        """Write what goes to the shared memory; return the rows that go to the next rank instead, packed."""
+        """Write rows to the shared memory, and return the rows that go to the next rank instead, packed."""
         self.wait()
         store, rows = self._store, self._rows
         around = self._around
@@ -138,7 +138,7 @@ def changed_rows(spec: StateSpec, rows: StateRows, nodes: Tensor, update: StateU
 
 
 def without(update: StateUpdate, nodes: Tensor) -> StateUpdate:
-    """Return an update without what it writes to nodes."""
+    """Return an update without its writes to some nodes."""
     written, mailed = ~torch.isin(update.nodes, nodes), ~torch.isin(update.mail_nodes, nodes)
     return replace(
         update,

@@ -1,4 +1,4 @@
-"""What a batch of a pipeline writes, cut by the owners of its nodes, as numbers and bytes."""
+"""The writes of a pipeline's batch, cut by the owners of its nodes, as numbers and bytes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NODE_BYTES = 8
 
 
 class BatchWrites(NamedTuple):
-    """What a batch writes.
+    """The writes of a batch.
 
     Attributes:
         update: Memory and mails.
-        nodes: int64 [n], of the whole rows.
+        nodes: int64 [n], nodes of the whole rows.
         rows: Whole rows.
         passed_on: int64 [k], nodes whose rows go straight to the next batch.
     """
@@ -41,7 +41,7 @@ class BatchWrites(NamedTuple):
         Args:
             codec: How entries travel.
             owner: int64 [N], the place of the rank that has each node.
-            ranks: How many there are.
+            ranks: Number of ranks.
         """
         memory, mails = codec.pack(self.update)
         entries = (
@@ -61,7 +61,7 @@ class BatchWrites(NamedTuple):
 
     @classmethod
     def of(cls, codec: UpdateCodec, counts: list[int], position: int, data: Tensor) -> BatchWrites:
-        """Return what an owner has got, from the numbers behind `WRITE` and the bytes."""
+        """Return the writes that an owner has received, from the numbers after `WRITE` and the bytes."""
         widths = (*codec.widths, _NODE_BYTES)
         sizes = [count * width for count, width in zip(counts, widths, strict=True)]
         parts = [part.view(-1, width) for part, width in zip(data.split(sizes), widths, strict=True)]

@@ -1,4 +1,4 @@
-"""What other ranks have kept of a rank's rows, known without being told: it follows from what was sent and written."""
+"""Which of a rank's rows other ranks keep; it follows from the rows that were sent and written, without messages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 class KeptElsewhere:
-    """Which of this rank's rows each other rank has in its `RowCache`, where that has a place for every node.
+    """Which of this rank's rows each other rank has in its `RowCache`, if that has a place for every node.
 
-    A rank keeps all that it is sent until it changes, so whoever sends can keep the same books. Both sides have to
-    note what was sent, changed and forgotten in the same order.
+    A rank keeps every row that it receives until the row changes, so the sender can keep the same record. Both sides
+    have to note sent, changed and forgotten rows in the same order.
 
     Args:
         ranks: How many there are.
-        rows: Of this rank.
+        rows: Number of rows of this rank.
         keeps: Whether ranks keep rows at all.
     """
 
@@ -22,11 +22,11 @@ class KeptElsewhere:
         self._has = torch.zeros(ranks if keeps else 0, rows, dtype=torch.bool)
 
     def lacking(self, ranks: Tensor, rows: Tensor) -> Tensor:
-        """Return which rows, int64 [n], the rank of each, int64 [n], has not, bool [n]."""
+        """Return which rows, int64 [n], are missing on the rank given for each, int64 [n]; bool [n]."""
         return ~self._has[ranks, rows] if len(self._has) else torch.ones_like(rows, dtype=torch.bool)
 
     def add(self, ranks: Tensor, rows: Tensor) -> None:
-        """Note that rows go to the rank of each."""
+        """Note that each row goes to the rank given for it."""
         if len(self._has):
             self._has[ranks, rows] = True
 
@@ -40,7 +40,7 @@ class KeptElsewhere:
 
 
 class Marks:
-    """Tells which of some nodes are among others, in time proportional to both.
+    """Tells which nodes of one list are in another, in time proportional to both lists.
 
     Args:
         num_nodes: Nodes are ``0 .. num_nodes - 1``.

@@ -15,7 +15,7 @@ from lightning_tgnn.types import CommitHandle, FetchHandle, OwnRows, StateRows, 
 
 
 class _Fetched:
-    """A fetch that is over."""
+    """A fetch that is complete."""
 
     def __init__(self, rows: StateRows) -> None:
         self._rows = rows
@@ -25,7 +25,7 @@ class _Fetched:
 
 
 class _Committed:
-    """A commit that is over."""
+    """A commit that is complete."""
 
     def wait(self) -> None:
         return None
@@ -36,8 +36,8 @@ class LocalStateStore:
 
     Args:
         spec: Number of nodes and widths.
-        device: Where the rows are kept; they are handed out on the device of the nodes that ask.
-        rows: Where to keep them instead, of the shapes of `table_shapes`.
+        device: Where the rows are kept; fetched rows are on the device of the given nodes.
+        rows: Tables to keep the rows in instead, with the shapes of `table_shapes`.
     """
 
     def __init__(self, spec: StateSpec, device: torch.device | str = "cpu", *, rows: StateRows | None = None) -> None:
@@ -85,7 +85,7 @@ class LocalStateStore:
             table[nodes] = getattr(rows, name)
 
     def _keep_old(self, nodes: Tensor | None = None) -> None:
-        """Have the held snapshots keep the rows of distinct ``nodes`` (by default all), which are written to next."""
+        """Have the held snapshots keep the rows of distinct ``nodes`` (by default all) before they are written."""
         for old in self._held_snapshots():
             old.keep(self.rows, nodes)
 
@@ -97,11 +97,11 @@ class LocalStateStore:
         self.position = 0
 
     def held(self) -> StateRows:
-        """Return the rows that are counted here, for statistics: each row on exactly one rank. They are no copies."""
+        """Return the rows that this rank counts for statistics, each row on exactly one rank. They are no copies."""
         return self.rows
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what `restore` needs to put the state back: the rows that are written to as long as it is held."""
+        """Return a snapshot for `restore`. As long as it is held, it keeps the old rows of nodes that are written."""
         old = OldRows(self.rows)
         self._snapshots = [ref(held) for held in (*self._held_snapshots(), old)]
         return {"position": self.position, "old": old}
@@ -116,11 +116,11 @@ class LocalStateStore:
         self.position = snapshot["position"]
 
     def _held_snapshots(self) -> list[OldRows]:
-        """Return what snapshots that somebody holds keep, in the order in which they were taken."""
+        """Return the rows kept by the snapshots that are still held, in the order in which they were taken."""
         return [old for held in self._snapshots if (old := held()) is not None]
 
     def put(self, state: dict[str, Any]) -> None:
-        """Write whole tables, [N, ...], or what gives them when indexed, and the position."""
+        """Write whole tables, [N, ...], or objects that return them when indexed, and the position."""
         self._keep_old()
         for name, table in self._tables().items():
             table.copy_(state[name][:])
@@ -133,11 +133,11 @@ class LocalStateStore:
         return {"spec": asdict(self.spec), "position": snapshot["position"], **vars(snapshot["old"].whole(self.rows))}
 
     def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what `state_dict` does, with tables as rows of the only rank; they are no copies."""
+        """Return the same as `state_dict`, with tables as rows of the only rank; they are no copies."""
         return as_own_rows(self.state_dict(snapshot), 0, self.spec.num_nodes)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned.
+        """Load the state that `state_dict` returned.
 
         Raises:
             CheckpointError: The state is of another graph or another model, or damaged.
@@ -164,7 +164,7 @@ def as_own_rows(state: dict[str, Any], start: int, size: int, nodes: Tensor | No
 
 
 def share_of(place: int, places: int, size: int) -> slice:
-    """Return the rows that are a rank's share where all write or copy at once."""
+    """Return the rows that are a rank's share if all ranks write or copy at once."""
     each = -(-size // places)
     return slice(min(place * each, size), min((place + 1) * each, size))
 

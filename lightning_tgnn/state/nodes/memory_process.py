@@ -26,18 +26,18 @@ _COUNTS = [field.name for field in fields(ServedCounts)]
 
 
 def shared_shapes(spec: StateSpec) -> Shapes:
-    """Return shape and type of what the ranks and the process share: also what `ServedCounts` holds, in its order."""
+    """Return shape and type of the tables that the ranks and the process share, with `ServedCounts` in its order."""
     counts = (len(fields(ServedCounts)),), torch.float64
     return {"position": ((1,), torch.int64), "served": counts, **table_shapes(spec)}
 
 
 def row_shapes(spec: StateSpec, count: int) -> Shapes:
-    """Return shape and type of what a read of so many nodes takes: the nodes, and their rows."""
+    """Return shape and type of the arrays for a read of this many nodes: the nodes, and their rows."""
     return {"nodes": ((count,), torch.int64), **table_shapes(replace(spec, num_nodes=count))}
 
 
 def update_shapes(spec: StateSpec, written: int, mailed: int) -> Shapes:
-    """Return shape and type of an update of so many memories and mails."""
+    """Return shape and type of an update with this many memories and mails."""
     return {
         "nodes": ((written,), torch.int64),
         "memory": ((written, spec.memory_dim), torch.float32),
@@ -50,14 +50,14 @@ def update_shapes(spec: StateSpec, written: int, mailed: int) -> Shapes:
 
 
 def serve(connections: list[Connection], spec: StateSpec, lanes: int) -> None:
-    """Answer the ranks of a copy of node state until all have ended, or one for whom others wait.
+    """Answer the ranks of a copy of node state until all have ended, or one has ended for whom others wait.
 
     The ranks are in ``lanes`` of equal size, which take turns. In its turn each rank of a lane may read, and has to
-    write once; what they write is made one update when all have. It waits without using the processor.
+    write once. When all have written, their writes become one update. The process waits without using the processor.
 
     Args:
-        connections: To the ranks, lane by lane; in a lane in the order of their events.
-        spec: Of the rows.
+        connections: Connections to the ranks, lane by lane, and within a lane in the order of their events.
+        spec: Widths of the rows.
         lanes: How many groups of ranks take turns.
     """
     torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def serve(connections: list[Connection], spec: StateSpec, lanes: int) -> None:
 
 
 class _Memory:
-    """A copy of node state, with what has been asked of it.
+    """A copy of node state, with the reads and writes that ranks have asked for.
 
     Attributes:
         gone: Places of ranks that have ended.
@@ -105,18 +105,18 @@ class _Memory:
 
     @property
     def queued(self) -> int:
-        """How many reads and writes have been asked for and not been done."""
+        """How many reads and writes are still to be done."""
         return len(self._reads) + len(self._writes)
 
     def count(self, **amounts: float) -> None:
-        """Add to what ranks see of `ServedCounts`."""
+        """Add to the `ServedCounts` that ranks see."""
         if self._counts is not None:
             for name, amount in amounts.items():
                 self._counts[_COUNTS.index(name)] += amount
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a rank waits for one that has gone."""
+        """Whether a rank waits for a rank that has ended."""
         owes = self.gone & (set(self._turn) - self._writes.keys())
         return bool(owes and (self._reads or self._settles)) or bool(self._meets and self.gone)
 
@@ -125,7 +125,7 @@ class _Memory:
             self._connections[place].send(answer)
 
     def take(self, place: int, message: tuple[Any, ...]) -> None:
-        """Take note of a message from the rank in a place."""
+        """Note a message from the rank in a place."""
         kind, *values = message
         if kind == READ:
             (self._reads[place],) = values
@@ -148,7 +148,7 @@ class _Memory:
             self._tell(place, MAP)
 
     def moves_on(self) -> bool:
-        """Do what can be done; return whether a lane has ended its turn, so that there may be more."""
+        """Do the possible reads and writes; return whether a lane has ended its turn, so that more may be possible."""
         ranks = self._turn
         for place in ranks:
             if place in self._reads and place not in self._writes:
@@ -198,7 +198,7 @@ class _Memory:
 
 
 def latest_of(updates: list[StateUpdate]) -> StateUpdate:
-    """Return the update of ranks that hold consecutive events: of several writes to a node the last counts."""
+    """Return the update of ranks that hold consecutive events; the last of several writes to a node counts."""
     if len(updates) == 1:
         return updates[0]
     whole = {

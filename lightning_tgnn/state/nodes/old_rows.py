@@ -1,4 +1,4 @@
-"""Rows as they were when a snapshot was taken: what is written after it is kept before, not all rows at once."""
+"""Rows as they were when a snapshot was taken. A row is kept before its first later write, not all rows at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lightning_tgnn.types import StateRows
 class OldRows:
     """The rows of some tables as they are now, whatever is written to the tables later.
 
-    Whoever writes to the tables has to call `keep` before. An evaluation writes to the nodes of its own split: a copy
-    of all rows would ask for as much memory again as node state takes.
+    Call `keep` before each write to the tables. An evaluation writes only to the nodes of its own split, whereas a copy
+    of all rows would take as much memory again as node state.
 
     Args:
         rows: The tables of all rows.

@@ -1,4 +1,4 @@
-"""Pending mails applied by the owners of rows, who send what comes of them (DepComm; Sven, section 2.3)."""
+"""The owners of rows apply pending mails and send the updated memory (DepComm; Sven, section 2.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def update_at_owners(
     """Let the owners apply pending mails and send the result for every entry, repeated or not.
 
     Args:
-        store: Of this rank.
+        store: Store of this rank.
         entries: int64 [L], nodes.
         stages: Told when the update begins and ends.
         update: Returns memory and its time of rows.

@@ -19,28 +19,28 @@ _SHARED = "position"
 
 
 def pipelined_shapes(spec: StateSpec) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return shape and type of what the ranks of a pipeline have to share."""
+    """Return shape and type of the tables that the ranks of a pipeline share."""
     return {_SHARED: ((1,), torch.int64), **table_shapes(spec)}
 
 
 class PipelinedStateStore:
     """Memory and mailbox of every node, which the ranks of a pipeline change one after the other.
 
-    Batch b belongs to the rank in place ``b mod M``. What it reads is what all batches before it have written: its rank
-    waits for word from the rank of batch b - 1, sent as soon as that has written. Only rows that batch b - 1 changes
-    have to wait for it; all others are read before, once batch b - 2 has written (`read_ahead`). All rows of a batch
-    are read before its own word goes out, so no later batch can change them too early.
+    Batch b belongs to the rank in place ``b mod M``. A batch reads the writes of all earlier batches: its rank waits
+    for word from the rank of batch b - 1, which is sent as soon as that batch has written. Only rows that batch b - 1
+    changes have to wait. All other rows are read earlier, once batch b - 2 has written (`read_ahead`). All rows of a
+    batch are read before its own word goes out, so no later batch can change them too early.
 
-    Of rows that the next batch writes as well, the new content goes straight to the next rank, in place of the shared
-    memory (PipeTGL, section 4.2); `Surroundings` says which.
+    Rows that the next batch writes as well go straight to the next rank instead of the shared memory (PipeTGL, section
+    4.2). `Surroundings` lists these rows.
 
-    Every rank has to call `fetch` (or `read_ahead` and `read`) and `commit` once a turn, and all else at the same
-    turns. Turns are counted from the last moment at which the ranks have all met.
+    Every rank has to call `fetch` (or `read_ahead` and `read`) and `commit` once a turn, and all other methods at the
+    same turns. Turns are counted from the last moment at which all ranks met.
 
     Args:
         spec: Number of nodes and widths.
-        messages: Between the ranks of the pipeline, in the order of their batches.
-        tables: What `pipelined_shapes` describes, shared by the ranks; zeros.
+        messages: Messages between the ranks of the pipeline, which are in the order of their batches.
+        tables: The tables that `pipelined_shapes` describes, shared by the ranks; zeros.
         device: Where this rank computes.
         passes_on: Whether rows go straight to the next rank; the same on all ranks.
     """
@@ -77,11 +77,11 @@ class PipelinedStateStore:
         return position
 
     def fetch(self, nodes: Tensor) -> BatchRows:
-        """Read the rows of the distinct ``nodes``, once the batch before has written."""
+        """Read the rows of the distinct ``nodes``, once the previous batch has written."""
         return self.read_ahead(nodes, None)
 
     def read_ahead(self, nodes: Tensor, around: Surroundings | None) -> BatchRows:
-        """Read the rows that the batch before leaves alone; `BatchRows.wait` reads the others.
+        """Read the rows that the previous batch leaves unchanged; `BatchRows.wait` reads the others.
 
         Args:
             nodes: int64 [U], distinct.
@@ -96,7 +96,7 @@ class PipelinedStateStore:
         return self._step
 
     def announce(self, nodes: Tensor, around: Surroundings) -> None:
-        """Do nothing: rows are at hand."""
+        """Do nothing, because rows need not be asked for."""
 
     def commit(self, update: StateUpdate) -> CommitHandle:
         """Write ``update``, pass on what the next batch writes as well, and give word that it may go on."""
@@ -129,7 +129,7 @@ class PipelinedStateStore:
         return self.messages.receive(word, (place - batches) % ranks, _WORD)
 
     def receive(self, count: int) -> tuple[Tensor, StateRows]:
-        """Return nodes and rows that the rank before has passed on."""
+        """Return nodes and rows that the previous rank has passed on."""
         width = self._codec.width + 8
         data = torch.empty(count, width, dtype=torch.uint8, device=self.messages.device)
         data = self.messages.receive(data, (self.messages.place - 1) % self.messages.ranks, _ROWS).wait().cpu()
@@ -146,7 +146,7 @@ class PipelinedStateStore:
             table[nodes] = getattr(rows, name)
 
     def _meet(self) -> None:
-        """Have all ranks come to the same turn, with all that has been written in the shared memory."""
+        """Bring all ranks to the same turn, with all writes in the shared memory."""
         if self._turns:
             # Words of the last turn that nobody has waited for, as there was no further batch.
             late = [self.expected(batches) for batches in (2, 1) if self.messages.place < batches]
@@ -158,7 +158,7 @@ class PipelinedStateStore:
         self.messages.barrier()
 
     def _own(self) -> dict[str, Tensor]:
-        """Return the tables' rows that are this rank's share where all copy at once."""
+        """Return the rows of the tables that are this rank's share when all ranks copy at once."""
         own = share_of(self.messages.place, self.messages.ranks, self.spec.num_nodes)
         return {name: table[own] for name, table in vars(self.local.rows).items()}
 
@@ -209,14 +209,14 @@ class PipelinedStateStore:
         return state
 
     def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what `state_dict` does, with this rank's share of the tables, as rows that are no copies."""
+        """Return the same as `state_dict`, with this rank's share of the tables as rows that are no copies."""
         self._meet()
         state = {"position": int(self._shared_position), **self._own()} if snapshot is None else snapshot
         start = share_of(self.messages.place, self.messages.ranks, self.spec.num_nodes).start
         return as_own_rows({**state, "spec": asdict(self.spec)}, start, self.spec.num_nodes)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned.
+        """Load the state that `state_dict` returned.
 
         Raises:
             CheckpointError: The state is of another graph or another model.
@@ -229,7 +229,7 @@ class PipelinedStateStore:
 
 
 class _Written:
-    """A commit that is over."""
+    """A commit that is complete."""
 
     def wait(self) -> None:
         return None

@@ -26,19 +26,18 @@ _TABLES = tuple(field.name for field in fields(StateRows))
 class PipelinedShards:
     """Memory and mailbox of the nodes that this rank owns, which the batches of a pipeline change one after the other.
 
-    Batch b belongs to the rank in place ``b mod M``. What it reads is what all batches before it have written. It asks
-    the owners of its rows, who serve the batches in their order; see `RowServer`. Rows that batch b - 1 leaves alone
-    arrive as soon as batch b - 2 has written, the others behind batch b - 1. With `announce` they are asked for a turn
-    before, and arrive while this rank computes.
+    Batch b belongs to the rank in place ``b mod M``. It reads the writes of all earlier batches. It asks the owners of
+    its rows, who serve batches in order; see `RowServer`. Rows that batch b - 1 leaves unchanged arrive as soon as
+    batch b - 2 has written, the others after batch b - 1. With `announce` rows are asked for a turn ahead, and arrive
+    while this rank computes.
 
-    Of rows that the next batch writes as well, the new content goes straight to the next rank, in place of the owner
-    (PipeTGL, section 4.2); `Surroundings` says which.
+    Rows that the next batch writes as well go straight to the next rank instead of the owner (PipeTGL, section 4.2).
+    `Surroundings` lists these rows.
 
-    Rows lie in the memory of the host, and travel through it. Less than whole rows travel: a mail's first half is left
-    out where it equals the memory of its row (`StateSpec.own_half`), and the features of its event travel as the
-    event's number.
+    Rows are in host memory, and travel through it. Rows do not travel whole: a mail's first half is left out if it
+    equals the memory of its row (`StateSpec.own_half`), and the features of its event travel as the event's number.
 
-    Every rank has to call `fetch` (or `read_ahead`) and `commit` once a turn, and all else at the same turns.
+    Every rank has to call `fetch` (or `read_ahead`) and `commit` once a turn, and all other methods at the same turns.
 
     Args:
         spec: Number of nodes and widths.
@@ -155,7 +154,7 @@ class PipelinedShards:
         return _Sent()
 
     def received(self) -> tuple[Tensor, StateRows]:
-        """Return nodes and rows that the batch before has passed on, once word of it is here."""
+        """Return nodes and rows that the previous batch has passed on, once its message has arrived."""
         if self._received is None:
             with self.server.blamed():
                 data = torch.empty(0, dtype=torch.uint8) if self._word is None else self._word.wait()[1]
@@ -214,7 +213,7 @@ class PipelinedShards:
             self._tell(follows=False)
 
     def _meet(self) -> None:
-        """Have all batches of all ranks written, by a turn in which nothing is played."""
+        """Wait until all batches of all ranks are written, by a turn without a batch."""
         if not self._turns and not self._serves:
             return
         if self._step is not None:  # nothing was written in this turn
@@ -273,7 +272,7 @@ class PipelinedShards:
         return state
 
     def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what `state_dict` does, with this rank's rows of the tables, which are no copies; nothing is sent."""
+        """Return the same as `state_dict` with this rank's rows alone, which are no copies; nothing is sent."""
         start = int((self.owner < self.place).sum())
         state = as_own_rows(self._on_this_rank(snapshot), start, self.spec.num_nodes, self.own_nodes)
         return {**state, "spec": asdict(self.spec)}
@@ -283,7 +282,7 @@ class PipelinedShards:
         return self.local.state_dict(snapshot)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over this rank's rows of what `state_dict` returned on the first rank.
+        """Load this rank's rows of the state that `state_dict` returned on the first rank.
 
         Raises:
             CheckpointError: The state is of another graph or another model.
@@ -294,7 +293,7 @@ class PipelinedShards:
 
 
 class _Sent:
-    """A commit that is on its way; the next batches' rows wait for it."""
+    """A commit under way; the rows of the next batches wait for it."""
 
     def wait(self) -> None:
         return None

@@ -1,4 +1,4 @@
-"""The whole node state on every rank: reading is local, every update goes to all (DepCache; Sven, section 2.3)."""
+"""The whole node state on every rank: reads are local, updates go to all ranks (DepCache; Sven, section 2.3)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ReplicatedStateStore(LocalStateStore):
         spec: Number of nodes and widths.
         exchange: Between the ranks.
         device: Where the rows are kept.
-        makes_mails: Send the memories that are written, and make mails of them here, where that gives the same; else
-            whole mails are sent, but for what lies in a row or can be looked up.
+        makes_mails: Send the written memories and make mails from them here, if that gives the same mails. Otherwise
+            mails are sent, without the parts that are in a row or can be looked up.
         edge_features: float32 [E, d_edge] of the stream, for mails without theirs; None sends them.
     """
 
@@ -62,7 +62,7 @@ class ReplicatedStateStore(LocalStateStore):
         return super().fetch(nodes)
 
     def commit(self, update: StateUpdate) -> CommitHandle:
-        """Start to tell all ranks what this one's events write; of several ranks' writes the latest counts."""
+        """Start to send the writes of this rank's events to all ranks; of several ranks' writes the latest counts."""
         self._settle()
         self._under_way = _Commit(self, update.to(self.rows.memory.device))
         return self._under_way
@@ -77,13 +77,13 @@ class ReplicatedStateStore(LocalStateStore):
         super().reset()
 
     def held(self) -> StateRows:
-        """Return this rank's share of the rows, for statistics: each row on exactly one rank. They are no copies."""
+        """Return this rank's share of the rows for statistics, each row on exactly one rank. They are no copies."""
         self._settle()
         rank, ranks = self.exchange.rank, self.exchange.ranks
         return StateRows(**{name: table[rank::ranks] for name, table in self._tables().items()})
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what `restore` needs to put the state back."""
+        """Return a snapshot for `restore`."""
         self._settle()
         return super().snapshot()
 
@@ -103,7 +103,7 @@ class ReplicatedStateStore(LocalStateStore):
         return super().state_dict(snapshot)
 
     def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what `state_dict` does, with this rank's share of the tables, as rows that are no copies."""
+        """Return the same as `state_dict`, with this rank's share of the tables as rows that are no copies."""
         own = share_of(self.exchange.rank, self.exchange.ranks, self.spec.num_nodes)
         state = self.state_dict(snapshot)
         state |= {name: state[name][own] for name in self._tables()}
@@ -125,7 +125,7 @@ class _Commit:
             pass  # reading is local: there is nothing to do between its messages
 
     def wait(self) -> None:
-        """Apply what the ranks have sent."""
+        """Apply the updates that the ranks have sent."""
         if not self._done:
             self._done = True
             self._store.apply(self._under_way.merged())

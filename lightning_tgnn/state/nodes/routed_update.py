@@ -1,4 +1,4 @@
-"""Updates of several ranks as rows of memory alone: mails are made of these by whoever takes them in."""
+"""Updates of several ranks as rows of memory alone, from which the receiver makes the mails."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lightning_tgnn.types import RowExchange, SharedWrites, StateUpdate, WriteRo
 def route_of(
     writes: SharedWrites, own_nodes: Tensor, owner: Tensor | None, exchange: RowExchange, edge_features: Tensor | None
 ) -> WriteRoute:
-    """Return which rows a rank sends and receives, and what becomes of them.
+    """Return the rows that a rank sends and receives, and what it makes of them.
 
-    A row of memory travels once from a rank to another, whether it is written there, or a mail is made of it, or
-    several. Rows of a pair of ranks are in the order of their nodes, which both know.
+    A row of memory travels once from a rank to another, whether it is written there or one or more mails are made from
+    it. Rows between two ranks are in the order of their nodes, which both ranks know.
 
     Args:
-        writes: Of all ranks.
+        writes: Writes of all ranks.
         own_nodes: int64 [W], distinct nodes whose memory this rank writes.
         owner: int64 [N], the rank that takes in what is written to each node; None where all ranks take in all.
         exchange: Between the ranks.
@@ -73,14 +73,14 @@ def _counts(ranks_of_rows: Tensor, ranks: int) -> list[int]:
 
 
 class UpdateRouter:
-    """Sends what a rank writes as rows of memory where that is enough, and as rows and mails elsewhere.
+    """Sends a rank's writes as rows of memory if these are enough, and as rows and mails otherwise.
 
     Args:
         owner: int64 [N], on the CPU, the rank that takes in what is written to each node; None where all ranks take in
             all.
         exchange: Between the ranks.
-        codec: How mails travel where they do.
-        makes_mails: Whether they need not.
+        codec: How mails travel, if they do.
+        makes_mails: Whether mails need not travel, because the receiver can make them.
     """
 
     def __init__(self, owner: Tensor | None, exchange: RowExchange, codec: MailCodec, *, makes_mails: bool) -> None:
@@ -111,7 +111,7 @@ class UpdateRouter:
 
 
 class RoutedUpdate:
-    """What this rank writes is sent by its `conversation`, one message; then `merged` waits for what all ranks write.
+    """`conversation` sends this rank's writes in one message; then `merged` waits for the writes of all ranks.
 
     Args:
         update: Of this rank.
@@ -130,7 +130,7 @@ class RoutedUpdate:
         yield from ()
 
     def merged(self) -> StateUpdate:
-        """Return what the ranks write here: of several that write to a node the latest."""
+        """Return the writes of all ranks to this rank's rows; the latest of several writes to a node counts."""
         update, route, width = self._update, self._route, self._update.memory.shape[1]
         time, memory = split(self._rows.wait(), [(torch.float64, 1), (torch.float32, width)])
         return StateUpdate(

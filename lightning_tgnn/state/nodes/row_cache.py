@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 class RowCache:
-    """A bounded table of packed rows; the least recently used make room.
+    """A bounded table of packed rows; the least recently used rows make room.
 
-    A call takes time in proportion to the rows it is given, whatever the table holds. Where there is a place for every
-    node, a node's place is its number, and nothing has to make room. Which row is where is known on the CPU, where
-    nodes and slots are given.
+    A call takes time in proportion to the rows that it is given, however many rows the table holds. If there is a place
+    for every node, a node's place is its number, and no row has to make room. The places of rows are known on the CPU,
+    where nodes and slots are given.
 
     Args:
         num_nodes: Nodes are ``0 .. num_nodes - 1``.
@@ -31,7 +31,7 @@ class RowCache:
 
     @property
     def makes_room(self) -> bool:
-        """Whether rows may have to leave that nobody has changed."""
+        """Whether unchanged rows may have to make room."""
         return self._places is not None
 
     @property
@@ -40,7 +40,7 @@ class RowCache:
         return self.capacity > 0 and self._places is None
 
     def find(self, nodes: Tensor) -> Tensor:
-        """Return the slots, int64 [U], of distinct nodes, -1 where there is none, and mark them as used."""
+        """Return the slots, int64 [U], of distinct nodes, -1 for a node without a slot, and mark them as used."""
         if not self.capacity:
             return torch.full_like(nodes, -1)
         slots = self._slot[nodes]
@@ -54,14 +54,14 @@ class RowCache:
         return self.rows.index_select(0, slots.to(self.rows.device, non_blocking=True))
 
     def read_into(self, count: int, places: Tensor, slots: Tensor) -> Tensor:
-        """Return room for rows, uint8 [count, bytes], with those of slots (int64 [n]) at their places (int64 [n])."""
+        """Return uint8 [count, bytes] with the rows of slots (int64 [n]) at places (int64 [n])."""
         room = self.rows.new_empty(count, self.rows.shape[1])
         return room.index_copy_(0, places.to(room.device, non_blocking=True), self.read(slots))
 
     def keep(self, nodes: Tensor, rows: Tensor) -> None:
-        """Take in the rows of distinct nodes that are not there, as far as they fit.
+        """Add the rows of distinct nodes that are not in the table, as far as they fit.
 
-        What has been used at the latest `find` stays.
+        Rows that were used at the latest `find` stay.
         """
         if not self.capacity:
             return
@@ -91,10 +91,10 @@ class RowCache:
 
 
 class _Places:
-    """The places of a table that is too small for all nodes: which are free, and in which order the others were used.
+    """The places of a table that is too small for all nodes: free places, and the order in which the others were used.
 
-    Every use is an entry at the end of a log. An entry counts as long as it is its place's latest; who looks for the
-    least recently used reads from the front and passes over the others, each of which is passed once.
+    Every use is an entry at the end of a log. An entry counts as long as it is its place's latest. The search for the
+    least recently used place reads from the front and skips the other entries, each of them once.
 
     Args:
         capacity: Places are ``0 .. capacity - 1``.
@@ -108,7 +108,7 @@ class _Places:
         self.clear()
 
     def clear(self) -> None:
-        """Have all places free."""
+        """Free all places."""
         capacity = len(self._free)
         torch.arange(capacity, out=self._free)
         self._latest.fill_(-1)
@@ -116,11 +116,11 @@ class _Places:
         self._front, self._back, self._begun = 0, 0, 0
 
     def begin(self) -> None:
-        """Have what is used from now on stay until this is called again."""
+        """Keep places that are used from now on until this is called again."""
         self._begun = self._back
 
     def use(self, places: Tensor) -> None:
-        """Take note that distinct places are used."""
+        """Note that distinct places are used."""
         if self._back + len(places) > len(self._log):
             self._shorten()
         end = self._back + len(places)
@@ -129,7 +129,7 @@ class _Places:
         self._back = end
 
     def _shorten(self) -> None:
-        """Leave only the entries that count: one for each place at most, so that this comes seldom."""
+        """Keep only the entries that count, at most one for each place; this is seldom necessary."""
         entries = torch.arange(self._front, self._back)
         counts = self._latest[self._log[self._front : self._back]] == entries
         used = self._log[self._front : self._back][counts]
@@ -139,7 +139,7 @@ class _Places:
         self._latest[used] = torch.arange(self._back)
 
     def take(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return up to so many places, int64 [n], first free ones, and the nodes that leave those that were not."""
+        """Return up to ``count`` places, int64 [n], free places first, and the nodes that leave the other places."""
         free = min(count, self._num_free)
         self._num_free -= free
         given = self._free[self._num_free : self._num_free + free].clone()
@@ -159,7 +159,7 @@ class _Places:
         self._num_free = end
 
     def _least_recently_used(self, count: int) -> Tensor:
-        """Return up to so many places, those first that have not been used for the longest."""
+        """Return up to ``count`` places, the least recently used first."""
         found = [self._log[:0]]
         while count and self._front < self._begun:
             end = min(self._front + max(2 * count, 64), self._begun)

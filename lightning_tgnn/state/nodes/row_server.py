@@ -24,17 +24,17 @@ ASKED, WRITTEN, ANSWERED = "rows asked for", "rows written", "rows"
 class RowServer:
     """Serves the batches of a pipeline in their order, in a thread of its own beside this rank's computation.
 
-    Of batch b it reads the request. Rows that batch b - 1 leaves alone it sends at once: what batch b - 2 has written
-    is here. Then it waits for what batch b - 1 writes, and sends the others. A row that batch b - 1 has passed
-    straight to batch b is not sent: its content is not here.
+    It reads the request of batch b, and at once sends the rows that batch b - 1 leaves unchanged, because the writes of
+    batch b - 2 have arrived. Then it waits for the writes of batch b - 1, and sends the other rows. A row that batch b
+    - 1 has passed straight to batch b is not sent, because its content is not here.
 
     Args:
         local: The rows.
-        local_row: int64 [N], the place of every node of this rank among them.
-        codec: How they travel.
-        requests: Which rows each batch reads: those that the batch before leaves alone, those that it changes, and
-            those that it may have passed on, so many of each.
-        commits: What each batch writes, see `BatchWrites`. Before that, further requests.
+        local_row: int64 [N], the place of every node of this rank among these rows.
+        codec: How rows travel.
+        requests: Which rows each batch reads, with the number of each kind: rows that the previous batch leaves
+            unchanged, rows that it changes, and rows that it may have passed on.
+        commits: The writes of each batch, see `BatchWrites`, and further requests before them.
         answers: The rows.
     """
 
@@ -57,7 +57,7 @@ class RowServer:
         self._failure: BaseException | None = None
 
     def begin(self) -> None:
-        """Serve a turn of all ranks: every rank has one, or will soon."""
+        """Serve a turn of all ranks; every rank has such a turn, or will have it soon."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="row server", daemon=True)
             self._thread.start()
@@ -76,7 +76,7 @@ class RowServer:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Raise what has ended the thread in place of what came of it: other ranks have noticed as well.
+        """Raise the error that has ended the thread instead of its consequences, which other ranks notice as well.
 
         Raises:
             BaseException: What has ended the thread.
@@ -132,7 +132,7 @@ class RowServer:
             self._answers.send(self._codec.pack(rows), place, ANSWERED)
 
     def _take_in(self) -> None:
-        """Write what the latest batch writes, once it is here; read for it before, where it asks for more."""
+        """Apply the latest batch's writes once they arrive; serve its further requests before."""
         if self._writing is None:
             return
         while True:

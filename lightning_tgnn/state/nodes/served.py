@@ -1,4 +1,4 @@
-"""Node state that a process of its own holds for the ranks of a machine (DistTGL, section 3.3)."""
+"""Node state that a separate process holds for the ranks of a machine (DistTGL, section 3.3)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class ServedStateStore:
     """Memory and mailbox of every node, in a process that reads and writes them in the order of the batches.
 
     The ranks are in lanes of equal size, which take turns: in its turn each rank of a lane fetches and commits once,
-    and the lane's updates become one. Nobody holds a lock, and nobody spins.
+    and the lane's updates become one. No rank holds a lock or waits in a busy loop.
 
     All ranks have to call everything but `fetch`, `ask_ahead` and `commit` at the same time.
 
     Args:
         spec: Number of nodes and widths.
-        ranks: That share the state, lane by lane, by their numbers in the run.
+        ranks: Ranks that share the state, lane by lane, by their numbers in the run.
         rank: This rank.
-        group: The process group of the ranks; None for one.
-        lanes: How many there are.
+        group: The process group of the ranks; None for a single rank.
+        lanes: Number of lanes.
         device: Where this rank computes.
         count_wait: Counts how long this rank waits, as `Traffic.add_wait`.
     """
@@ -89,11 +89,11 @@ class ServedStateStore:
 
     @property
     def served(self) -> ServedCounts:
-        """What the process has done so far, for all ranks."""
+        """The work of the process so far, for all ranks."""
         return ServedCounts(*self._counts.tolist())
 
     def fetch(self, nodes: Tensor) -> FetchHandle:
-        """Start to read the rows of the distinct ``nodes``, once the lane before has written; none need no wait."""
+        """Start to read the rows of the distinct ``nodes``, once the previous lane has written; no nodes, no wait."""
         if not len(nodes) and self._ahead is None:
             return self._local.fetch(nodes)
         if self._ahead is None or not torch.equal(self._ahead, nodes):
@@ -111,7 +111,7 @@ class ServedStateStore:
         self._service.send((process.READ, len(nodes)))
 
     def rows(self, count: int) -> StateRows:
-        """Return as many rows, once they are here."""
+        """Return this many rows, once they have arrived."""
         self._stood_for(process.ROWS, self._asked)
         self._is_writing = False  # rows come once what has been written before can be read
         shared = self._rows.views(process.row_shapes(self.spec, count))
@@ -130,14 +130,14 @@ class ServedStateStore:
         return _Write(self)
 
     def settle(self) -> None:
-        """Return once what has been written can be read."""
+        """Return once all writes can be read."""
         if self._is_writing:
             self._service.send((process.SETTLE,))
             self._stood_for(process.WRITTEN, perf_counter())
             self._is_writing = False
 
     def _meet(self, begin: int | str | None = None) -> tuple[int, int]:
-        """Have all ranks come here, with all that they have written; return whose turn it was, and the position."""
+        """Wait for all ranks and their writes; return whose turn it was, and the position."""
         self._service.send((process.MEET, begin))
         _, lane, position = self._until(process.MET)
         self._ahead, self._is_writing = None, False
@@ -154,7 +154,7 @@ class ServedStateStore:
         self._meet(process.RESET)
 
     def _own(self) -> dict[str, Tensor]:
-        """Return the tables' rows that are this rank's share where all copy at once."""
+        """Return the rows of the tables that are this rank's share when all ranks copy at once."""
         own = share_of(self._place, self.ranks, self.spec.num_nodes)
         return {name: table[own] for name, table in vars(self._local.rows).items()}
 
@@ -197,7 +197,7 @@ class ServedStateStore:
         return state
 
     def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what `state_dict` does, with this rank's share of the tables, as rows that are no copies."""
+        """Return the same as `state_dict`, with this rank's share of the tables as rows that are no copies."""
         position = self._meet()[1]
         state = {"position": position, **self._own()} if snapshot is None else dict(snapshot)
         state.pop("lane", None)
@@ -205,7 +205,7 @@ class ServedStateStore:
         return as_own_rows({**state, "spec": asdict(self.spec)}, start, self.spec.num_nodes)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned.
+        """Load the state that `state_dict` returned.
 
         Raises:
             CheckpointError: The state is of another graph or another model.

@@ -31,15 +31,15 @@ _TABLES = tuple(field.name for field in fields(StateRows))
 
 
 class ShardedStateStore:
-    """Memory and mailbox of the nodes that this rank owns, and the way to all others.
+    """Memory and mailbox of the nodes that this rank owns, and access to all other nodes.
 
     Two maps lead to a row (Sven, section 4.1): node to rank, on every rank, and node to local row, on its owner; both
-    are on the CPU. All ranks have to call `fetch`, `commit` and what else exchanges data the same number of times in
+    are on the CPU. All ranks have to call `fetch`, `commit` and all other methods that exchange data equally often, in
     the same order.
 
-    What is sent is exact and less than whole rows: rows that nobody has changed since this rank fetched them are not
-    sent again; a mail's first half is left out where it equals the memory of its row (`StateSpec.own_half`); the
-    features of its event travel as the event's number.
+    Transfers are exact but smaller than whole rows. Rows that are unchanged since this rank fetched them are not sent
+    again. A mail's first half is left out if it equals the memory of its row (`StateSpec.own_half`). The features of
+    its event travel as the event's number.
 
     Args:
         spec: Number of nodes and widths.
@@ -119,8 +119,8 @@ class ShardedStateStore:
         """Start to read the rows of the distinct ``nodes`` in pieces: first what is here, then what arrives.
 
         Args:
-            nodes: int64 [U]; those given to `ask_ahead`, where this is the fetch that was asked for there.
-            pieces: How many; where they were asked for ahead, that number counts.
+            nodes: int64 [U]; the nodes given to `ask_ahead`, if it asked for this fetch.
+            pieces: Number of pieces; the number given to `ask_ahead` counts, if it asked for this fetch.
             announced: What the ranks have told each other of this fetch, on all of them or none.
 
         Raises:
@@ -141,14 +141,14 @@ class ShardedStateStore:
         return step.start()
 
     def ask_ahead(self, nodes: Tensor, changing: Tensor, pieces: int, announced: AnnouncedRows | None = None) -> None:
-        """Ask for the rows of the next step; those that this step leaves alone travel behind its computation.
+        """Ask for the rows of the next step; rows that this step leaves unchanged travel while it computes.
 
         Call it before `commit`, whose messages are larger, on all ranks, and then `carry_on`.
 
         Args:
             nodes: int64 [U], distinct, of the next `fetch_pieces`.
             changing: int64 [C], nodes whose rows are about to change.
-            pieces: Into how many the next fetch is cut.
+            pieces: Number of pieces of the next fetch.
             announced: What the ranks have told each other of the next fetch, on all of them or none.
 
         Raises:
@@ -167,12 +167,12 @@ class ShardedStateStore:
         return step
 
     def _keep_all(self) -> None:
-        """Keep the rows of the latest fetch that nobody has waited for: owners take them for kept."""
+        """Keep the rows of the latest fetch that were never waited for, because their owners count them as kept."""
         if self._latest is not None:
             self._latest.arrive_all()
 
     def _on_cpu(self, changed: Tensor) -> Tensor:
-        """Return nodes that the step under way changes; a GPU's need not be waited for where they were announced."""
+        """Return the nodes that the step under way changes; announced nodes need no wait for a GPU."""
         return changed.cpu() if changed.device.type == "cpu" or self._announced is None else self._announced.changed
 
     def announce_over(self, exchange: RowExchange) -> None:
@@ -181,13 +181,13 @@ class ShardedStateStore:
         self.announcer.talk_over(exchange)
 
     def carry_on(self) -> None:
-        """Send what could not be sent before something had arrived: call it where that is likely, on all ranks."""
+        """Send messages that had to wait for others to arrive; call it when they are likely to have, on all ranks."""
         self._talks.carry_on()
 
     def commit(self, update: StateUpdate) -> ShardedCommit:
-        """Start to send what this rank's events write to the owners; of several ranks' writes the latest counts.
+        """Start to send the writes of this rank's events to the owners; of several ranks' writes the latest counts.
 
-        Rows that the step changes on whatever rank are forgotten here: see `StateUpdate.changed`.
+        Cached rows that the step changes on any rank are forgotten; see `StateUpdate.changed`.
         """
         if self._commit is not None:
             self.settle()
@@ -201,14 +201,14 @@ class ShardedStateStore:
         self._talks.finish()
 
     def settle(self) -> None:
-        """Finish what is under way, and write a commit: others use the exchange, or the rows are read."""
+        """Finish messages under way, and apply a commit, before others use the exchange or read the rows."""
         self._talks.finish()
         if self._commit is not None:
             self._commit.wait()
             self._commit = None
 
     def _drop_ahead(self) -> None:
-        """Forget what was asked for ahead: something else comes first."""
+        """Forget the rows asked for ahead, because something else comes first."""
         self.settle()
         self._pieces = 0
         if self._ahead is not None:
@@ -217,7 +217,7 @@ class ShardedStateStore:
         self._announced = None
 
     def apply(self, update: StateUpdate, changed: Tensor) -> None:
-        """Write what the ranks have sent, and forget what is changed: int64 [C], on the CPU."""
+        """Apply the updates that the ranks have sent, and forget changed nodes, int64 [C], on the CPU."""
         self._keep_all()  # what was read before must not be kept behind this
         rows, mail_rows = self._row_there[update.nodes], self._row_there[update.mail_nodes]
         self.local.commit(replace(update, nodes=rows, mail_nodes=mail_rows))
@@ -238,7 +238,7 @@ class ShardedStateStore:
         return self.local.rows
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what `restore` needs to put this rank's rows back."""
+        """Return a snapshot of this rank's rows for `restore`."""
         self._drop_ahead()
         return {"changed": self._changed, **self.local.snapshot()}
 
@@ -274,7 +274,7 @@ class ShardedStateStore:
         return state
 
     def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what `state_dict` does, with this rank's rows of the tables, which are no copies; nothing is sent."""
+        """Return the same as `state_dict` with this rank's rows alone, which are no copies; nothing is sent."""
         start = int((self.owner < self.exchange.rank).sum())
         return as_own_rows(self._on_this_rank(snapshot), start, self.spec.num_nodes, self.own_nodes)
 
@@ -286,7 +286,7 @@ class ShardedStateStore:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over this rank's rows of what `state_dict` returned on rank 0.
+        """Load this rank's rows of the state that `state_dict` returned on rank 0.
 
         Raises:
             CheckpointError: The state is of another graph or another model.

@@ -12,25 +12,25 @@ from lightning_tgnn.types import StateUpdate
 
 
 class UpdatedStore(Protocol):
-    """What writes the updates of all ranks.
+    """A store that applies the updates of all ranks.
 
     Attributes:
-        router: Sends them.
+        router: Sends the updates.
     """
 
     router: UpdateRouter
 
     def finish_talks(self) -> None:
-        """Send all that is still to be sent."""
+        """Send all messages that are still to be sent."""
         ...
 
     def apply(self, update: StateUpdate, changed: Tensor) -> None:
-        """Write what the ranks have sent, and forget the nodes that are changed."""
+        """Apply the updates that the ranks have sent, and forget the changed nodes."""
         ...
 
 
 class ShardedCommit:
-    """What this rank's events write, on its way to the owners.
+    """The writes of this rank's events on their way to the owners.
 
     Args:
         store: What it is written to.
@@ -43,11 +43,11 @@ class ShardedCommit:
         self._under_way = store.router.start(update)
 
     def conversation(self) -> Conversation:
-        """Send what the ranks write."""
+        """Send the writes of the ranks."""
         return self._under_way.conversation()
 
     def wait(self) -> None:
-        """Apply what the ranks have sent."""
+        """Apply the updates that the ranks have sent."""
         if not self._done:
             self._done = True
             self._store.finish_talks()

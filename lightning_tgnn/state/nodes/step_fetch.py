@@ -1,4 +1,4 @@
-"""The rows of a step on their way to a rank: its own, rows that it has kept, rows that travel."""
+"""The rows of a step on their way to a rank: own rows, cached rows, and rows that travel."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class RowSource(Protocol):
         local_row: int64 [N], the place of every node of this rank among its rows, -1 for the others.
         local: Rows of this rank.
         cache: Fetched rows that this rank keeps.
-        kept_elsewhere: Rows of this rank that the others keep; None where they have to say so.
+        kept_elsewhere: Rows of this rank that the other ranks keep; None if they have to report them.
         marks: Tells nodes that are among others.
         row_codec: How rows travel.
         exchange: Between the ranks.
         asked: Remote rows asked for so far.
-        found: Rows of these that the cache had.
+        found: How many of these rows the cache had.
     """
 
     owner: Tensor
@@ -50,19 +50,19 @@ class RowSource(Protocol):
 
 
 class StepFetch:
-    """A fetch of distinct nodes, in pieces that arrive one after the other: first what is here, then what travels.
+    """A fetch of distinct nodes, in pieces that arrive one after the other: first local rows, then rows that travel.
 
-    Where the rows have been announced, their owners send those that this rank has not kept; else all such rows are
-    asked for in one request. Those that the step before does not change come in one message, as soon as the owner
-    knows of them; the others in a message for each piece, once that step has been written. What lies in which piece
-    depends on the step before alone, not on what has been kept, so that resumed runs cut alike.
+    If the rows have been announced, their owners send the rows that this rank has not kept. Otherwise one request asks
+    for all such rows. Rows that the previous step does not change come in one message, as soon as the owner knows of
+    them. The other rows come in a message for each piece, once that step has been written. The cut into pieces depends
+    on the previous step alone, not on cached rows, so that resumed runs cut alike.
 
     Args:
         store: Where rows and their owners are known.
         nodes: int64 [U], distinct.
-        pieces: Into how many they are cut; what the step before changes is cut evenly into all but the first.
+        pieces: Number of pieces. Rows that the previous step changes are cut evenly into all pieces but the first.
         changed: int64 [C], on the CPU, nodes that the step before changes.
-        ahead: Whether that step is still under way.
+        ahead: Whether the previous step is still under way.
         announced: What the ranks read in this fetch, if they have told each other.
 
     Raises:
@@ -147,12 +147,12 @@ class StepFetch:
         return [(piece == number).nonzero().squeeze(1) for number in range(pieces)]
 
     def conversation(self) -> Conversation:
-        """Learn what other ranks lack of this one's rows, and send what need not wait."""
+        """Learn which of this rank's rows other ranks lack, and send the rows that need not wait."""
         yield from self._asking() if self._told is None else self._reckoning(self._told)
         self._send(_AT_ONCE, self._operation)
 
     def _asking(self) -> Conversation:
-        """Ask the owners, and learn what others ask for."""
+        """Ask the owners for rows, and learn which rows others ask for."""
         exchange = self._store.exchange
         counts = exchange.start_counts(self._asked, "request")
         yield
@@ -169,7 +169,7 @@ class StepFetch:
         self._wanted = [(by[label == message], rows[label == message]) for message in range(messages)]
 
     def _reckoning(self, told: AnnouncedRows) -> Conversation:
-        """Find out what others lack of what they have announced."""
+        """Find out which announced rows other ranks lack."""
         store, exchange = self._store, self._store.exchange
         late = store.marks.among(told.wanted, self._changed)
         rows = store.local_row[told.wanted]
@@ -189,7 +189,7 @@ class StepFetch:
         )
 
     def start(self) -> list[PieceFetch]:
-        """Start to send what is still lacking."""
+        """Start to send the rows that are still missing."""
         for message in range(1, len(self._pending)):
             self._send(message, "dispatch")
         return self.handles()
@@ -233,7 +233,7 @@ class PieceFetch:
     """A piece of a step's rows.
 
     Attributes:
-        places: int64 [P], where its nodes stand among those of the step.
+        places: int64 [P], the places of its nodes among the nodes of the step.
     """
 
     def __init__(self, store: RowSource, step: StepFetch, piece: int, device: torch.device) -> None:

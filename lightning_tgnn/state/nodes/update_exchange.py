@@ -1,4 +1,4 @@
-"""Updates of several ranks on their way, made one at those who take them in: the latest event wins."""
+"""Updates of several ranks under way; the receiver merges them, and the latest event wins."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def to_all(nodes: Tensor, ranks: int) -> tuple[Tensor, list[int]]:
 
 
 class UpdateUnderWay:
-    """What this rank writes is sent by its `conversation`; then `merged` waits for what all ranks write.
+    """`conversation` sends this rank's writes; then `merged` waits for the writes of all ranks.
 
     Args:
         update: Of this rank.
         codec: How mails travel.
         exchange: Between the ranks.
-        route: Who gets what.
+        route: Which ranks get which entries.
     """
 
     def __init__(self, update: StateUpdate, codec: MailCodec, exchange: RowExchange, route: Route) -> None:
@@ -41,7 +41,7 @@ class UpdateUnderWay:
         self._codec = UpdateCodec(codec)
 
     def conversation(self) -> Conversation:
-        """Tell how much will come, and send it."""
+        """Send the sizes of the writes, and then the writes."""
         update, exchange = self._update, self._exchange
         memory_order, memory_sent = self._route(update.nodes)
         mail_order, mail_sent = self._route(update.mail_nodes)
@@ -56,7 +56,7 @@ class UpdateUnderWay:
     def merged(self) -> StateUpdate:
         """Return the update of all ranks.
 
-        Ranks hold consecutive events, so of writes in the order of the ranks the last is that of the latest event.
+        Ranks hold consecutive events, so the last write in the order of the ranks is from the latest event.
         """
         memory, mails = self._memory.wait(), self._mails.wait()
         memory, mails = memory[organize(nodes_of(memory)).last], mails[organize(nodes_of(mails)).last]

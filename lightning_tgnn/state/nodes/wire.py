@@ -1,4 +1,4 @@
-"""How rows of node state and mails look on the wire: plain bytes, less what the receiver can make again."""
+"""Rows of node state and mails as plain bytes for sending, without the parts that the receiver can restore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MailCodec:
 
     Attributes:
         spec: Widths.
-        own_half: Leave out a mail's first half: it is the memory of its row.
+        own_half: Leave out a mail's first half, which is the memory of its row.
         edge_features: float32 [E, d_edge]; mails then travel without theirs, which the receiver looks up by event.
     """
 
@@ -29,12 +29,12 @@ class MailCodec:
 
     @property
     def first(self) -> int:
-        """Where in a mail begins what travels: behind what is in its row."""
+        """Where in a mail the part that travels begins, after the part that is in its row."""
         return self.spec.memory_dim if self.own_half else 0
 
     @property
     def end(self) -> int:
-        """Where that ends: before what is looked up."""
+        """Where the part that travels ends, before the part that is looked up."""
         return self.spec.mail_dim if self.edge_features is None else 2 * self.spec.memory_dim
 
     def pack(self, mails: Tensor, times: Tensor, events: Tensor) -> Tensor:
@@ -95,13 +95,13 @@ class RowCodec:
         return data
 
     def gather(self, rows: StateRows, places: Tensor, data: Tensor, packed: Tensor) -> StateRows:
-        """Return rows some of which are here and others are bytes.
+        """Return rows of which some are here and the others are bytes.
 
         Args:
-            rows: Those that are here.
-            places: int64 [n], on the CPU, where among them each row is, if it is.
+            rows: The rows that are here.
+            places: int64 [n], on the CPU, the place of each row among ``rows``, if it is there.
             data: uint8 [r, bytes].
-            packed: int64 [n], on the CPU, where in ``data`` each row is; below 0 where it is not.
+            packed: int64 [n], on the CPU, the place of each row in ``data``; below 0 if it is not there.
         """
         if data.device.type != "cpu":
             return self._gather_by_tensors(rows, places, data, packed)
@@ -125,7 +125,7 @@ class RowCodec:
         return StateRows(**{name: torch.cat([table[own], unpacked[name]])[back] for name, table in vars(rows).items()})
 
     def unpack(self, data: Tensor) -> StateRows:
-        """Return the rows, with what was left out put back."""
+        """Return the rows, with the omitted parts put back."""
         spec = self.mail.spec
         head = 2 * _WORD + _padded(4 * spec.memory_dim)
         columns = [(torch.float64, 1), (torch.int64, 1), (torch.float32, spec.memory_dim)]
@@ -138,13 +138,13 @@ class RowCodec:
 
 @dataclass(frozen=True)
 class UpdateCodec:
-    """What a batch writes as bytes, an entry for each node: of memory, of mails, and of whole rows."""
+    """The writes of a batch as bytes, with an entry for each node: memory, mails, and whole rows."""
 
     mail: MailCodec
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Bytes of an entry of memory, of one of mails, and of a whole row with its node."""
+        """Bytes of an entry of memory, of an entry of mails, and of a whole row with its node."""
         memory = 2 * _WORD + _padded(4 * self.mail.spec.memory_dim)
         return memory, _WORD + self.mail.width, _WORD + RowCodec(self.mail).width
 
@@ -155,7 +155,7 @@ class UpdateCodec:
         return memory, torch.cat([join([update.mail_nodes.unsqueeze(1)]), mails], dim=1)
 
     def unpack(self, memory: Tensor, mails: Tensor, *, position: int, changed: Tensor) -> StateUpdate:
-        """Return the update. Where mails lack their own half, their nodes are among those whose memory is written."""
+        """Return the update. If mails lack their own half, their nodes are among the nodes whose memory is written."""
         columns = [(torch.int64, 1), (torch.float64, 1), (torch.float32, self.mail.spec.memory_dim)]
         written, time, values = split(memory, columns)
         nodes, mail_nodes = written.squeeze(1), nodes_of(mails)
@@ -200,7 +200,7 @@ def join(columns: list[Tensor]) -> Tensor:
 
 
 def split(data: Tensor, columns: list[tuple[torch.dtype, int]]) -> list[Tensor]:
-    """Return the columns of which `join` has made ``data``, given their types and widths."""
+    """Return the columns that `join` has put into ``data``, given their types and widths."""
     found, start = [], 0
     for dtype, count in columns:
         size = count * dtype.itemsize

@@ -1,4 +1,4 @@
-"""Sums over replicas that are brought up to date only where a replica has changed enough (CDFGNN, Algorithm 2)."""
+"""Sums over replicas that are updated only where a replica has changed enough (CDFGNN, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lightning_tgnn.types import RowExchange
 
 @dataclass
 class SentRows:
-    """How many rows went, of how many that could have gone.
+    """How many rows were sent, of how many that could have been sent.
 
     Attributes:
         sent: Rows sent.
-        possible: Rows that no cache would have sent.
-        plain_bytes: What those would have taken as float32.
-        error: Greatest difference between a row that went and what its receiver made of it.
+        possible: Rows that would have been sent without a cache.
+        plain_bytes: Bytes of the possible rows as float32.
+        error: Greatest difference between a sent row and the row that its receiver decoded.
     """
 
     sent: int = 0
@@ -32,7 +32,7 @@ class SentRows:
     error: float = 0.0
 
     def with_more(self, other: SentRows) -> SentRows:
-        """Return the counts of both."""
+        """Return the sum of both counts."""
         return SentRows(
             self.sent + other.sent,
             self.possible + other.possible,
@@ -44,14 +44,15 @@ class SentRows:
 class ReplicaCache:
     """The cached values of one layer in one direction.
 
-    A replica below keeps what it has last sent; the one above keeps the same, entry by entry, so that the sum is formed
-    anew and rounding does not add up. With quantisation differences travel, and both sides add what the receiver
-    decodes. The paper sends a sum whenever a part of it has changed; here it goes when it has itself changed enough.
+    A replica below keeps the row that it has last sent. The replica above keeps the same row, entry by entry, so that
+    the sum is formed anew and rounding errors do not add up. With quantisation differences travel, and both sides add
+    the difference that the receiver decodes. The paper sends a sum whenever a part of it has changed. Here a sum is
+    sent when it has itself changed enough.
 
     Args:
         hops: Where the replicas are.
         columns: Width of the values.
-        whole: Let all rows that a rank sends in a hop go together, or none of them, as SANCUS skips broadcasts.
+        whole: Send all rows of a rank in a hop together, or none of them, as SANCUS skips broadcasts.
 
     Attributes:
         tables: ``own``, float32 [K, k], what this rank's masters have put into their sums themselves; ``known``,
@@ -99,7 +100,7 @@ class ReplicaCache:
     def _gather(
         self, values: Tensor, threshold: float, coder: RowCoder, exchange: RowExchange, operation: str, count: SentRows
     ) -> Tensor:
-        """Bring the tables behind the sums up to date and return which of the masters' sums that changes, bool [K]."""
+        """Update the tables behind the sums, and return which of the masters' sums this changes, bool [K]."""
         hops, own = self._hops, self.tables["own"]
         active = torch.zeros(len(hops.summing), dtype=torch.bool, device=values.device)
         up = values
@@ -133,7 +134,7 @@ class ReplicaCache:
         return total
 
     def _changed(self, values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
-        """Return which of ``places`` to send; the first exchange sends all."""
+        """Return which of ``places`` to send; the first exchange sends all places."""
         if self._first:
             return torch.arange(len(places), device=values.device)
         return self._compare(values, places, sent, threshold)
@@ -158,6 +159,6 @@ class ReplicaCache:
         return dict(self.tables)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state_dict` returned for the same subgraph."""
+        """Load the tables that `state_dict` returned for the same subgraph."""
         self.tables = {name: state[name].to(table.device).clone() for name, table in self.tables.items()}
         self._first = False

@@ -1,4 +1,4 @@
-"""The way of sums between replicas, hop by hop: up to the masters, and back down."""
+"""The way of sums between replicas, hop by hop, up to the masters and back down."""
 
 from __future__ import annotations
 
@@ -47,19 +47,20 @@ class ReplicaHops:
 
     @property
     def possible(self) -> int:
-        """Rows that this rank sends where none is saved: its mirrors' up, and down one for each that it gathers."""
+        """Rows that this rank sends without a cache: one up for each mirror, and one down for each row it gathers."""
         return sum(len(hop.mirrors) + len(hop.mastered) for hop in self.links)
 
     def scatter(self, data: Tensor, telling: Tensor, send: SendRows) -> tuple[Tensor, Tensor, int]:
-        """Send masters' rows to all their mirrors; a rank in between passes on the bytes that it has got.
+        """Send masters' rows to all their mirrors; a rank in between passes on the bytes that it has received.
 
         Args:
             data: uint8 [g, bytes].
-            telling: int64 [g], which of `summing` they are of.
+            telling: int64 [g], the place of each row's master in `summing`.
             send: Sends rows along a hop.
 
         Returns:
-            What arrived, uint8 [h, bytes], which of ``shared`` it is for, int64 [h], and how many rows were sent.
+            The rows that arrived, uint8 [h, bytes], the places in ``shared`` that they are for, int64 [h], and how many
+            rows were sent.
         """
         arrived, entries, sent = [], [], 0
         held, rows = self.summing[telling], data

@@ -1,4 +1,4 @@
-"""Rows between masters and mirrors: all of them, or those that have changed, whole or quantised."""
+"""Rows between masters and mirrors: all rows or changed rows, whole or quantised."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RowCoder:
 
     Attributes:
         bits: Of each value; None for float32.
-        blocks: Widths of blocks of columns that are quantised each by itself; one if empty.
+        blocks: Widths of blocks of columns that are quantised separately; empty for one block.
     """
 
     bits: int | None
@@ -33,23 +33,24 @@ class RowCoder:
         return quantize_rows(values, places, self.bits, self.blocks)
 
     def add(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
-        """Add to rows of a table what `encode` has made; entries may repeat."""
+        """Add rows that `encode` has packed to rows of a table; entries may repeat."""
         if self.bits is None:
             add_rows(table, entries, data.view(torch.float32))
         else:
             add_quantized(table, entries, data, self.bits, self.blocks)
 
     def put(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
-        """Write what `encode` has made into rows of a table; entries are distinct."""
+        """Write rows that `encode` has packed into rows of a table; entries are distinct."""
         if self.bits is None:
             table[entries] = data.view(torch.float32)
         else:
             table[entries] = dequantize(data, table.shape[1], self.bits, self.blocks)
 
     def encode_changes(self, values: Tensor, places: Tensor, table: Tensor, entries: Tensor) -> tuple[Tensor, float]:
-        """Return what brings a receiver's rows from those of a table to those of ``values``, and the greatest error.
+        """Return bytes that turn a receiver's rows from a table's rows to those of ``values``, and the greatest error.
 
-        The rows themselves, or quantised how much they differ. The table gets what the receiver's `take` makes of it.
+        The bytes are the rows themselves, or their quantised differences. The table gets the rows that the receiver's
+        `take` will have.
         """
         if self.bits is None:
             table[entries] = rows = values[places]
@@ -57,7 +58,7 @@ class RowCoder:
         return quantize_changes(values, places, table, entries, self.bits, self.blocks)
 
     def take(self, table: Tensor, entries: Tensor, data: Tensor) -> None:
-        """Bring rows of a table up to date by what `encode_changes` has made; entries are distinct."""
+        """Update rows of a table with the bytes of `encode_changes`; entries are distinct."""
         if self.bits is None:
             table[entries] = data.view(torch.float32)
         else:
@@ -67,17 +68,17 @@ class RowCoder:
 def send_some(
     data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: RowExchange, operation: str
 ) -> tuple[Tensor, Tensor]:
-    """Send some rows of a list of links, and which of them they are.
+    """Send some rows of a list of links, with their places in the list.
 
     Args:
-        data: uint8 [g, bytes], those that go, rank by rank, as `RowCoder.encode` has made them.
+        data: uint8 [g, bytes], the rows to send, rank by rank, as `RowCoder.encode` has packed them.
         going: int64 [g], their places in this rank's list, ascending.
-        links: int64 [P] each, how long this rank's list is for every rank, and how long those of the ranks for it are.
+        links: int64 [P] each, the length of this rank's list for every rank, and of every rank's list for this rank.
         exchange: Between the ranks.
-        operation: Under what name the bytes are counted.
+        operation: The name under which the bytes are counted.
 
     Returns:
-        What has arrived, uint8 [h, bytes], and the places in the receiver's list that it is for, int64 [h].
+        The rows that have arrived, uint8 [h, bytes], and their places in the receiver's list, int64 [h].
     """
     own, theirs = (lengths.tolist() for lengths in links)
     ends = links[0].cumsum(0)
@@ -111,9 +112,9 @@ def send_all(
 def send_sparse(
     data: Tensor, going: Tensor, links: tuple[Tensor, Tensor], exchange: RowExchange, operation: str
 ) -> tuple[Tensor, Tensor]:
-    """Send all rows of a list of links, those of float32, without their zeros where that takes fewer bytes.
+    """Send all float32 rows of a list of links, without their zeros if that takes fewer bytes.
 
-    Nothing is lost. Arguments and results are those of `send_some`.
+    The rows arrive exactly. Arguments and results are as in `send_some`.
     """
     width = data.shape[1]
     parts = [_without_zeros(rows) for rows in data.split(links[0].tolist())]
@@ -126,9 +127,9 @@ def send_sparse(
 
 
 def _without_zeros(data: Tensor) -> Tensor:
-    """Return rows of 4-byte values, uint8 [n, bytes], as a bit for each value and those that are not all zero bits.
+    """Return rows of 4-byte values, uint8 [n, bytes], as a bit for each value and the values that are not zero.
 
-    Or as they are where that is not longer.
+    Rows stay as they are if that is not longer. Only a value whose bits are all zero counts as zero.
     """
     values = data.reshape(-1).view(torch.int32)
     kept = values != 0
@@ -149,9 +150,9 @@ def _with_zeros(data: Tensor, count: int, width: int) -> Tensor:
 
 
 def _choice_bytes(count: int, length: int) -> int:
-    """Return the bytes that say which ``count`` of a list are meant: their places, or a bit for each of the list.
+    """Return how many bytes name ``count`` entries of a list: their places, or a bit for each entry of the list.
 
-    None and all need not be said.
+    No entry and all entries need no bytes.
     """
     return min(count * _PLACE_BYTES, -(-length // 8)) if 0 < count < length else 0
 

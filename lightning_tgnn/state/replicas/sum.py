@@ -22,15 +22,15 @@ _WHOLE = RowCoder(None)
 class CachedReplicaSum:
     """Gathers at the masters, adds up, and scatters to the mirrors; the gradient goes the same way.
 
-    Calls that are made while no gradient is recorded, of an evaluation or of what is summed once, are exact and leave
-    the caches alone.
+    Calls without gradient, such as in an evaluation or for values that are summed once, are exact and leave the caches
+    alone.
 
     Args:
         exchange: Between the ranks.
         links: Where the replicas are, hop by hop.
         num_nodes: Vertices of the subgraph.
-        cache: Send only rows that have changed by more than `threshold`; with ``"sancus"`` all rows of a rank together
-            where one of them has, and the gradients whole.
+        cache: Send only rows that have changed by more than `threshold`. With ``"sancus"`` a rank sends all rows
+            together if one has changed by more, and sends gradients whole.
         bits: Of each value on its way; None for float32.
         threshold: eps, in [0, 1).
 
@@ -107,7 +107,7 @@ class CachedReplicaSum:
         return total, count
 
     def take_rows(self) -> dict[str, SentRows]:
-        """Return `rows` and begin anew."""
+        """Return `rows` and reset them."""
         rows, self.rows = self.rows, {}
         return rows
 
@@ -117,7 +117,7 @@ class CachedReplicaSum:
         return {"threshold": self.threshold, "caches": self._saved | caches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned on this rank for the same partition."""
+        """Load the state that `state_dict` returned on this rank for the same partition."""
         self.threshold = state["threshold"]
         self._caches, self._saved = {}, dict(state["caches"])
 
