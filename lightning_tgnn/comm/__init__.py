@@ -1,4 +1,4 @@
-"""Data exchange between processes: the only home of torch.distributed, strategies aside."""
+"""Data exchange between processes; apart from strategies, only this package uses torch.distributed."""
 
 from lightning_tgnn.comm.conversations import Conversation, Conversations
 from lightning_tgnn.comm.exchange import Exchange, PendingRows

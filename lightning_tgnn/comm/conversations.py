@@ -1,4 +1,4 @@
-"""Exchanges of several messages, the later of which depend on what the earlier ones bring."""
+"""Exchanges of several messages, in which later messages depend on the content of earlier ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Conversation = Iterator[None]
 
 
 class Conversations:
-    """Conversations under way, each carried on by a message whenever somebody says so, so that nobody waits between.
+    """Conversations under way; `carry_on` sends the next message of each, so that no rank waits in between.
 
-    All ranks have to begin and to carry on alike: messages of a process group find each other by their order.
+    All ranks have to begin and carry on in the same order, because a process group matches messages by their order.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Conversations:
         self._under_way = _carried_on(self._under_way)
 
     def finish(self) -> None:
-        """Carry on until nothing is left to say."""
+        """Carry on until every conversation has ended."""
         while self._under_way:
             self.carry_on()
 

@@ -1,4 +1,4 @@
-"""All-to-all exchange of rows with variable counts, over a process group of its own."""
+"""All-to-all exchange of rows with variable counts, over its own process group."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PendingRows:
         self._arrived = perf_counter()
 
     def wait(self) -> Tensor:
-        """Return the rows, those of the first rank first, in the order in which each rank sent them.
+        """Return the rows, rank by rank, in the order in which each rank sent them.
 
         Raises:
             PeerFailureError: Another rank has failed.
@@ -64,7 +64,7 @@ class Exchange:
         group: The process group; None, with one rank, for none.
         device: Where rows are; counts travel on it as well.
         traffic: Where bytes are counted; None counts them here.
-        background: Whether nobody's work is held up while rows are waited for.
+        background: Whether waiting for rows holds up no other work.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class Exchange:
         self._group = group
 
     def beside(self, group: dist.ProcessGroup | None) -> Exchange:
-        """Return an exchange of the same ranks over a group of theirs for the CPU, for a thread beside computation."""
+        """Return an exchange of the same ranks over another group for the CPU, for a thread beside computation."""
         return Exchange(self.ranks, self.rank, group, traffic=self.traffic, background=True)
 
     def counts(self, counts: Tensor, operation: str = "counts") -> Tensor:
-        """Tell every rank a row of ``counts`` (int64 [M, k]) and return what they tell, int64 [M, k], on the CPU."""
+        """Send every rank a row of ``counts`` (int64 [M, k]) and return the rows received, int64 [M, k], on the CPU."""
         return self.start_counts(counts, operation).wait().cpu()
 
     def start_counts(self, counts: Tensor, operation: str = "counts") -> PendingRows:
-        """Start to tell every rank a row of ``counts`` (int64 [M, k])."""
+        """Start to send every rank a row of ``counts`` (int64 [M, k])."""
         each = [1] * self.ranks
         return self.start(counts.to(self.device), each, each, operation)
 
@@ -103,8 +103,8 @@ class Exchange:
         Args:
             rows: Of any dtype, on the device of the exchange.
             sent: Rows for each rank.
-            received: Rows from each rank, as it has told by `counts`.
-            operation: Under what name the bytes are counted.
+            received: Rows from each rank, as `counts` has returned them.
+            operation: The name under which the bytes are counted.
         """
         if self.ranks == 1:
             return PendingRows(rows, None, self, operation)
@@ -130,7 +130,7 @@ class Exchange:
         return list(self.start(rows, sent, received, operation).wait().split(received))
 
     def with_gradient(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], operation: str) -> Tensor:
-        """Exchange rows and let their gradients find the way back; arguments as in `start`."""
+        """Exchange rows, and send their gradients back in the backward pass; arguments are as in `start`."""
         return _Exchanged.apply(rows, self, tuple(sent), tuple(received), operation)
 
 

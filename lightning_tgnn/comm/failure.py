@@ -1,4 +1,4 @@
-"""What a rank says when another has failed."""
+"""The errors that a rank raises when another rank has failed."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class PeerFailureError(LightningTGNNError):
 
 
 class PeerInterruptError(PeerFailureError):
-    """Another rank has been interrupted by Ctrl-C, which so ends this one as well."""
+    """Another rank has been interrupted by Ctrl-C, which therefore ends this one as well."""
 
 
 @contextmanager
 def peer_failure(operation: str) -> Iterator[None]:
-    """Turn an error of torch.distributed into one that names the rank that has failed and what was under way.
+    """Turn an error of torch.distributed into an error that names the failed rank and the operation under way.
 
     Raises:
         PeerFailureError: In place of the error that the exchange has raised.
@@ -69,7 +69,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 class Attendance:
-    """Answers a roll call in place of a rank that stands waiting for another, in a thread of its own.
+    """Answers a roll call in place of a rank that waits for another, in its own thread.
 
     Args:
         rank: The rank to answer for. What it has said of an earlier failure in the same processes is taken back.
@@ -125,8 +125,8 @@ def handle_failure(rank: int, error: BaseException) -> None:
 def all_end_alike(error: BaseException, step: int) -> bool:
     """Return whether all ranks end by the same kind of error after the same step, so that they can still act together.
 
-    A rank that fails alone waits some seconds for the others, which stand waiting for it. All ranks that ask get the
-    same answer, once in a run. Ctrl-C and the failure of another rank are never of all.
+    A rank that fails alone waits some seconds for the others, which wait for it. All ranks that ask get the same
+    answer, once in a run. Ctrl-C and the failure of another rank never count as an end of all ranks.
     """
     store, run = _store(), f"{_KEY}/alike/{_runs}"
     if store is None or isinstance(error, PeerFailureError) or is_interrupt(error):

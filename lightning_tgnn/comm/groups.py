@@ -16,8 +16,8 @@ _made: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[object, ...], dist.Proces
 class ProcessGroups:
     """Makes every group of every family of a layout; all ranks have to make them together.
 
-    Torch never ends a group of itself, and the threads of each wake up a hundred times a second. So later runs of the
-    process go on with the groups of earlier ones.
+    Torch never ends a group by itself, and the threads of each group wake up a hundred times a second. Later runs of
+    the process therefore reuse the groups of earlier runs.
 
     Args:
         layout: Of all ranks.
@@ -35,12 +35,12 @@ class ProcessGroups:
         self._own = {family: group for family, group in own.items() if group is not None}
 
     def of(self, family: str, way: str = "", *, on_hosts: bool = False) -> dist.ProcessGroup | None:
-        """Return this rank's group of a family; None where it is alone.
+        """Return this rank's group of a family; None if the rank is alone in it.
 
         Args:
             family: Of the layout.
-            way: A further group of the same ranks, for a thread that talks at times of its own; all ranks have to ask
-                for it together, at first.
+            way: Name of a further group of the same ranks, for a thread that communicates at its own times. All ranks
+                have to ask for a new name together.
             on_hosts: Have that further group move tensors on the CPU; see `on_hosts`.
 
         Raises:
@@ -54,8 +54,8 @@ class ProcessGroups:
     def on_hosts(self, family: str, way: str) -> dist.ProcessGroup | None:
         """Return a further group of the ranks of this rank's group of a family, for tensors on the CPU.
 
-        Messages between hosts need no accelerator, and threads of a rank may talk by different ways. All ranks have to
-        ask for a way together, at first.
+        Messages between hosts need no accelerator, and threads of a rank may use different groups. All ranks have to
+        ask for a new way together.
 
         Args:
             family: Of the layout.
@@ -68,7 +68,7 @@ class ProcessGroups:
         return self._make(family, way, "gloo")
 
     def forget(self) -> None:
-        """Have later runs make groups of their own: this one has broken off, and what it has sent may still arrive."""
+        """Have later runs make new groups, because this run has broken off and its messages may still arrive."""
         if dist.is_available() and dist.is_initialized() and dist.group.WORLD is not None:
             _made.pop(dist.group.WORLD, None)
 

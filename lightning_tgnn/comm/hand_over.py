@@ -20,12 +20,13 @@ NOTE = " (note)"
 class HandOver:
     """Hands tensors to the next rank of a pipeline and takes gradients back, in the order of groups.
 
-    On one machine they go through memory that the ranks share, and a message says that they are there; between machines
-    they are messages themselves. A receiver knows types and shapes. What it receives through memory it reads where it
-    lies: until it has sent the gradient back, the sender leaves it alone, as no more than ``slots`` groups are open.
+    On one machine tensors go through memory that the ranks share, and a message says that they are there. Between
+    machines the tensors are messages themselves. A receiver knows types and shapes. It reads tensors in shared memory
+    without a copy. The sender does not overwrite them until the gradient has come back, because no more than ``slots``
+    groups are open.
 
     Args:
-        messages: Between the ranks of the pipeline, for tensors on the CPU.
+        messages: Messages between the ranks of the pipeline, for tensors on the CPU.
         ranks: Of the pipeline, by their numbers in the run.
         group: Their process group; None for one rank.
         slots: Groups whose gradient may be waited for at once.
@@ -63,12 +64,12 @@ class HandOver:
         return self._messages.place
 
     def make_room(self, groups: Iterable[Sequence[Tensor]]) -> None:
-        """Have memory for what is handed over of any of some groups; all ranks call it alike.
+        """Reserve memory for the tensors of any of some groups; all ranks call it alike.
 
         No group may be open.
 
         Args:
-            groups: Of each, tensors of the types and shapes of those that are handed over.
+            groups: For each group, tensors with the types and shapes of the tensors that are handed over.
 
         Raises:
             DataError: The host has too little shared memory.
@@ -92,7 +93,7 @@ class HandOver:
         self._send(tensors, number, self.place + 1, FORTH, self.place)
 
     def receive(self, like: Sequence[Tensor], number: int) -> list[Tensor]:
-        """Return what the rank before has sent, of the types and shapes of ``like``, on their device.
+        """Return the tensors that the previous rank has sent, with the types, shapes and device of ``like``.
 
         Raises:
             PeerFailureError: The rank before has failed, or is silent for too long.
@@ -100,7 +101,7 @@ class HandOver:
         return self._receive(like, number, self.place - 1, FORTH, self.place - 1)
 
     def send_back(self, gradients: Sequence[Tensor], number: int) -> None:
-        """Return gradients to the rank before."""
+        """Send gradients back to the previous rank."""
         self._send(gradients, number, self.place - 1, BACK, self.place - 1)
 
     def receive_back(self, like: Sequence[Tensor], number: int) -> list[Tensor]:
@@ -112,7 +113,7 @@ class HandOver:
         return self._receive(like, number, self.place + 1, BACK, self.place)
 
     def flush(self) -> None:
-        """Wait until all that has been sent has left."""
+        """Wait until all sent tensors have left."""
         self._messages.flush()
 
     def _send(self, tensors: Sequence[Tensor], number: int, to: int, way: str, link: int) -> None:

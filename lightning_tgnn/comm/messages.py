@@ -1,4 +1,4 @@
-"""Messages from rank to rank, in the order in which they are sent, over a process group of their own."""
+"""Messages from rank to rank, in the order in which they are sent, over their own process group."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Message:
 
 
 class Messages:
-    """Sends tensors to single ranks of a group and receives theirs; nobody else has to take part.
+    """Sends tensors to single ranks of a group and receives tensors from them; no other rank has to take part.
 
-    Messages between two ranks arrive in the order in which they were sent. A receiver has to know type and shape. What
-    a rank sends to itself goes through memory. One thread may send while another receives.
+    Messages between two ranks arrive in the order in which they were sent. A receiver has to know type and shape. A
+    message of a rank to itself goes through memory. One thread may send while another receives.
 
     Args:
         ranks: The ranks of the group, by their numbers in the run; ``place`` counts them from 0.
@@ -93,7 +93,7 @@ class Messages:
 
     @property
     def waited(self) -> float:
-        """Seconds for which this rank has stood waiting for messages."""
+        """Seconds for which this rank has waited for messages."""
         return self.traffic.waited
 
     def send(self, values: Tensor, place: int, operation: str) -> None:
@@ -121,7 +121,7 @@ class Messages:
             values: Where to.
             place: Where from. What a rank receives of itself has to be waited for in order.
             operation: Under what name it is counted.
-            background: Whether nobody's work is held up while it is waited for.
+            background: Whether waiting for the message holds up no other work.
         """
         sender = self._numbers[place]
         if values.numel() == 0:

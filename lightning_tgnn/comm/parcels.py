@@ -1,4 +1,4 @@
-"""Messages that tell their own size: a few numbers and some bytes."""
+"""Messages that carry their own size: a few numbers and some bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Parcels:
         messages: Between the ranks; nothing else may travel by them.
         numbers: How many numbers a parcel has.
         operation: Under what name the bytes are counted; the numbers as ``"numbers of …"``.
-        background: Whether nobody's work is held up while a parcel is waited for.
+        background: Whether waiting for a parcel holds up no other work.
     """
 
     def __init__(self, messages: MessageExchange, numbers: int, operation: str, *, background: bool = False) -> None:
@@ -40,11 +40,11 @@ class Parcels:
         return self.expect(place).wait()
 
     def receive_data(self, place: int, size: int) -> Tensor:
-        """Return so many bytes of the rank at ``place``."""
+        """Return this many bytes from the rank at ``place``."""
         return self._receive(torch.empty(size, dtype=torch.uint8), place, self._operation).wait()
 
     def flush(self) -> None:
-        """Wait until all that has been sent has left."""
+        """Wait until all sent parcels have left."""
         self._messages.flush()
 
     def _receive(self, values: Tensor, place: int, operation: str) -> RowHandle:

@@ -1,4 +1,4 @@
-"""A process beside the ranks of a machine that answers what they ask; where they end, it does."""
+"""A process beside the ranks of a machine that answers their requests, and ends with them."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _LEAVING = 2.0  # seconds in which the other ranks leave a process, too: about w
 
 
 class Service:
-    """A process of its own, started anew rather than forked: threads of the ranks would not survive a fork.
+    """A separate process, started anew rather than forked, because threads of the ranks would not survive a fork.
 
     It sees a rank's connection close, however that comes about. It ends with the rank that has started it; until then
     that rank's later services go on with it.
 
     Args:
-        serve: What it runs, a function of a module: called with the connections, and ``arguments``.
+        serve: The function of a module that the process runs, called with the connections and ``arguments``.
         arguments: Plain values and tensors.
-        name: What it is, for errors.
-        ranks: That share it, by their numbers in the run; the first starts it.
+        name: Name of the service in error messages.
+        ranks: Ranks that share the process, by their numbers in the run; the first starts it.
         rank: This rank, by its number in the run.
         group: Their process group; None for one rank.
     """
@@ -116,7 +116,7 @@ class Service:
                 raise RuntimeError(f"the {self._name}, process {self.pid}, has ended") from error
 
     def close(self) -> None:
-        """Leave it; once all ranks have, it can serve others."""
+        """Leave the process; once all ranks have left, it can serve others."""
         _asked.pop(self.pid, None)
         with suppress(OSError):
             self._connection.close()

@@ -1,4 +1,4 @@
-"""Tensors that all ranks of a machine see."""
+"""Tensors in memory that all ranks of a machine share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 class SharedBuffer:
-    """Memory of this process that another one sees; it grows.
+    """Memory of this process that another process sees; it grows on demand.
 
     Args:
         show: Tells the other process the path and the size of a file, and returns once it has called `mapped`.
@@ -37,7 +37,7 @@ class SharedBuffer:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def views(self, shapes: Shapes) -> dict[str, Tensor]:
-        """Return tensors in this memory, with whatever it holds.
+        """Return tensors in this memory, with arbitrary content.
 
         Raises:
             DataError: The host has too little shared memory.
@@ -86,15 +86,15 @@ def shared_tensors(
 ) -> dict[str, Tensor]:
     """Return tensors of zeros in memory that the ranks of a group share; all of them have to call it.
 
-    The file behind the memory has no name any more when this returns, so nothing stays behind, however the ranks end.
+    The file behind the memory no longer has a name when this returns, so it vanishes however the ranks end.
 
     Args:
-        shapes: What is wanted.
+        shapes: Shapes and types of the tensors.
         ranks: Of the group, by their numbers in the run.
         rank: This rank.
         group: The process group; None for one rank.
         what: They are, in a refusal.
-        cure: What to do where memory is short.
+        cure: What to do if memory is short, for the error message.
         show: Called on every rank with the path and the size of the file while it has a name, to have a further
             process map it.
 
@@ -127,7 +127,7 @@ def shared_tensors(
 
 
 def shared_memory_left() -> int | None:
-    """Return the bytes that processes can still share; None where a file on disk would be mapped."""
+    """Return the bytes that processes can still share; None if a file on disk would be mapped."""
     return shutil.disk_usage(_FOLDER).free if _FOLDER.is_dir() else None
 
 

@@ -18,10 +18,10 @@ class Flow:
         sent: Bytes sent to other ranks.
         received: Bytes received from other ranks.
         calls: Exchanges.
-        waited: Seconds that the caller stood waiting for them.
-        in_flight: Seconds from start to arrival, whether anybody waited or not.
-        waits: Exchanges that the two times are of.
-        sent_to: Bytes sent to every rank, 0 to the own; empty where nobody told.
+        waited: Seconds that the caller waited for them.
+        in_flight: Seconds from start to arrival, whether or not the caller waited.
+        waits: Number of exchanges that the two times cover.
+        sent_to: Bytes sent to every rank, 0 to the own rank; empty if the exchange did not report them.
     """
 
     sent: int = 0
@@ -51,10 +51,10 @@ class Flow:
 
 
 class Traffic:
-    """Counts per operation; what a rank sends to itself does not count.
+    """Counts bytes per operation; bytes that a rank sends to itself do not count.
 
-    Any number of readers can look at it side by side: each keeps a `snapshot` and asks what came `since`; one may use
-    `take`.
+    Any number of readers can use it side by side. Each keeps a `snapshot` and asks for the counts `since`. One reader
+    may use `take`.
 
     Attributes:
         flows: Counts from the start on.
@@ -91,7 +91,7 @@ class Traffic:
 
     @property
     def waited(self) -> float:
-        """Seconds that the caller has stood waiting, of all operations from the start on."""
+        """Seconds that the caller has waited, over all operations from the start on."""
         with self._lock:
             return sum((flow.waited for flow in self.flows.values()), 0.0)
 
@@ -101,7 +101,7 @@ class Traffic:
             return {operation: flow + Flow() for operation, flow in self.flows.items()}
 
     def since(self, snapshot: Mapping[str, Flow]) -> dict[str, Flow]:
-        """Return the counts since a snapshot, of the operations that there were."""
+        """Return the counts since a snapshot, for the operations that took place."""
         none = Flow()
         flows = {operation: flow - snapshot.get(operation, none) for operation, flow in self.snapshot().items()}
         return {operation: flow for operation, flow in flows.items() if flow.calls or flow.waits}
@@ -113,14 +113,14 @@ class Traffic:
 
 
 class StepTraffic:
-    """Adds up, per operation, what comes between `begin` and `end`.
+    """Adds up, per operation, the counts between `begin` and `end`.
 
     Args:
-        traffic: Which others may read as well.
+        traffic: The counts, which others may read as well.
 
     Attributes:
-        flows: Of every operation.
-        steps: Steps that they are of.
+        flows: Flow of every operation.
+        steps: Number of steps that the flows cover.
     """
 
     def __init__(self, traffic: Traffic) -> None:

@@ -1,4 +1,4 @@
-"""The state of a predictor, from a checkpoint and its stream or from a file of its own."""
+"""The state of a predictor, made from a checkpoint and its stream or from a saved predictor."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _TOLD = {"snapshots": "snapshots", "graph": "a static graph"}
 
 @dataclass(frozen=True)
 class PredictorState:
-    """What a predictor keeps.
+    """The state that a predictor keeps.
 
-    An event of a held-out node in the training period has been, though no memory has taken it in.
+    Events of held-out nodes in the training period count as past events, although no memory has taken them in.
 
     Attributes:
         live: State and model.
         numbers: Ids of the nodes.
         clock: First and latest time.
-        info: The stream that the model was trained on.
+        info: Description of the stream that the model was trained on.
         is_destination: bool [N], nodes that have been a destination.
-        data: The stream, where it is at hand.
-        seen: Pairs of the events that have been; None of a file that does not tell them.
+        data: The stream, if it is available.
+        seen: Pairs of past events; None if the state is from a file without them.
     """
 
     live: LiveState
@@ -60,7 +60,7 @@ class PredictorState:
     seen: SeenPairs | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return tensors and plain values that hold all of it but the stream."""
+        """Return tensors and plain values that hold the whole state except the stream."""
         ids = self.numbers.ids
         return {
             "task": task_name(type(self.live.task)),
@@ -169,7 +169,7 @@ def catch_up(state: PredictorState) -> PredictorState:
 def _after_training(state: PredictorState, data: TemporalDataModule) -> PredictorState:
     """Return the state at the end of the training period.
 
-    Events of held-out nodes change no memory there, and mail nobody; to all that comes later they are past events.
+    Events of held-out nodes change no memory there, and send no mails. For all later questions they are past events.
     """
     module, batch_size = state.live.task, state.live.batch_size
     begin, end = state.live.num_events, int(data.split.val[0])
@@ -186,7 +186,7 @@ def _after_training(state: PredictorState, data: TemporalDataModule) -> Predicto
 
 
 def _note(state: PredictorState, store: EventStore, events: Tensor) -> None:
-    """Remember who has been a destination of whom, and when the last of some events was."""
+    """Note the pairs of some events, their destinations, and the time of the last event."""
     state.is_destination[store.dst[events]] = True
     assert state.seen is not None
     state.seen.add(store.src[events], store.dst[events])
@@ -201,10 +201,10 @@ def from_saved(
     trust: bool = False,
     given: Mapping[str, Any] | None = None,
 ) -> PredictorState:
-    """Return what `PredictorState.state_dict` has told of.
+    """Return the state that `PredictorState.state_dict` has described.
 
     Raises:
-        CheckpointError: The file is something else.
+        CheckpointError: The file holds something else.
         InvalidArgumentError: The file names a class that is none of this package and was not given.
     """
     what = "a saved Predictor"
@@ -232,7 +232,7 @@ def _check_neighbors(data: TemporalDataModule) -> None:
 
 
 def _kind(given: type[MemoryTask] | None, name: object, path: str | Path, trust: bool) -> type[MemoryTask]:
-    """Return the class of the task: what the caller gives, else what the file names."""
+    """Return the class of the task that the caller gives, or else the class that the file names."""
     kind = given or saved_class(name, TASKS_OF_EVENTS, argument="task", file=path, trust=trust)
     if not (isinstance(kind, type) and issubclass(kind, MemoryTask)):
         received = getattr(kind, "__name__", type(kind).__name__)

@@ -1,4 +1,4 @@
-"""Features of the events that some node still has among its latest."""
+"""Features of events that at least one node still has among its latest."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class FeatureLog:
-    """Rows of edge features in a table that grows, and that forgets rows which nobody refers to.
+    """Rows of edge features in a table that grows, and that drops rows without a reference.
 
     Args:
-        rows: float32 [V, d_edge], the first rows; width 0 where events have no features.
+        rows: float32 [V, d_edge], the first rows; width 0 if events have no features.
     """
 
     def __init__(self, rows: Tensor) -> None:
@@ -43,7 +43,7 @@ class FeatureLog:
         return self._used
 
     def rewind(self, mark: int) -> None:
-        """Drop what was appended since `mark`."""
+        """Drop the rows that were appended since `mark`."""
         self._used = mark
 
     def forget_others(self, tables: list[Tensor]) -> None:

@@ -89,7 +89,7 @@ class StreamFollower:
         trust: bool = False,
         **arguments: Any,
     ) -> Self:
-        """Return what `save` has written; needs no stream.
+        """Return the predictor that `save` has written; needs no stream.
 
         Args:
             path: The file. Nothing that it holds or names is run, as with `from_checkpoint`.
@@ -124,12 +124,12 @@ class StreamFollower:
 
     @property
     def edge_feature_names(self) -> tuple[str, ...] | None:
-        """What the edge features of the stream are called, in their order; None where that is not known."""
+        """Names of the stream's edge features, in order; None if they are unknown."""
         return self._state.info.edge_feature_names
 
     @property
     def stream_place(self) -> Path | None:
-        """File or folder of the stream that it was made with; None where there is none."""
+        """File or folder of the stream that the follower was made with; None if there is none."""
         return None if self._state.data is None else self._state.data.place
 
     def knows(self, nodes: ArrayLike, side: str | None = None) -> np.ndarray:
@@ -206,7 +206,7 @@ class StreamFollower:
 
 
 def check_length(name: str, length: int, expected: int) -> None:
-    """Refuse a column that is not as long as that of the sources.
+    """Refuse a column that is not as long as the column of sources.
 
     Raises:
         InvalidArgumentError: ``length`` differs from ``expected``.

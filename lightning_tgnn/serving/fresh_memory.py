@@ -1,4 +1,4 @@
-"""Node memory with pending mails taken in, worked out once per change."""
+"""Node memory with pending mails applied, computed once per change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NODES_PER_PIECE = 16_384
 
 
 class FreshMemory:
-    """What every node's memory is once its mails are taken in; asks the model only for nodes that have changed.
+    """Every node's memory with its pending mails applied; asks the model only for nodes that have changed.
 
     Args:
         task: Its node state is in `task.state_store`.

@@ -48,9 +48,9 @@ class _Backup:
 class LiveState:
     """Takes in events in batches of a fixed size, as training does, and answers after any number of them.
 
-    After ``n`` events the state is that of batches of ``batch_size`` events, the last one as short as need be: what an
-    epoch over these ``n`` events ends with, however they were handed over. For an answer the open batch is taken in as
-    if it ended here; when more events come, the rows that it changed are put back.
+    After ``n`` events the state equals the state at the end of an epoch over them in batches of ``batch_size`` events,
+    with a shorter last batch. It does not depend on how the events were handed over. For an answer the open batch is
+    taken in as if it ended here. When more events come, the rows that it changed are put back.
 
     Args:
         task: A memory-based temporal GNN in evaluation mode with its node state, in this process.
@@ -60,7 +60,7 @@ class LiveState:
         batch_size: Events per batch.
 
     Attributes:
-        version: Another number whenever answers may be others.
+        version: A number that changes whenever answers may change.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class LiveState:
         self._is_settled = True
 
     def skip_to(self, position: int) -> None:
-        """Count the events of the stream up to ``position`` as taken in; those that have not been change no memory."""
+        """Count the stream's events up to ``position`` as taken in; skipped events change no memory."""
         self._store.position = position
 
     def settle(self) -> None:
@@ -213,7 +213,7 @@ class LiveState:
 
     @classmethod
     def from_state_dict(cls, task: MemoryTask, state: dict[str, Any]) -> LiveState:
-        """Return what `state_dict` told of, around a task with its weights."""
+        """Return the state that `state_dict` has described, around a task with its weights."""
         task.state_store.load_state_dict(state["state"])
         recent, features = (
             RecentNeighbors.from_state_dict(state["recent"]),
@@ -236,7 +236,7 @@ class LiveState:
         self._backups = []
 
     def _make_room(self) -> None:
-        """Forget features that nobody refers to rather than let their table grow."""
+        """Drop features without a reference instead of letting their table grow."""
         if self.features.width and not self.features.has_room(self.num_open):
             self.features.forget_others(self.recent.rows)
 

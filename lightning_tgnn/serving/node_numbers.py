@@ -1,4 +1,4 @@
-"""From the users' ids of nodes to their numbers and back."""
+"""Translates users' ids of nodes to node numbers and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NodeNumbers:
 
     Args:
         ids: [N], integers or strings, the id of every node.
-        first_destination: Where sources and destinations are numbered apart, the first of the latter, else None.
+        first_destination: The first destination if sources and destinations are numbered apart, else None.
 
     Raises:
         DataError: An id stands for two nodes.
@@ -33,7 +33,7 @@ class NodeNumbers:
 
     @classmethod
     def of_stream(cls, store: EventStore) -> NodeNumbers:
-        """Return the ids of a stream; where they repeat, its sources and destinations have to be apart.
+        """Return the ids of a stream; if ids repeat, sources and destinations have to be numbered apart.
 
         Raises:
             DataError: Ids repeat within the sources, within the destinations, or in a stream that does not keep these
@@ -51,7 +51,7 @@ class NodeNumbers:
         """Return the numbers of nodes, int64 [R].
 
         Args:
-            argument: What the ids are called in a refusal.
+            argument: Name of the ids in an error message.
             ids: [R], integers or strings, as in the stream.
             side: ``"source"`` or ``"destination"``; needed where these are numbered apart.
 
@@ -69,7 +69,7 @@ class NodeNumbers:
         return torch.from_numpy(numbers)
 
     def are_known(self, argument: str, ids: ArrayLike, side: str | None = None) -> np.ndarray:
-        """Return whether there is such a node, bool [R]; arguments are those of `find`.
+        """Return whether the stream has each node, bool [R]; arguments are as in `find`.
 
         Raises:
             InvalidArgumentError: An id is of the wrong kind, or ``side`` is missing where sources and destinations are
@@ -78,7 +78,7 @@ class NodeNumbers:
         return self._look_up(argument, ids, side)[2]
 
     def _look_up(self, argument: str, ids: ArrayLike, side: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the ids as a column, numbers, and where there is one."""
+        """Return the ids as a column, their numbers, and where an id has a number."""
         if side is not None:
             check_choice("side", side, SIDES)
         elif self.first_destination is not None:
@@ -116,7 +116,7 @@ class _Table:
             raise DataError(refusal("node_ids", "distinct", repeated[0].item(), cure))
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers, and where there is one."""
+        """Return the numbers, and where an id has a number."""
         # In one type: int64 and uint64 together would be compared as floats, which do not tell large ids apart.
         place = np.searchsorted(self._ids, ids.astype(self._ids.dtype, copy=False)).clip(max=len(self._ids) - 1)
         return self._numbers[place], self._ids[place] == ids

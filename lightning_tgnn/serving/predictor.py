@@ -21,8 +21,8 @@ class TopK(NamedTuple):
     """The best candidates of S sources.
 
     Attributes:
-        destinations: [S, K], the users' ids, the best first; of equal ones, the first among the candidates comes first.
-            Masked (`numpy.ma`) where a source has fewer than K candidates.
+        destinations: [S, K], the users' ids, the best first; equal candidates keep their order. Masked (`numpy.ma`)
+            where a source has fewer than K candidates.
         probabilities: float32 [S, K], NaN where there is no destination.
     """
 

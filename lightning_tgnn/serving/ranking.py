@@ -38,14 +38,14 @@ class Excluded:
 
     @classmethod
     def of_nodes(cls, rows: Tensor, nodes: Tensor, candidates: Tensor, num_sources: int, num_nodes: int) -> Excluded:
-        """Return the same from nodes (int64 [Z]); those that are none of ``candidates`` (int64 [C]) do not count."""
+        """Return the exclusion of nodes (int64 [Z]); nodes that are not in ``candidates`` (int64 [C]) are ignored."""
         place = torch.full((num_nodes,), -1)
         place[candidates] = torch.arange(len(candidates))
         places = place[nodes]
         return cls(rows[places >= 0], places[places >= 0], num_sources)
 
     def of(self, sources: Tensor) -> tuple[Tensor, Tensor]:
-        """Return position among ``sources`` (int64 [G]) and place of every excluded pair, int64 [Z] each."""
+        """Return the position among ``sources`` (int64 [G]) and the place of every excluded pair, int64 [Z] each."""
         counts = self._counts[sources]
         rows = torch.arange(len(sources)).repeat_interleave(counts)
         within = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
@@ -55,9 +55,9 @@ class Excluded:
 class Ranking:
     """Finds the best of many candidates for some sources.
 
-    A candidate's embedding depends on the time alone, so candidates are embedded once per distinct time. Those of the
-    latest time are kept for further questions about the same candidates at that time, until an event comes: a row per
-    candidate, 0.4 GB for a million of width 100.
+    A candidate's embedding depends on the time alone, so candidates are embedded once per distinct time. The embeddings
+    of the latest time are kept for further questions about the same candidates at that time, until an event comes. They
+    take a row per candidate, 0.4 GB for a million candidates of width 100.
 
     Args:
         live: Answers.
@@ -79,11 +79,11 @@ class Ranking:
             times: float64 [S], since the first event of the stream.
             candidates: int64 [C], distinct nodes.
             k: At most C.
-            excluded: Which candidate is out of the question for which source.
+            excluded: Candidates that are excluded for some sources.
 
         Returns:
-            Positions among the candidates, int64 [S, k], the best first, and their logits, float32 [S, k], -inf where
-            a source has no more.
+            Positions among the candidates, int64 [S, k], the best first, and their logits, float32 [S, k], -inf where a
+            source has no more candidates.
         """
         places = torch.empty(len(src), k, dtype=torch.int64)
         logits = torch.empty(len(src), k)
@@ -98,7 +98,7 @@ class Ranking:
         return places, logits
 
     def _destinations(self, candidates: Tensor, time: Tensor) -> Tensor:
-        """Return what the link predictor makes of the candidates' embeddings, [C, d_emb]."""
+        """Return the candidates' embeddings as the link predictor transforms them, [C, d_emb]."""
         asked = (self._live.version, float(time))
         if self._asked != asked or not torch.equal(self._candidates, candidates):
             self._asked = None  # in the middle of it the rows are those of neither question

@@ -16,10 +16,10 @@ EMPTY = -1
 
 
 class Moment(NamedTuple):
-    """The time of the latest event, and the rows that its simultaneous events have changed as they were before it.
+    """The time of the latest event, and the previous rows of nodes that events at this time have changed.
 
     Attributes:
-        time: Since the first event of the stream; -inf before that one.
+        time: Time since the first event of the stream, in its unit; -inf before that event.
         nodes: int64 [C], ascending: the nodes of the events at that time, where the past ends before it.
         tables: Their rows [C, K], by the names of `RecentNeighbors.tables`.
     """
@@ -32,8 +32,8 @@ class Moment(NamedTuple):
 class RecentNeighbors:
     """The K latest events of every node, the latest in column 0: all that a query at a later time may see.
 
-    Where the past of a query are events of a strictly earlier time, a query at the time of the latest event must not
-    see the events at that time. The rows that they have changed are kept as they were, in `moment`.
+    If the past of a query is restricted to strictly earlier events, a query at the time of the latest event must not
+    see events at that time. `moment` keeps the rows that these events have changed as they were before.
 
     Args:
         tables: Rows per node. ``neighbor`` int64 [N, K], the event's other end, -1 in empty places; ``time`` float64
@@ -80,11 +80,11 @@ class RecentNeighbors:
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> RecentNeighbors:
-        """Return what `state_dict` told of."""
+        """Return the tables that `state_dict` has described."""
         return cls(state["tables"], state["past"], Moment(**state["moment"]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return tensors and plain values that hold all of it."""
+        """Return tensors and plain values that hold all tables."""
         return {"tables": self.tables, "past": self.past, "moment": self.moment._asdict()}
 
     def clear(self) -> None:
@@ -104,10 +104,10 @@ class RecentNeighbors:
         return self.tables["neighbor"].shape[1]
 
     def at(self, nodes: Tensor, times: Tensor) -> dict[str, Tensor]:
-        """Return what `tables` has of ``nodes`` (int64 [R]) for queries at ``times`` (float64 [R]), [R, K] each.
+        """Return the rows of ``nodes`` (int64 [R]) in `tables` for queries at ``times`` (float64 [R]), [R, K] each.
 
         Args:
-            nodes: Whose rows.
+            nodes: Nodes whose rows are returned.
             times: Since the first event of the stream, none before the latest event.
         """
         found = {name: table[nodes] for name, table in self.tables.items()}
@@ -191,10 +191,10 @@ class RecentNeighbors:
         self.tables["row"][nodes] = torch.where(is_new, rows[event], kept["row"]).masked_fill_(~found.mask, EMPTY)
 
     def _window(self, ends: Tensor) -> tuple[Tensor, Tensor, TemporalAdjacency]:
-        """Return the distinct ends, where each end is among them, and an adjacency of what they had and now get.
+        """Return the distinct ends, the place of each end among them, and an adjacency of their old and new events.
 
-        Its nodes are positions among the distinct ends. Event ``K + j`` is the ``j``-th new one, and ``K - 1 - k`` what
-        column ``k`` holds.
+        Its nodes are positions among the distinct ends. Event ``K + j`` is the ``j``-th new event, and event
+        ``K - 1 - k`` is in column ``k``.
         """
         width, count = self.num_neighbors, len(ends)
         own = organize(ends.flatten())

@@ -1,4 +1,4 @@
-"""What has to fit together in a file that a predictor is made of."""
+"""Checks that the parts of a predictor's file fit together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_EVENTS = 1 << 62
 
 @contextmanager
 def content_of(path: str | Path, what: str) -> Iterator[None]:
-    """Say of a file whose content does not make a model that it is no such file.
+    """Turn an error from a file's invalid content into a CheckpointError that names the file.
 
     Raises:
         CheckpointError: The content is invalid; replaces the error that it has caused.
@@ -37,7 +37,7 @@ def content_of(path: str | Path, what: str) -> Iterator[None]:
 
 
 def check_numbers(module: nn.Module, state: Mapping[str, Any], path: str | Path) -> None:
-    """Refuse weights or node state that would answer NaN.
+    """Refuse weights or node state that hold NaN or infinity.
 
     Raises:
         CheckpointError: A parameter or a tensor of the state holds NaN or infinity.
@@ -54,9 +54,9 @@ def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> No
     """Refuse tables of a saved predictor that do not fit each other or the stream.
 
     Args:
-        held: What `Predictor.save` wrote.
-        info: Of the stream, as the file has it.
-        num_nodes: How many ids there are.
+        held: The content that `Predictor.save` wrote.
+        info: Description of the stream in the file.
+        num_nodes: Number of ids.
 
     Raises:
         ValueError: The tables do not fit each other or the stream.

@@ -1,4 +1,4 @@
-"""Files of a predictor: tensors and plain values only, complete or not there."""
+"""Files of a predictor, which hold tensors and plain values only, and appear only when complete."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VERSION = 2
 
 
 def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dict[str, Any]:
-    """Return what a file of tensors and plain values holds, or a checkpoint folder; nothing in it is run.
+    """Return the content of a checkpoint folder, or of a file of tensors and plain values; nothing in it is run.
 
     Raises:
-        CheckpointError: The file is damaged, or holds something else than tensors and plain values.
+        CheckpointError: The file is damaged, or holds more than tensors and plain values.
     """
     if Path(path).is_dir():
         from lightning_tgnn.files.checkpoints import WholeCheckpointIO  # with Lightning, which refusals do not wait for
@@ -36,7 +36,7 @@ def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dic
 
 
 def write_predictor(held: dict[str, Any], path: str | Path) -> None:
-    """Write a file that appears, or replaces what was there, only when it is complete.
+    """Write a file that appears, or replaces an earlier file, only when it is complete.
 
     Raises:
         InvalidArgumentError: ``path`` cannot be written, or the disk is full.
@@ -45,7 +45,7 @@ def write_predictor(held: dict[str, Any], path: str | Path) -> None:
 
 
 def is_saved_predictor(path: str | Path) -> bool:
-    """Whether a file says of itself that `Predictor.save` wrote it; does not read its tensors."""
+    """Whether a file declares that `Predictor.save` wrote it; does not read its tensors."""
     if is_sharded(path):
         return False
     with Path(path).open("rb"):
@@ -54,7 +54,7 @@ def is_saved_predictor(path: str | Path) -> bool:
 
 
 def check_format(held: dict[str, Any], path: str | Path) -> None:
-    """Refuse files of something else, or of another version.
+    """Refuse a file that holds something else or is of another version.
 
     Raises:
         CheckpointError: The file is of something else, or of another version.

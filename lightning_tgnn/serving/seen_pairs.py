@@ -1,4 +1,4 @@
-"""Which destinations every source has had an event with."""
+"""The destinations with which every source has had an event."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SeenPairs:
         return self._keys
 
     def of_sources(self, src: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what some sources have seen.
+        """Return the pairs of some sources.
 
         Args:
             src: int64 [S].

@@ -27,7 +27,7 @@ _CSV, PARQUET = _SUFFIXES
 
 
 def check_suffix(argument: str, path: str | Path) -> str:
-    """Return how a table is written, told by its name.
+    """Return the format of a table by the ending of its name.
 
     Raises:
         InvalidArgumentError: The ending is neither ``.csv`` nor ``.parquet``, or pyarrow is missing.
@@ -43,11 +43,11 @@ def check_suffix(argument: str, path: str | Path) -> str:
 
 
 def check_table(argument: str, path: str | Path) -> str:
-    """Return how a table that is there is written.
+    """Return the format of an existing table.
 
     Raises:
         DataError: The file does not exist.
-        InvalidArgumentError: Its name does not tell, or pyarrow is missing.
+        InvalidArgumentError: The name has another ending than ``.csv`` and ``.parquet``, or pyarrow is missing.
     """
     suffix = check_suffix(argument, path)
     if not Path(path).is_file():
@@ -59,9 +59,9 @@ def read_pieces(argument: str, path: str | Path, ids: tuple[str, ...], *, rows: 
     """Yield the rows of a table, ``rows`` at a time, at least one piece; the index counts the rows of the table.
 
     Args:
-        argument: What the table is called in a refusal.
+        argument: Name of the table in an error message.
         path: The file.
-        ids: Columns that hold node ids; they have to be there. Those of a CSV are strings, as written.
+        ids: Required columns that hold node ids. In a CSV they are read as strings, as written.
         rows: Per piece.
 
     Raises:
@@ -105,7 +105,7 @@ def _csv_pieces(path: str | Path, ids: tuple[str, ...], rows: int) -> Iterator[p
 
 
 def _next(pieces: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
-    """Return the next piece; a row that is too long, of which pandas would cut off what is too much, is refused."""
+    """Return the next piece, and refuse a row that is too long, because pandas would cut off its end."""
     import pandas as pd
 
     with warnings.catch_warnings():
@@ -123,7 +123,7 @@ def _refuse_short_rows(path: Path, width: int) -> None:
 
 
 class _Times:
-    """Reads the times of a CSV: numbers, or dates where the first one is a date, as seconds since 1970."""
+    """Reads the times of a CSV as numbers, or as dates in seconds since 1970 if the first one is a date."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = path
@@ -190,11 +190,11 @@ def _check_piece(argument: str, path: str | Path, piece: pd.DataFrame, ids: tupl
 
 
 def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
-    """Return the columns of a table of edge features in the order of training, where their names are known.
+    """Return the columns of a table of edge features in the order of training, if their names are known.
 
     Args:
-        values: A DataFrame or an Arrow table; all else stays as it is.
-        names: Of the features in training; None where they are not known.
+        values: A DataFrame or an Arrow table; any other value is returned as it is.
+        names: Names of the features in training; None if they are unknown.
 
     Raises:
         DataError: The table lacks one, has a name twice, or has not been read.
@@ -219,7 +219,7 @@ def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
 
 @contextmanager
 def answer_table(path: str | Path) -> Iterator[Callable[[pd.DataFrame], None]]:
-    """Yield a function that adds a DataFrame to a table, which appears at ``path`` only when all went well.
+    """Yield a function that adds a DataFrame to a table; the table appears at ``path`` only if no error occurs.
 
     Raises:
         InvalidArgumentError: The ending is unknown, ``path`` cannot be written, or the disk is full.
@@ -241,7 +241,7 @@ class _CSVWriter:
         self._has_header = True
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing, because no file is kept open."""
 
 
 class _ParquetWriter:

@@ -73,7 +73,7 @@ class ReplicaCache:
     def update(
         self, values: Tensor, threshold: float, coder: RowCoder, exchange: RowExchange, operation: str
     ) -> tuple[Tensor, SentRows]:
-        """Take in this rank's values, float32 [n, k], and return the sums, float32 [n, k], and what was sent."""
+        """Update with this rank's values, float32 [n, k]; return the sums, float32 [n, k], and counts of sent rows."""
         hops, known = self._hops, self.tables["known"]
         count = SentRows(possible=hops.possible, plain_bytes=hops.possible * values.shape[1] * values.element_size())
         active = self._gather(values, threshold, coder, exchange, operation, count)
