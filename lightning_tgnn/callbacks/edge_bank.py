@@ -1,4 +1,4 @@
-"""The figures of EdgeBank beside those of the model."""
+"""The figures of EdgeBank beside the model's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What refuses a second monitor of a kind in a Trainer."""
+"""Refuses a second monitor of the same kind in a Trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callbacks that record training steps share."""
+"""Shared parts of callbacks that record training steps."""
 
 from __future__ import annotations
 

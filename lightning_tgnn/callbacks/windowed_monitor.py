@@ -1,4 +1,4 @@
-"""What monitors of ranks that share node state have in common: windows of training steps."""
+"""Windows of training steps, for monitors of ranks that share node state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our DataModules share; none comes from a file that is not trusted, which says what is read and written."""
+"""The base of our DataModules. None is made from an untrusted file, which would choose the files read and written."""
 
 from __future__ import annotations
 

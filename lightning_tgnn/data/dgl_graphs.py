@@ -1,4 +1,4 @@
-"""What is read of a `dgl.DGLGraph`: its edges, in the order of their numbers."""
+"""Reads the edges of a `dgl.DGLGraph`, in the order of their numbers."""
 
 from __future__ import annotations
 

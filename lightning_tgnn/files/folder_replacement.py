@@ -1,4 +1,4 @@
-"""How a checkpoint folder gets its name and loses it: at once, by one process at a time; others' folders stay."""
+"""Gives a checkpoint folder its name, or removes it, at once and by one process at a time; others' folders stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is worked out from files once, and kept in a folder beside them."""
+"""Results that are computed from files once, and kept in a folder beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory this process can still have, and what would not fit into it."""
+"""How much memory this process can still have, and errors for objects that would not fit into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the runs of a logger keep their checkpoints, and which of them is the last and the best."""
+"""Where the runs of a logger keep their checkpoints, and which checkpoint is the last and the best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strategies on snapshots share: the groups of ranks that hand snapshots on, and what travels."""
+"""The base of strategies on snapshots: the groups of ranks that hand snapshots on, and their traffic."""
 
 from __future__ import annotations
 

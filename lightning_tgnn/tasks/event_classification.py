@@ -1,4 +1,4 @@
-"""What the tasks share that tell the label of each event."""
+"""The base of tasks that predict the label of each event."""
 
 from __future__ import annotations
 

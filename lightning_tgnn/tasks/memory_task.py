@@ -1,4 +1,4 @@
-"""What every task on a memory-based temporal GNN shares: the protocol of a run, and its checkpoints."""
+"""The base of tasks on memory-based temporal GNNs: the protocol of a run, and its checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What weights are trained with: optimizer, groups of parameters and schedule of the learning rate."""
+"""The training of weights: optimizer, groups of parameters and schedule of the learning rate."""
 
 from __future__ import annotations
 

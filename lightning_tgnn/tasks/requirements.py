@@ -1,4 +1,4 @@
-"""What tasks refuse: models that cannot be built, Trainers that they cannot train under, models of another graph."""
+"""The checks of tasks: refuse models that cannot be built, unsuitable Trainers, and models of another graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task has to keep in a checkpoint so that a run can go on with it, and what it refuses to go on with."""
+"""The state that a task keeps in a checkpoint so that a run can resume, and the checkpoints that it refuses."""
 
 from __future__ import annotations
 

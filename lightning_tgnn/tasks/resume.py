@@ -1,4 +1,4 @@
-"""What a resumed fit needs beside what Lightning saves: where it stood, random states, gradients summed so far."""
+"""State that a resumed fit needs beyond Lightning's: its position, random states, and gradients summed so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parts of a user's own return, from the call of a model to the loss."""
+"""Checks of the values that a user's own parts return, from the call of a model to the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callbacks may do to their files where a run has trained nothing: leave them as they are."""
+"""Keeps callbacks from changing their files if a run has trained nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every task on snapshots shares: the protocol of a step, the model, figures and checkpoints."""
+"""The base of tasks on snapshots: the protocol of a step, the model, figures and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the steps of an evaluation on snapshots add to."""
+"""The metrics to which the steps of an evaluation on snapshots add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tasks have in common: an exact resume, and an end at the first value that is not finite."""
+"""The base of all tasks: an exact resume, and an end at the first value that is not finite."""
 
 from __future__ import annotations
 

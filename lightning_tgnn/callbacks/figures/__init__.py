@@ -1,1 +1,1 @@
-"""What monitors measure, and how it is written."""
+"""The figures of monitors, and how they are written."""

@@ -1,4 +1,4 @@
-"""What `ParallelismMonitor` makes of what ranks tell it."""
+"""The figures that `ParallelismMonitor` computes from the ranks' measurements."""
 
 from __future__ import annotations
 

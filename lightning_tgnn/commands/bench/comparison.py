@@ -1,4 +1,4 @@
-"""What `bench` does with strategies of any kind: where they train, in what turns, and what is kept of it."""
+"""The comparison that `bench` runs: where strategies train, in which turns, and which figures are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench` compares: registered strategies, each with options of its own."""
+"""The strategies that `bench` compares, each with its own options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training costs over all ranks, in steps or in epochs: time, and what the ranks exchange."""
+"""The cost of training over all ranks, in steps or in epochs: time, and bytes that ranks exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench` tells its user, on the first rank."""
+"""The tables that `bench` prints, on the first rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be said of a stream only once it is sorted by node and by pair: sorted in pieces, into files."""
+"""Statistics that need a stream sorted by node and by pair, which is sorted in pieces, into files."""
 
 from __future__ import annotations
 

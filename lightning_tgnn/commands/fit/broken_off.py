@@ -1,4 +1,4 @@
-"""What a command leaves behind that breaks off: no folder of a run that never trained, and word of how to go on."""
+"""After a command breaks off: removes the folder of a run that never trained, and says how to go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edges that `partition` cuts: those of a static graph, or the distinct ones of a stream."""
+"""The edges that `partition` cuts: the edges of a static graph, or the distinct edges of a stream."""
 
 from __future__ import annotations
 

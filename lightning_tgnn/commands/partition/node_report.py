@@ -1,4 +1,4 @@
-"""What `partition` finds for a stream and how it tells its user: a table, and a picture of each partition."""
+"""The result of `partition` for a stream: a table, and a picture of each partition."""
 
 from __future__ import annotations
 

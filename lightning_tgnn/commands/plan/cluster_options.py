@@ -1,4 +1,4 @@
-"""What `plan` is told of a cluster, whatever is trained on it."""
+"""The options of `plan` that describe a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages of a user's training take on this machine, with as many processes at once as it is to run."""
+"""Measures the stages of a user's training on this machine, with as many processes at once as it is to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rows ranks need of each other, by how batches are split over them, on batches that no partition has seen."""
+"""Counts rows that ranks need of each other, for each split of batches, on batches that no partition has seen."""
 
 from __future__ import annotations
 

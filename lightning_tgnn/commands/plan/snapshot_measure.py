@@ -1,4 +1,4 @@
-"""What the operators of snapshots take on this machine, with as many processes at once as it is to run."""
+"""Measures the operators of snapshots on this machine, with as many processes at once as it is to run."""
 
 from __future__ import annotations
 

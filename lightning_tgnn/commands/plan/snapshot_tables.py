@@ -1,4 +1,4 @@
-"""What `plan` tells its user of strategies on snapshots: in a table, and in words why one of them."""
+"""The output of `plan` for strategies on snapshots: a table, and the reason for the recommended one in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plan` tells its user: the plans in a table, and in words why one of them."""
+"""The output of `plan`: the plans in a table, and the reason for the recommended one in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``lightning-tgnn predict`` takes."""
+"""The options of ``lightning-tgnn predict``."""
 
 from __future__ import annotations
 

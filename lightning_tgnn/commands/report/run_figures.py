@@ -1,4 +1,4 @@
-"""What the logs of a run say in numbers: how good it is, and where its time went."""
+"""The figures in the logs of a run: its metrics, and where its time went."""
 
 from __future__ import annotations
 

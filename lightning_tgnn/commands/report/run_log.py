@@ -1,4 +1,4 @@
-"""What the logs in the folder of a run hold: TensorBoard's event files, or the table of a CSVLogger."""
+"""Reads the logs in the folder of a run: TensorBoard's event files, or the table of a CSVLogger."""
 
 from __future__ import annotations
 

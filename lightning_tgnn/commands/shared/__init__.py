@@ -1,1 +1,1 @@
-"""What several commands have in common."""
+"""Shared parts of several commands."""

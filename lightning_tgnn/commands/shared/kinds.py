@@ -1,4 +1,4 @@
-"""What a command's source is, events, a static graph or snapshots: each has options of its own."""
+"""The kind of a command's source: events, a static graph or snapshots. Each kind has its own options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command line or a recipe has wrong, in one line: argument, requirement, value, cure.
+"""Errors in a command line or a recipe, in one line: argument, requirement, value, cure.
 
 jsonargparse tells it as a tree of everything that it has tried; here is read off what the user can put right.
 """

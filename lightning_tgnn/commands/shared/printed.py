@@ -1,4 +1,4 @@
-"""What a finished run tells its user: the figures, the best, what took the time, and where all of it is kept."""
+"""The closing lines of a finished run: figures, best checkpoint, where time went, and where files are."""
 
 from __future__ import annotations
 

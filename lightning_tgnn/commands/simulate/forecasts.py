@@ -1,4 +1,4 @@
-"""What `simulate` finds and how it tells its user."""
+"""The results of `simulate`, and how they are printed."""
 
 from __future__ import annotations
 

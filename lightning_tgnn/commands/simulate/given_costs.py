@@ -1,4 +1,4 @@
-"""What stages take and what travels, as a user gives it: in a file, on the line, or by the logs of a run."""
+"""The user's costs of stages: in a file, on the command line, or from the logs of a run."""
 
 from __future__ import annotations
 

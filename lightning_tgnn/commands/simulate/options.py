@@ -1,4 +1,4 @@
-"""What ``lightning-tgnn simulate`` takes."""
+"""The options of ``lightning-tgnn simulate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom events mail: their ends, and for a model that mails neighbours also those."""
+"""The nodes that events mail: their ends, and for a model that mails neighbours also the neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks will need, counted over batches of the training split before training starts."""
+"""The rows that ranks will need, counted over batches of the training split before training starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to read and split a stream again: what a checkpoint keeps of its DataModule, and what becomes of it."""
+"""How to read and split a stream again: the settings of a DataModule that a checkpoint keeps."""
 
 from __future__ import annotations
 

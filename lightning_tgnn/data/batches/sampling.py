@@ -1,4 +1,4 @@
-"""What is drawn for a batch, negatives of its events and past neighbours of its roots, and the memory it takes."""
+"""The samples of a batch, negatives of its events and past neighbours of its roots, and the memory that they take."""
 
 from __future__ import annotations
 

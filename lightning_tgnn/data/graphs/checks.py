@@ -1,4 +1,4 @@
-"""What a static graph must not hold; columns are looked at piece by piece, so that mapped files stay on the disk."""
+"""Checks of a static graph. Columns are read piece by piece, so that mapped files stay on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What options add to the edges of a graph; kept beside the graph where it is in a folder."""
+"""Edges that options add to a graph; they are kept beside the graph if it is in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sequence of snapshots must not hold; columns are looked at in pieces, so mapped files stay on the disk."""
+"""Checks of a sequence of snapshots. Columns are read in pieces, so that mapped files stay on the disk."""
 
 from __future__ import annotations
 

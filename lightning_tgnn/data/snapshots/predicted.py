@@ -1,4 +1,4 @@
-"""What is known of the groups of a pass before they are trained: seconds, what they keep, what cutting them costs."""
+"""Predictions for the groups of a pass before training: seconds, kept memory, and the cost of cutting them."""
 
 from __future__ import annotations
 

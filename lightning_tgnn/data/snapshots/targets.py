@@ -1,4 +1,4 @@
-"""What groups of snapshots are trained and scored on."""
+"""The targets on which groups of snapshots are trained and scored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model has to know of a stream."""
+"""The properties of a stream that a model has to know."""
 
 from __future__ import annotations
 

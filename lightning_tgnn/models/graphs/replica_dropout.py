@@ -1,4 +1,4 @@
-"""Dropout that drops the same of a vertex on every rank that has a replica of it."""
+"""Dropout that drops the same elements of a vertex on every rank that has a replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has been made of an object, kept as long as the object lives."""
+"""Values computed from an object, kept as long as the object lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans are made of: stores, orders of stages, and updates of weights."""
+"""The parts of plans: stores, orders of stages, and updates of weights."""
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import BFloat16, Int8, PowerSGD
 from lightning_tgnn.strategies.parts.group_pipeline import GroupPipeline

@@ -1,4 +1,4 @@
-"""What sums up compressed gradients over the ranks, and what it keeps from step to step."""
+"""Sums up compressed gradients over the ranks, and keeps residuals from step to step."""
 
 from __future__ import annotations
 

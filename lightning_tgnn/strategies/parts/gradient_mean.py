@@ -1,4 +1,4 @@
-"""A mean of gradients over the ranks, those of embedding tables by their rows."""
+"""A mean of gradients over the ranks; gradients of embedding tables are averaged by rows."""
 
 from __future__ import annotations
 

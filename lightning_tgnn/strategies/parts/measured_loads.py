@@ -1,4 +1,4 @@
-"""What the operators of snapshots take in this run: as its ranks have measured it, and as a model of that predicts."""
+"""The seconds of snapshot operators in this run, as its ranks have measured them and as a load model predicts them."""
 
 from __future__ import annotations
 

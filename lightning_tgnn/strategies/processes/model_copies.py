@@ -1,4 +1,4 @@
-"""What no sum of gradients keeps equal between the ranks' copies of a model: its buffers, and what it trains."""
+"""Keeps equal what sums of gradients do not between the ranks' copies of a model: buffers, and which weights train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all ranks have to train alike: the data, and every setting that decides what is trained on it.
+"""Settings that have to be equal on all ranks: the data, and everything that decides how it is trained on.
 
 Ranks on several hosts read files and recipes of their own. Where these differ, sums of gradients go on without an error
 while the copies of the weights drift apart, or messages come with lengths that nobody expects.

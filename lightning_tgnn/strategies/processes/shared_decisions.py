@@ -1,4 +1,4 @@
-"""What all ranks have to decide alike: by which figures, and whether an error leaves a checkpoint."""
+"""Decisions that all ranks make alike: by which figures, and whether an error leaves a checkpoint."""
 
 from __future__ import annotations
 
