@@ -34,7 +34,7 @@ class PipelinedStateStore:
     Rows that the next batch writes as well go straight to the next rank instead of the shared memory (PipeTGL, section
     4.2). `Surroundings` lists these rows.
 
-    Every rank has to call `fetch` (or `read_ahead` and `read`) and `commit` once a turn, and all other methods at the
+    Every rank has to call `fetch` (or `read_ahead`) and `commit` once a turn, and all other methods at the
     same turns. Turns are counted from the last moment at which all ranks met.
 
     Args:
