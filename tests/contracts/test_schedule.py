@@ -13,8 +13,20 @@ from hypothesis import strategies as st
 from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin, WholeGraph
 from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order, rank_of
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.data.batches.turn_checks import check_goes_on, check_parts, check_turn
 from lightning_tgnn.types import Pass, PlannedPart, RankLayout, Turn
 from lightning_tgnn.types.layout import families_of
+
+
+def check_is_right(schedule, layout, over):
+    """Hold a schedule to what a loader refuses of schedules, training or evaluating, also where a run goes on."""
+    for whole in (over, replace(over, epoch=None)):
+        check_parts(schedule, layout, whole)
+        later = replace(whole, first=schedule.global_batch_size(layout, over.batch_size))
+        for passed in (whole, later) if later.first < whole.num_events else (whole,):
+            for rank in range(layout.ranks):
+                for turn in check_goes_on(schedule.turns(layout, rank, passed), passed):
+                    check_turn(turn, schedule, layout.copy_of(rank)[0], training=passed.epoch is not None)
 
 
 def data_parallel(ranks, over):
@@ -95,6 +107,12 @@ def test_turns_are_those_of_plain_lists(schedule, run):
 def as_lists(turn):
     shown = {name: getattr(turn, name) for name in ("draw", "ranks", "resets")}
     return {"events": list(turn.events), "of": list(turn.of), **shown}
+
+
+@of_events
+@check
+def test_what_is_right_is_not_refused(schedule, run):
+    check_is_right(schedule, *run)
 
 
 @every_schedule
@@ -208,6 +226,11 @@ def runs_of_copies(draw):
 
 def check_copies(function):
     return seed(14)(settings(max_examples=80, deadline=None)(given(run=runs_of_copies())(function)))
+
+
+@check_copies
+def test_copies_that_are_right_are_not_refused(run):
+    check_is_right(RoundRobin(), *run)
 
 
 @check_copies
@@ -331,6 +354,13 @@ def runs_of_epochs(draw):
     layout = RankLayout.of(i * j * k, families=families_of(i * j * k, k))
     over = Pass(draw(st.integers(layout.ranks, 60)), draw(st.integers(1, 9)), draw(st.integers(0, 3)))
     return EpochsAndCopies(i, j, k, sets), layout, over
+
+
+@seed(15)
+@settings(max_examples=80, deadline=None)
+@given(run=runs_of_epochs())
+def test_lanes_that_are_right_are_not_refused(run):
+    check_is_right(*run)
 
 
 @seed(15)

@@ -227,6 +227,31 @@ class Altered(DataParallel):
         return [self.alter(rank, index, turn) for index, turn in enumerate(super().turns(layout, rank, over))]
 
 
+class Anew(RoundRobin):
+    """Whole batches, another on each rank; a run that goes on begins anew."""
+
+    def turns(self, layout, rank, over):
+        return super().turns(layout, rank, replace(over, first=0))
+
+
+class UncountedBatches(RoundRobin):
+    def batches_per_turn(self, layout):
+        return 1
+
+
+class OneLane(RoundRobin):
+    def lanes(self, layout):
+        return 1
+
+
+class WholeBatchesShared(RoundRobin):
+    offers = DataParallel.offers
+
+
+class PartsInTurn(DataParallel):
+    offers = RoundRobin.offers
+
+
 class OneTurnLess(DataParallel):
     def turns(self, layout, rank, over):
         return super().turns(layout, rank, over)[rank:]
@@ -295,6 +320,13 @@ def test_turns_that_nobody_can_take_are_refused(schedule, options, message):
         ),
         (EverySecond(), r"turns of consecutive events, got .*events=range\(0, 20, 2\)"),
         (OneTurnLess(), r"as many turns on every rank, got \[3, 2\]; give the other ranks turns without events"),
+        (
+            UncountedBatches(),
+            "one whose batches_per_turn says .* play at once, 2, got 1; return 2 from its batches_per",
+        ),
+        (OneLane(), "one whose lanes says how many global batches .* play at once, 2, got 1; return 2 from its lanes"),
+        (WholeBatchesShared(), "turns of one global batch at once, where it offers 'shared batches', got 2; offer"),
+        (PartsInTurn(), "turns of whole global batches, another .* offers 'pipeline', got '1 on 2 ranks'; offer"),
         (NoTurns(), "a Sequence of turns for every rank, got None"),
         (
             Altered(without_last(0)),
@@ -315,6 +347,19 @@ def test_parts_that_do_not_follow_each_other_on_ranks_are_refused(schedule, mess
         next(iter(data.train_dataloader().follow(schedule, RankLayout.of(2), 1)))
     destinations = data.train_dataloader().follow(DataParallel("destination"), RankLayout.of(2), 1)
     assert sum(len(batch) for batch in destinations) < len(destinations.events)
+
+
+def test_a_schedule_that_begins_anew_where_a_run_goes_on_is_refused():
+    """On another number of ranks: three batches have been trained, which are no whole turns of two."""
+    data = TemporalDataModule(random_store(200, 9, seed=1), batch_size=10, num_neighbors=2, num_workers=0)
+    data.setup()
+    state = data.train_dataloader().state_dict() | {"batches": 3, "position": 3}
+    right, anew = (data.train_dataloader().follow(kind(), RankLayout.of(2), 1) for kind in (RoundRobin, Anew))
+    right.load_state_dict(state)
+    assert next(iter(right)).shared.first == 40
+    anew.load_state_dict(state)
+    with pytest.raises(InvalidArgumentError, match=r"turns that go on at event 30 of .* begin at `first` of the pass"):
+        next(iter(anew))
 
 
 def test_the_rate_counts_the_events_of_all_ranks_whoever_has_them():

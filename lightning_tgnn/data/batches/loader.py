@@ -17,12 +17,13 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import check_global_batch_size
 from lightning_tgnn.data.batches.announcements import made_ahead
-from lightning_tgnn.data.batches.consecutive import check_parts, check_turn, in_passes, with_upcoming
+from lightning_tgnn.data.batches.consecutive import in_passes, with_upcoming
 from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.sampling import EventSampler
+from lightning_tgnn.data.batches.turn_checks import check_goes_on, check_parts, check_turn
 from lightning_tgnn.types import EventBatch, Pass, RankLayout, RowAnnouncer, Schedule, Turn, WriteRouter
 
 _In = TypeVar("_In")
@@ -131,7 +132,8 @@ class EventLoader:
         return self._turns(self.events, epoch)
 
     def _turns(self, events: Tensor, epoch: int | None, first: int = 0) -> Sequence[Turn]:
-        return self.schedule.turns(self.layout, self.rank, Pass(len(events), self.batch_size, epoch, first))
+        over = Pass(len(events), self.batch_size, epoch, first)
+        return check_goes_on(self.schedule.turns(self.layout, self.rank, over), over)
 
     def __iter__(self) -> Iterator[EventBatch]:
         # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch, and at times
@@ -139,8 +141,7 @@ class EventLoader:
         resume, self._resume = self._resume, None
         self._position, self._first = 0, 0
         if resume is not None and resume["epoch"] == self._epoch:
-            sharing = self.global_batch_size // self.batch_size
-            check_global_batch_size(resume["batch_size"], self.batch_size, sharing)
+            check_global_batch_size(resume["batch_size"], self.batch_size, self.global_batch_size // self.batch_size)
             self._position, self._first = self._place(resume)
         epoch = self._epoch if self._training else None
         turns = self._turns(self.events, epoch, self._first * self.global_batch_size)
@@ -152,8 +153,7 @@ class EventLoader:
         passes = in_passes(turns, self._position)
         workers = {"ahead": self.prefetch_batches, "workers": self.num_workers}
         made = made_ahead(partial(self._passes, turns), passes, self._announcer, **workers)
-        batches: Iterator[EventBatch] = chain.from_iterable(made)
-        batches = batches if self.layout.ranks == 1 else with_upcoming(batches)
+        batches = chain.from_iterable(made) if self.layout.ranks == 1 else with_upcoming(chain.from_iterable(made))
         while True:
             begin = perf_counter()
             batch = next(batches, None)
