@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     _Handler = Callable[[int, FrameType | None], object] | int
 
 _ON_INTERRUPT, _ON_TERMINATION = ("interrupted", INTERRUPTED), ("ended by SIGTERM", TERMINATED)
+_MOMENT = 0.05
+"""Seconds after which an ignored signal comes again."""
 _SUBCOMMANDS = {
     "fit": "train",
     "validate": "measure a checkpoint on the validation split",
@@ -130,8 +132,30 @@ def _signals_heard(*, sigterm: bool) -> Iterator[list[tuple[str, int]]]:
     with (
         _handled(signal.SIGINT, signal.default_int_handler, interrupt),
         _handled(signal.SIGTERM, signal.SIG_DFL, terminate) if sigterm else nullcontext(),
+        _repeated_where_ignored(),
     ):
         yield heard
+
+
+@contextmanager
+def _repeated_where_ignored() -> Iterator[None]:
+    """Send a signal again whose exception Python has ignored, as it does where an object is taken down."""
+    before = sys.unraisablehook
+
+    def hook(ignored: sys.UnraisableHookArgs) -> None:
+        if not issubclass(ignored.exc_type, KeyboardInterrupt | _Terminated):
+            before(ignored)
+            return
+        number = signal.SIGINT if issubclass(ignored.exc_type, KeyboardInterrupt) else signal.SIGTERM
+        again = threading.Timer(_MOMENT, os.kill, (os.getpid(), number))  # at once it would be ignored, too
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager

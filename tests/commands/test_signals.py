@@ -4,6 +4,7 @@ import builtins
 import errno
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -167,6 +168,33 @@ raise AttributeError("half of it is there")
             command.main(["plan", name])
         assert (ended.value.code, capsys.readouterr().err) == (code, f"lightning-tgnn: {line}\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Presses:
+    """Is pressed Ctrl-C, or sent another signal, while it is taken down: Python ignores what that raises."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        signal.raise_signal(self.number)
+
+
+@pytest.mark.usefixtures("hears_interrupts")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_whose_exception_is_ignored_ends_a_command_all_the_same(monkeypatch, capsys, number, code):
+    def works(words):
+        Presses(number)
+        time.sleep(20)
+
+    hook = sys.unraisablehook
+    monkeypatch.setitem(command.COMMANDS, "plan", works)
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["plan"])
+    assert stopped.value.code == code
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"lightning-tgnn: (interrupted|ended by SIGTERM)\n", said), said
+    assert sys.unraisablehook is hook
 
 
 @pytest.mark.usefixtures("hears_interrupts")
