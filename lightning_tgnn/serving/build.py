@@ -25,9 +25,9 @@ from lightning_tgnn.serving.saved_checks import check_numbers, check_saved, cont
 from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
 from lightning_tgnn.serving.seen_pairs import SeenPairs
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
-from lightning_tgnn.tasks.requirements import check_same_graph
 from lightning_tgnn.tasks.restorable_task import task_again
 from lightning_tgnn.tasks.resumable import check_same_data, task_name
+from lightning_tgnn.tasks.same_graph import check_same_stream
 from lightning_tgnn.trust import saved_class
 from lightning_tgnn.types import StreamInfo
 
@@ -127,7 +127,7 @@ def from_checkpoint(
         check_same_data(settings, data, training=False)
     with content_of(path, what):
         module.on_load_checkpoint(checkpoint)
-        check_same_graph(module.info, data.info)
+        check_same_stream(module.info, data.info)
         if module.sampled_roots != "none":
             _check_neighbors(data)
         module = _ready(module, checkpoint["state_dict"], device)

@@ -15,8 +15,9 @@ from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.models.memory.without_memory import WithoutMemory
 from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
-from lightning_tgnn.tasks.requirements import check_same_graph, check_trainer
+from lightning_tgnn.tasks.requirements import check_trainer
 from lightning_tgnn.tasks.resume import random_states
+from lightning_tgnn.tasks.same_graph import check_same_stream
 from lightning_tgnn.tasks.staged_task import StagedTask
 from lightning_tgnn.types import (
     BatchedData,
@@ -285,6 +286,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         if self.model is None:
             self.build(info)
         else:
-            check_same_graph(info, self.info)
+            resumes = self._trainer is not None and self.trainer.state.fn == "fit"
+            check_same_stream(info, self.info, resumes=resumes)
         self._saved_state, self._saved_random = saved["state"], saved["random"]
         self._load_saved_state()

@@ -38,6 +38,7 @@ from lightning_tgnn.tasks.requirements import (
     notice_accumulation,
 )
 from lightning_tgnn.tasks.returned import check_returned
+from lightning_tgnn.tasks.same_graph import check_same_graph
 from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
 
 GRAPH_MODELS = ("gcn", "gat")
@@ -146,9 +147,8 @@ class NodeClassification(OptimizedTask):
         if self.model is None:
             self.build(info)
             self.copy_for_averages()
-        elif info != self.info:
-            cure = "give the graph that the model was trained on, or train a new model"
-            raise CheckpointError(refusal("model or checkpoint", f"of this graph ({info})", self.info, cure))
+            return
+        check_same_graph(self.info, info)
 
     def build(self, info: GraphInfo) -> None:
         """Build the model and its metrics for a graph.
@@ -272,9 +272,9 @@ class NodeClassification(OptimizedTask):
         info = GraphInfo(**checkpoint[_CHECKPOINT_KEY]["graph"])
         if self.model is None:
             self.build(info)
-        elif info != self.info:
-            cure = "give the graph that the checkpoint was trained on, or train a new model"
-            raise CheckpointError(refusal("checkpoint", f"of this graph ({self.info})", info, cure))
+            return
+        assert self.info is not None
+        check_same_graph(info, self.info, resumes=self._trainer is not None and self.trainer.state.fn == "fit")
 
 
 def _measurable(decisions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

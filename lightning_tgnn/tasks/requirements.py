@@ -12,13 +12,12 @@ from lightning.pytorch.utilities.compile import to_uncompiled
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_import, did_you_mean, refusal
 from lightning_tgnn.types import (
     DealsBatches,
     ExchangingStore,
     KnownData,
     StateStore,
-    StreamInfo,
     datamodule_of,
     ranks_per_copy,
     shares_node_state,
@@ -255,34 +254,3 @@ def check_precision(trainer: pl.Trainer, cure: str) -> None:
     if str(trainer.precision) not in _PRECISIONS:
         requirement = f"one of {', '.join(_PRECISIONS)}"
         raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
-
-
-def check_same_graph(saved: StreamInfo | None, current: StreamInfo | None) -> None:
-    """Refuse a model or checkpoint of another stream; None stands for one that is not known yet.
-
-    Raises:
-        CheckpointError: The streams, or the order of their edge features, differ.
-    """
-    if saved is None or current is None:
-        return
-    cure = "give the stream that the model was trained on, or train a new model"
-    if _identity(saved) == _identity(current):
-        names, found = saved.edge_feature_names, current.edge_feature_names
-        if names is not None and found is not None and names != found:
-            requirement = f"of a stream with the edge features {', '.join(found)}, in this order"
-            raise CheckpointError(refusal("model or checkpoint", requirement, ", ".join(names), cure))
-        return
-    if current.num_events > saved.num_events:
-        cure = f"{cure}; a Predictor takes in what has come since with `observe`, `predict` with --events"
-    raise CheckpointError(
-        refusal("model or checkpoint", f"of this graph ({_describe(current)})", _describe(saved), cure)
-    )
-
-
-def _identity(info: StreamInfo) -> tuple[str, int, int]:
-    return info.fingerprint, info.node_feature_dim, info.edge_feature_dim
-
-
-def _describe(info: StreamInfo) -> str:
-    widths = f"{info.edge_feature_dim} edge and {info.node_feature_dim} node features"
-    return f"{info.num_events} events, {info.num_nodes} nodes, {widths}, {info.fingerprint[:8]}"

@@ -18,7 +18,7 @@ from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.tasks.optimized_task import OptimizedTask
-from lightning_tgnn.tasks.requirements import check_same_graph
+from lightning_tgnn.tasks.same_graph import check_same_stream
 from lightning_tgnn.types import (
     CommitHandle,
     EventBatch,
@@ -136,7 +136,7 @@ class StagedTask(OptimizedTask):
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the stream.
         info = self._stream_info()
         if self.model is not None:
-            check_same_graph(self.info, info)
+            check_same_stream(self.info, info)
             return
         assert info is not None
         self.build(info)

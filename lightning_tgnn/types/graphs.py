@@ -25,6 +25,7 @@ class GraphInfo:
         feature_dim: F.
         num_classes: C.
         fingerprint: Digest of edges, labels and splits, to tell one graph from another.
+        features: Digest of some rows of the features, evenly spread; None if unknown.
     """
 
     num_nodes: int
@@ -32,6 +33,7 @@ class GraphInfo:
     feature_dim: int
     num_classes: int
     fingerprint: str
+    features: str | None = None
 
 
 @dataclass(frozen=True, repr=False)

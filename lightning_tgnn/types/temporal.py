@@ -38,11 +38,12 @@ class StreamInfo:
         edge_feature_dim: Width of the edge features, 0 without.
         gap_mean: Mean time between consecutive events of a node, over the training split, in the stream's unit.
         gap_std: Standard deviation of these times.
-        fingerprint: Digest of the columns, to tell one graph from another.
+        fingerprint: Digest of sources, destinations and times, to tell one stream from another.
         num_classes: Classes of the events' labels; 0 if there are no labels, or labels are no classes.
         multi_label: Whether an event may be of several classes.
         training_labels: Labels that training events have; None if unknown.
         edge_feature_names: Names of the edge features, in their order; None if unknown.
+        features: Digest of some rows of the edge and node features, evenly spread; None without any, or if unknown.
     """
 
     num_nodes: int
@@ -56,6 +57,7 @@ class StreamInfo:
     multi_label: bool = False
     training_labels: int | None = None
     edge_feature_names: tuple[str, ...] | None = None
+    features: str | None = None
 
 
 @dataclass(frozen=True, repr=False)

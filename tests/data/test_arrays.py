@@ -13,7 +13,7 @@ from torch_geometric.data import Data, TemporalData
 
 from lightning_tgnn import EventStore
 from lightning_tgnn.checks import DataError, InvalidArgumentError
-from lightning_tgnn.data.arrays import as_array, as_numbers, as_whole
+from lightning_tgnn.data.arrays import as_array, as_numbers, as_whole, digest_of_some
 from lightning_tgnn.data.graphs.sources.graph_objects import read_graph
 from lightning_tgnn.data.snapshots.sources.graph_lists import from_graphs
 from lightning_tgnn.data.sources.open_events import read_source
@@ -238,6 +238,20 @@ def dgl_graph(graph=None, **edges):
     for name, values in ({"time": torch.tensor(TIME)} | edges).items():
         graph.edata[name] = values
     return graph
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 255, 256, 257, 100_000])
+def test_a_digest_reads_the_first_and_the_last_row_and_some_between(length):
+    column = torch.arange(length * 2.0).view(length, 2)
+    digests = {digest_of_some(column), digest_of_some(column, column[:, :1]), digest_of_some(column[:, :1])}
+    rows = {0, length - 1} | (set(range(length)) if length <= 256 else set()) if length else set()
+    for row in rows:
+        changed = column.clone()
+        changed[row, 1] += 1
+        digests.add(digest_of_some(changed))
+    assert len(digests) == 3 + len(rows)
+    assert digest_of_some(column.clone(), None) == digest_of_some(column)
+    assert digest_of_some(None) is None
 
 
 def test_a_graph_of_dgl_is_read_in_every_form_and_with_any_names(dgl):

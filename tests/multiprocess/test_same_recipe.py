@@ -1,5 +1,7 @@
 """Ranks that differ in their data or settings: all end with one line that names what differs, before the first step."""
 
+from dataclasses import replace
+
 import lightning.pytorch as pl
 import pytest
 import torch
@@ -98,8 +100,14 @@ def neighbours(rank, strategy):
     on_stream(strategy, data={"num_neighbors": 3 + rank})
 
 
+def with_features(scale):
+    source = random_store(190, 30, edge_dim=4, seed=5)
+    source = replace(source, edge_features=scale * source.edge_features)
+    fit(TemporalDataModule(source, batch_size=6, **READING), build("tgn", 6)[1], SvenStrategy(), 2, epochs=1)
+
+
 NEIGHBOURS = "TemporalDataModule(num_neighbors=...) must be the same on all ranks, got '3 on rank 0, 4 on rank 1'"
-DATA = "fingerprint of the data must be the same on all ranks, got '"
+DATA = "fingerprint of the data"
 CASES = {
     "lr": (
         lambda rank: on_stream(SvenStrategy(), task={"lr": 0.1 if rank else 0.01}),
@@ -114,6 +122,7 @@ CASES = {
     "batch size": (lambda rank: on_stream(SvenStrategy(), data={"batch_size": 6 - rank}), "(batch_size=...) must be"),
     "seed": (lambda rank: on_stream(SvenStrategy(), data={"seed": rank}), "TemporalDataModule(seed=...) must be"),
     "events": (lambda rank: on_stream(SvenStrategy(), events=190 + rank), "num_events of the data"),
+    "features": (lambda rank: with_features(1.0 + rank), "features of the data must be the same on all ranks"),
     "optimizer": (
         lambda rank: scheduled(rank, torch.optim.Adagrad, 1),
         "optimizers must be the same on all ranks, got '[SGD] on rank 0, [Adagrad] on rank 1'",

@@ -276,6 +276,21 @@ def test_a_checkpoint_of_another_graph_is_refused(tmp_path):
         trainer(tmp_path).fit(task, datamodule=other)
 
 
+def test_other_values_of_features_are_measured_with_a_warning_and_not_gone_on_with(tmp_path):
+    store = random_store(300, num_nodes=25, edge_dim=2)
+    changed = data_module(store=replace(store, edge_features=store.edge_features + 0.1))
+    task, run = fitted(tmp_path)
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    with pytest.warns(UserWarning, match="trained on other values of the features than those it is shown now"):
+        run.test(task, datamodule=changed, verbose=False)
+    with pytest.raises(CheckpointError, match="must be trained on these values of the features, got 'one that was"):
+        trainer(tmp_path).fit(LinkPrediction("tgn", **SMALL), datamodule=changed, ckpt_path=tmp_path / "a.ckpt")
+    earlier = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    del earlier["lightning_tgnn"]["stream"]["features"]  # earlier versions know of none
+    torch.save(earlier, tmp_path / "earlier.ckpt")
+    trainer(tmp_path).fit(LinkPrediction("tgn", **SMALL), datamodule=changed, ckpt_path=tmp_path / "earlier.ckpt")
+
+
 def test_other_splits_than_those_of_training_are_refused(tmp_path):
     task, run = fitted(tmp_path)
     other = data_module(val_ratio=0.3, test_ratio=0.2)

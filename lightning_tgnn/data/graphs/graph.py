@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import check_choice
+from lightning_tgnn.data.arrays import digest_of_some
 from lightning_tgnn.data.graphs.checks import (
     check_edges,
     check_features,
@@ -117,4 +118,5 @@ class Graph:
             feature_dim=self.features.shape[1],
             num_classes=int(self.labels.max()) + 1,
             fingerprint=digest.hexdigest(),
+            features=digest_of_some(self.features),
         )

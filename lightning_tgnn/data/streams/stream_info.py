@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lightning_tgnn.data.arrays import digest_of_some
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.files.npy_file import pieces
 from lightning_tgnn.types import StreamInfo
@@ -28,6 +29,7 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
         multi_label=multi_label,
         training_labels=labelled,
         edge_feature_names=store.edge_feature_names,
+        features=digest_of_some(store.edge_features, store.node_features),
     )
 
 
