@@ -26,7 +26,7 @@ from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
 from lightning_tgnn.serving.seen_pairs import SeenPairs
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
 from lightning_tgnn.tasks.restorable_task import task_again
-from lightning_tgnn.tasks.resumable import check_same_data, task_name
+from lightning_tgnn.tasks.resumable_task import check_same_data, task_name
 from lightning_tgnn.tasks.same_graph import check_same_stream
 from lightning_tgnn.trust import saved_class
 from lightning_tgnn.types import StreamInfo

@@ -16,9 +16,9 @@ from lightning_tgnn.models.memory.without_memory import WithoutMemory
 from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.tasks.requirements import check_trainer
-from lightning_tgnn.tasks.resume import random_states
 from lightning_tgnn.tasks.same_graph import check_same_stream
 from lightning_tgnn.tasks.staged_task import StagedTask
+from lightning_tgnn.tasks.states_of_ranks import random_states
 from lightning_tgnn.types import (
     BatchedData,
     CatchUpLoader,

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
 from lightning_tgnn.checks import check_not_negative, check_positive
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, Optimization, OptimizerCallable, ParamGroups
-from lightning_tgnn.tasks.resumable import ResumableTask
+from lightning_tgnn.tasks.resumable_task import ResumableTask
 
 
 class OptimizedTask(ResumableTask):

@@ -28,9 +28,9 @@ from lightning_tgnn.tasks.requirements import (
     check_snapshot_trainer,
     info_of,
 )
-from lightning_tgnn.tasks.resume import random_states
 from lightning_tgnn.tasks.returned import check_returned
 from lightning_tgnn.tasks.split_metrics import SplitMetrics
+from lightning_tgnn.tasks.states_of_ranks import random_states
 from lightning_tgnn.types import (
     Carried,
     GroupOrder,

@@ -15,9 +15,10 @@ from torch.nn import Module
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, check_bool, refusal
 from lightning_tgnn.files.requeue import Requeue, requeue_between_steps
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
+from lightning_tgnn.tasks.fit_progress import FitProgress
 from lightning_tgnn.tasks.restorable_task import RestorableTask
-from lightning_tgnn.tasks.resume import FitProgress, accumulated_gradients, restore_accumulated_gradients
 from lightning_tgnn.tasks.saving_callbacks import guard_files
+from lightning_tgnn.tasks.states_of_ranks import accumulated_gradients, restore_accumulated_gradients
 
 _Arguments = ParamSpec("_Arguments")
 LOOK_EVERY = 50

@@ -21,7 +21,7 @@ from lightning_tgnn.commands.fit.saved_task import saved_task
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
 from lightning_tgnn.files.runs import OF_FIT, WORDS, RunFolders, checkpoints_in, class_at
-from lightning_tgnn.tasks.resumable import CURE, ResumableTask, check_same
+from lightning_tgnn.tasks.resumable_task import CURE, ResumableTask, check_same
 
 _OF_LIGHTNING = ("hpc", "registry")  # what it looks up itself; the second may go on with a name
 

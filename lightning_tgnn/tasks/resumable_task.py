@@ -11,7 +11,7 @@ from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_g
 from lightning_tgnn.files.best_checkpoint import carry_best
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optimizer_settings, take_changed_options
-from lightning_tgnn.tasks.resume import restore_random_states
+from lightning_tgnn.tasks.states_of_ranks import restore_random_states
 from lightning_tgnn.tasks.trained_task import TrainedTask
 from lightning_tgnn.types import BatchedData, FixedSettings, datamodule_of, ranks_per_batch
 

@@ -1,4 +1,4 @@
-"""State that a resumed fit needs beyond Lightning's: its position, random states, and gradients summed so far."""
+"""The position of a fit within its epochs, where Lightning's counters are not enough to resume it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.loops.evaluation_loop import RestartStage
 from lightning.pytorch.loops.fit_loop import _FitLoop
@@ -195,66 +194,3 @@ def _follow_figures(fit: _FitLoop) -> None:
         fit.epoch_progress.current.completed -= 1  # of that epoch, not of the next
         fit.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
         fit.epoch_progress.current.completed += 1
-
-
-def random_states(trainer: pl.Trainer) -> dict[str, Tensor | None]:
-    """Return torch's random states of every rank, uint8 [M, n], of the CPU and, where it trains, of CUDA."""
-    device = trainer.strategy.root_device
-    on_cuda = device.type == "cuda"
-    return {
-        "cpu": _of_all_ranks(torch.get_rng_state(), trainer).cpu(),
-        "cuda": _of_all_ranks(torch.cuda.get_rng_state(device), trainer).cpu() if on_cuda else None,
-    }
-
-
-def restore_random_states(saved: dict[str, Any], trainer: pl.Trainer) -> None:
-    """Go on with what `random_states` returned; a rank that was not among them keeps its own."""
-    rank, device = trainer.global_rank, trainer.strategy.root_device
-    if rank < len(saved["cpu"]):
-        torch.set_rng_state(saved["cpu"][rank].cpu().clone())  # of a view, torch would read the whole storage
-    if device.type == "cuda" and saved["cuda"] is not None and rank < len(saved["cuda"]):
-        torch.cuda.set_rng_state(saved["cuda"][rank].cpu().clone(), device)
-
-
-def _of_all_ranks(values: Tensor, trainer: pl.Trainer) -> Tensor:
-    """Return the values of every rank, [M, ...]."""
-    if trainer.world_size == 1:
-        return values.unsqueeze(0)
-    return trainer.strategy.all_gather(values.to(trainer.strategy.root_device))
-
-
-def accumulated_gradients(trainer: pl.Trainer, *, untouched: bool) -> dict[str, Tensor]:
-    """Return the gradients that each rank has accumulated, [M, ...], by parameter; nothing after an optimizer step.
-
-    All ranks have to call it.
-
-    Args:
-        trainer: In a fit.
-        untouched: Whether a batch that is under way, which Lightning counts, has not added to them yet.
-    """
-    count = cast(_ProcessedTracker, trainer.fit_loop.epoch_loop.batch_progress.current)
-    if count.ready == count.processed or not untouched:
-        accumulates = trainer.fit_loop._should_accumulate()
-    else:
-        accumulates = count.processed % trainer.accumulate_grad_batches != 0
-    if not accumulates:
-        return {}
-    gradients = {}
-    for name, parameter in trainer.lightning_module.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        known = torch.tensor(parameter.grad is not None, device=parameter.device)
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        known, gradient = _of_all_ranks(known, trainer), _of_all_ranks(gradient, trainer)
-        if known.any():
-            gradients[name] = gradient.detach().cpu().clone()
-    return gradients
-
-
-def restore_accumulated_gradients(saved: dict[str, Tensor], trainer: pl.Trainer) -> None:
-    """Go on with what `accumulated_gradients` returned; other numbers of ranks go on with the mean over the ranks."""
-    for name, parameter in trainer.lightning_module.named_parameters():
-        if name in saved:
-            of_ranks = saved[name]
-            same = len(of_ranks) == trainer.world_size
-            parameter.grad = (of_ranks[trainer.global_rank] if same else of_ranks.mean(0)).to(parameter)
