@@ -1,10 +1,11 @@
-"""Tables of questions and answers: CSV or Parquet, piece by piece."""
+"""Tables of questions and answers: CSV, plain or gzipped, or Parquet, piece by piece."""
 
 from __future__ import annotations
 
+import gzip
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +17,27 @@ from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
 from lightning_tgnn.data.readers.frame import without_row_numbers
 from lightning_tgnn.data.readers.parse import exact_numbers
 from lightning_tgnn.data.readers.table import iterate
+from lightning_tgnn.data.readers.text_file import open_text
 from lightning_tgnn.files.whole import new_file
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow.parquet as pq
 
-_SUFFIXES = (".csv", ".parquet")
-_CSV, PARQUET = _SUFFIXES
+_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_CSV, _PACKED, PARQUET = _SUFFIXES
 
 
 def check_suffix(argument: str, path: str | Path) -> str:
     """Return the format of a table by the ending of its name.
 
     Raises:
-        InvalidArgumentError: The ending is neither ``.csv`` nor ``.parquet``, or pyarrow is missing.
+        InvalidArgumentError: The ending is none of ``.csv``, ``.csv.gz`` and ``.parquet``, or pyarrow is missing.
     """
-    suffix = check_choice(f"the ending of {argument}", Path(path).suffix.lower(), _SUFFIXES)
+    found = Path(path).suffixes[-1:]
+    if [name.lower() for name in Path(path).suffixes[-2:]] == [".csv", ".gz"]:
+        found = [_PACKED]
+    suffix = check_choice(f"the ending of {argument}", "".join(found).lower(), _SUFFIXES)
     if suffix == PARQUET:
         try:
             import pyarrow  # noqa: F401
@@ -47,7 +52,7 @@ def check_table(argument: str, path: str | Path) -> str:
 
     Raises:
         DataError: The file does not exist.
-        InvalidArgumentError: The name has another ending than ``.csv`` and ``.parquet``, or pyarrow is missing.
+        InvalidArgumentError: The ending of the name is none of those, or pyarrow is missing.
     """
     suffix = check_suffix(argument, path)
     if not Path(path).is_file():
@@ -68,7 +73,7 @@ def read_pieces(argument: str, path: str | Path, ids: tuple[str, ...], *, rows: 
         DataError: The file is missing or damaged, lacks a column or has it twice, or holds a gap or a time in words.
     """
     suffix = check_table(argument, path)
-    pieces = _csv_pieces(path, ids, rows) if suffix == _CSV else _parquet_pieces(path, rows)
+    pieces = _parquet_pieces(path, rows) if suffix == PARQUET else _csv_pieces(Path(path), ids, rows)
     try:
         for piece in pieces:
             _check_piece(argument, path, piece, ids)
@@ -82,7 +87,7 @@ def read_pieces(argument: str, path: str | Path, ids: tuple[str, ...], *, rows: 
         ) from None
 
 
-def _csv_pieces(path: str | Path, ids: tuple[str, ...], rows: int) -> Iterator[pd.DataFrame]:
+def _csv_pieces(path: Path, ids: tuple[str, ...], rows: int) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     options: dict[str, Any] = {
@@ -92,15 +97,17 @@ def _csv_pieces(path: str | Path, ids: tuple[str, ...], rows: int) -> Iterator[p
         "skipinitialspace": True,
     }
     # With a row below it, for pandas refuses a row of more fields than all those above, but not than the header.
-    header = [str(name).strip() for name in pd.read_csv(path, nrows=2, header=None, dtype=str).iloc[0]]
+    with open_text(path) as lines:
+        header = [str(name).strip() for name in pd.read_csv(lines, nrows=2, header=None, dtype=str).iloc[0]]
     if len(set(header)) < len(header):
         raise ValueError(f"a column twice in {header}")  # pandas would rename the second
     times = _Times(path)
-    with pd.read_csv(path, chunksize=rows, index_col=False, **exact_numbers(), **options) as pieces:
+    read: dict[str, Any] = {"chunksize": rows, "index_col": False} | exact_numbers() | options
+    with open_text(path) as lines, pd.read_csv(lines, **read) as pieces:
         while (piece := _next(pieces)) is not None:
             # pandas fills short rows up, which shows in the last column.
             if piece.iloc[:, -1].isna().any():
-                _refuse_short_rows(Path(path), len(header))
+                _refuse_short_rows(path, len(header))
             yield times.read(piece)
 
 
@@ -225,19 +232,22 @@ def answer_table(path: str | Path) -> Iterator[Callable[[pd.DataFrame], None]]:
         InvalidArgumentError: The ending is unknown, ``path`` cannot be written, or the disk is full.
     """
     suffix = check_suffix("output", path)
-    with (
-        new_file(Path(path)) as partial,
-        closing((_CSVWriter if suffix == _CSV else _ParquetWriter)(partial)) as writer,
-    ):
-        yield writer.add
+    with new_file(Path(path)) as partial:
+        table = _ParquetWriter(partial) if suffix == PARQUET else _CSVWriter(partial, packed=suffix == _PACKED)
+        with closing(table) as writer:
+            yield writer.add
 
 
 class _CSVWriter:
-    def __init__(self, path: Path) -> None:
-        self._path, self._has_header = path, False
+    def __init__(self, path: Path, *, packed: bool) -> None:
+        self._path, self._packed, self._has_header = path, packed, False
 
     def add(self, piece: pd.DataFrame) -> None:
-        piece.to_csv(self._path, mode="a", header=not self._has_header, index=False)
+        with self._path.open("ab") as file:
+            # Without a name and a time, so that the same answers are the same file.
+            packed = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if self._packed else nullcontext(file)
+            with packed as target:
+                piece.to_csv(target, mode="wb", header=not self._has_header, index=False)
         self._has_header = True
 
     def close(self) -> None:

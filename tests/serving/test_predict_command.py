@@ -1,5 +1,6 @@
 """``lightning-tgnn predict``: tables of questions in, tables of answers out."""
 
+import gzip
 import shutil
 from pathlib import Path
 
@@ -29,12 +30,12 @@ def run(tmp_path_factory):
 
 
 def write(frame, path):
-    frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path)
+    frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path, index=False)
     return path
 
 
 def read(path):
-    return pd.read_csv(path, dtype={"dst": str}) if path.suffix == ".csv" else pd.read_parquet(path)
+    return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype={"dst": str})
 
 
 def told(capsys):
@@ -46,7 +47,7 @@ def ask(run, *arguments):
     main(["predict", f"--ckpt_path={run / 'a.ckpt'}", *arguments])
 
 
-@pytest.mark.parametrize("kind", [".csv", ".parquet"])
+@pytest.mark.parametrize("kind", [".csv", ".csv.gz", ".parquet"])
 @pytest.mark.parametrize("batch_size", [3, 1000])
 def test_answers_are_those_of_the_predictor(run, tmp_path, capsys, kind, batch_size):
     predictor = Predictor.from_checkpoint(run / "a.ckpt")
@@ -121,6 +122,23 @@ def test_no_questions_give_an_empty_table(run, tmp_path):
         pairs = write(pd.DataFrame({"src": ["u1"], "dst": ["03"]})[:0], tmp_path / f"pairs{kind}")
         ask(run, f"--score={pairs}", f"--output={tmp_path / 'out'}{kind}")
         assert list(read(tmp_path / f"out{kind}")) == ["src", "dst", "time", "probability", "status"]
+
+
+def test_a_gzipped_table_is_told_by_its_content_and_a_damaged_one_is_refused(run, tmp_path):
+    pairs = write(pd.DataFrame({"src": ["u1"] * 2000, "dst": "03", "time": range(300, 2300)}), tmp_path / "a.csv.gz")
+    packed = pairs.read_bytes()
+    answers = []
+    for name in ("a.csv.gz", "b.csv"):
+        (tmp_path / name).write_bytes(packed)
+        ask(run, f"--score={tmp_path / name}", f"--output={tmp_path / 'out.csv.gz'}")
+        answers.append((tmp_path / "out.csv.gz").read_bytes())
+    assert answers[0] == answers[1]
+    assert gzip.decompress(answers[0]).startswith(b"src,dst,time,probability,status\nu1,03,300")
+    for place, damaged in enumerate((packed[:-9], packed[:200], packed[:100] + b"x" * 50 + packed[150:])):
+        pairs.write_bytes(damaged)
+        with pytest.raises(SystemExit, match=r"a\.csv\.gz.* must be|score must be a csv\.gz table, got .*a\.csv\.gz"):
+            ask(run, f"--score={pairs}", f"--output={tmp_path / f'{place}.csv'}")
+        assert not (tmp_path / f"{place}.csv").exists()
 
 
 def test_rows_of_parquet_are_those_of_the_file(run, tmp_path):
@@ -384,7 +402,11 @@ def test_a_saved_predictor_is_no_checkpoint_of_a_run(run, tmp_path):
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("src,dst\nu1,03", ["--score=Q", "--output=out.txt"], "the ending of output must be one of '.csv', '.parquet'"),
+        (
+            "src,dst\nu1,03",
+            ["--score=Q", "--output=out.txt"],
+            "the ending of output must be one of '.csv', '.csv.gz', '.parquet'",
+        ),
         ("src,dst\nu1,03", ["--output=O"], "question must be one of score, top_k, embed, got []"),
         ("src,dst\nu1,03", ["--score=Q", "--embed=Q", "--output=O"], "got ['score', 'embed']"),
         ("src,time\nu1,300", ["--score=Q", "--output=O"], "score must be a table with dst, got"),

@@ -8,7 +8,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int,
 from lightning_tgnn.serving.node_numbers import SIDES
 from lightning_tgnn.serving.tables import check_suffix
 
-DESCRIPTION = """Answer questions with a trained model, in the ids of its stream, CSV or Parquet in and out.
+DESCRIPTION = """Answer questions with a trained model, in the ids of its stream: CSV, gzipped or not, or Parquet.
 
   lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv         src,dst,time: a probability each
   lightning-tgnn predict --ckpt_path CKPT --top_k users.csv --k 10 --output top.parquet src,time: the best destinations
@@ -33,7 +33,7 @@ class PredictOptions:
         score: Table of pairs, columns src, dst and time: the probability of each.
         top_k: Table of sources, columns src and time: the k most probable destinations of each.
         embed: Table of nodes, columns node and time: the embedding of each.
-        output: Where the answers go; the ending, .csv or .parquet, says how.
+        output: Where the answers go; the ending, .csv, .csv.gz or .parquet, says how.
         k: Destinations per source.
         candidates: Table with the column dst: destinations to choose from, each once; all so far if None.
         exclude_seen: Leave out destinations that the source has had an event with.
