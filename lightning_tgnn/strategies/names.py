@@ -30,7 +30,10 @@ class _Names(list[str]):
         if super().__contains__(name) or not isinstance(name, str):
             return super().__contains__(name)
         requirement = f"one of {', '.join(own_names())} of this package, or of Lightning's, such as ddp"
-        cure = did_you_mean(name, self) or "choose one of these names"
+        *path, short = name.split(".")
+        cure = did_you_mean(short.removesuffix("strategy") if path else name, self) or "choose one of these names"
+        if path:
+            cure += "; a class goes by class_path in a recipe, and from Python as an object"
         raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, name, cure))
 
 

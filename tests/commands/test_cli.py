@@ -528,6 +528,9 @@ def test_a_trainer_in_python_lists_our_strategies():
         ValueError, match=r"disttgl, pipetgl, snapshot_partition, sven, vertex_.*, got 'svn'; did you mean 'sven'\?"
     ):
         Trainer(strategy="svn", accelerator="cpu")
+    for path in ("lightning_tgnn.DepCommStrategy", "lightning_tgnn.strategies.depcomm.DepComm"):
+        with pytest.raises(ValueError, match=r"; did you mean 'depcomm'\?; a class goes by class_path in a recipe"):
+            Trainer(strategy=path, accelerator="cpu")
     assert StrategyRegistry.available_strategies() == list(StrategyRegistry)
     assert "ddp" in StrategyRegistry.available_strategies()
 

@@ -210,17 +210,20 @@ def test_a_recipe_that_ends_before_powersgd_begins_leaves_it_out():
         plans = Candidates(given, cluster, 500, False, tuple(made), trained=(25000, epochs)).all()
         found, printed = rank(plans, cluster, STREAM), io.StringIO()
         print_plans(found, Console(file=printed, width=80))
-        lines = [line for line in printed.getvalue().splitlines() if line.startswith("left out: ")]
-        return {one.candidate.written: one.objection for one in found if one.objection}, lines
+        lines = [line for line in printed.getvalue().splitlines() if line.startswith(("left out: ", "slower and "))]
+        return {one.candidate.written: one.objection for one in found if one.objection}, len(found), lines
 
-    few, (line,) = left_out(2)
+    few, count, (line, rest) = left_out(2)
     assert few["sven:gradient_compression=powersgd"] == (
         "powersgd leaves the gradients of the first 100 updates as they are, and the recipe has 100"
     )
     assert all(name.endswith(":gradient_compression=powersgd") for name in few)
     assert "disttgl:memory=4:gradient_compression=powersgd" not in few  # one epoch of 125 updates
-    assert re.fullmatch(rf"left out: .*: powersgd leaves the gradients of .*; {len(few) - 1} more likewise", line)
-    assert left_out(12) == ({}, [])
+    assert re.fullmatch(
+        rf"left out: .*: powersgd leaves the gradients of .*; {len(few) - 1} more are in plan.json", line
+    )
+    assert rest == f"slower and in plan.json: {count - 12 - len(few)} more"
+    assert left_out(12) == ({}, count, [f"slower and in plan.json: {count - 12} more"])
 
 
 @pytest.mark.usefixtures("in_own_group")
@@ -340,6 +343,22 @@ def test_it_says_where_node_state_belongs():
     )
     cluster, plans = candidates(1, 1)
     assert where_state_belongs(rank(plans, cluster, STREAM)) == ""
+
+
+def test_plans_that_are_left_out_are_not_called_slower():
+    cluster, plans = candidates(2, 2)
+    found = rank(plans, cluster, STREAM)
+
+    def without(*strategies):
+        lossy = [replace(one, objection="loses much") if one.candidate.strategy in strategies else one for one in found]
+        return sorted(lossy, key=lambda one: (bool(one.objection), -one.events_per_second))
+
+    fastest = max(found, key=lambda one: one.events_per_second).candidate.strategy
+    assert "that are not left out" not in reason(found[0], found, 0)
+    lossy = without(fastest)
+    assert reason(lossy[0], lossy, 0).startswith("recommended: the fastest of those that are not left out")
+    assert where_state_belongs(without("sven")) == "depcache rather than sven: loses much"
+    assert where_state_belongs(without("sven", "depcache")) == ""  # neither can be had
 
 
 def test_what_is_said_of_plans_is_a_line_in_a_file():

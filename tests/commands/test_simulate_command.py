@@ -64,6 +64,10 @@ def test_figures_are_those_of_the_simulator(tmp_path, capsys):
         assert (forecast["ranks"], forecast["hosts"]) == (4, 2)
 
 
+def test_numbers_that_yaml_takes_for_texts_are_read():
+    assert read_costs("{seconds: {embed: 1e-3}}").seconds == {"embed": 0.001}
+
+
 def test_bytes_follow_from_what_is_given():
     given, plan = read_costs(GIVEN), SimulatedPlan.of("pipetgl:sends=weights_and_moments:repeated=0.25")
     costs = given.of(plan, plan.outline(4), 4, Costs({}).links)
@@ -315,7 +319,12 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
             ["--stages=nowhere.yaml"],
             "stages must be a file or a folder that is there, got 'nowhere.yaml'; correct the path",
         ),
+        (
+            ["--stages=."],
+            "stages must be a folder with TensorBoard's event files or a metrics.csv, or with vers",
+        ),
         (["--stages={seconds: {embd: 1}}"], "got 'embd'; did you mean 'embed'?"),
+        (["--stages={seconds: {embed: 1s}}"], "seconds of embed must be a finite number of at least 0, got '1s'"),
         (["--stages={seconds: {embed: -1}}"], "seconds of embed must be a finite number of at least 0, got -1"),
         (["--stages={seconds: {embed: [1, 2]}}"], "seconds of embed must be a finite number of at least 0, got [1, 2]"),
         (

@@ -43,11 +43,12 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
         output: Folder of the JSON file.
     """
     print_table(_table(results))
-    steps = f"{about['steps']} steps after {about['warmup']} others, median of {about['rounds']} rounds"
+    steps = f"{about['steps']} steps after {about['warmup']} others, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {steps}")
     if about["steps"] < about["steps_asked"]:
         say(f"not {about['steps_asked']} steps: an epoch has no more global batches that are whole")
     say("B: bytes sent, node state only, without the all-reduce of gradients")
+    say("hidden: share of the time in which rows travel and no rank waits for them; requests for rows are not counted")
     say(f"results: {Path(output) / 'bench.json'}")
 
 
@@ -55,7 +56,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
 def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
     """Print what was measured on a static graph; arguments as those of `print_bench`."""
     print_table(_graph_table(results))
-    epochs = f"{about['epochs']} epochs, time without the first {about['warmup']}, median of {about['rounds']} rounds"
+    epochs = f"{about['epochs']} epochs, time without the first {about['warmup']}, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['edges']:,} edges; {epochs}")
     say("B: bytes sent between replicas, mean of all epochs, without the all-reduce of gradients")
     say(f"results: {Path(output) / 'bench.json'}")
@@ -66,13 +67,20 @@ def print_snapshot_bench(results: dict[str, dict[str, Any]], about: dict[str, An
     """Print what was measured on snapshots; arguments as those of `print_bench`."""
     print_table(_snapshot_table(results))
     counted = about["epochs"] - about["warmup"]
-    epochs = f"{counted} epochs after {about['warmup']} others, median of {about['rounds']} rounds"
+    epochs = f"{counted} epochs after {about['warmup']} others, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['snapshots']:,} snapshots; {epochs}")
     say("waiting: share of the ranks' time in which they stand waiting for each other; B: bytes sent, of all ranks")
     say(
         "in memory: bytes that ranks of a machine hand over without sending; a note of 8 bytes says that they are there"
     )
     say(f"results: {Path(output) / 'bench.json'}")
+
+
+def _counting(rounds: int) -> str:
+    """Return which of the rounds counts."""
+    if rounds == 1:
+        return "one round"
+    return f"median of {rounds} rounds" + ("" if rounds % 2 else ", the slower of the two in the middle")
 
 
 def _table(results: dict[str, dict[str, Any]]) -> Table:

@@ -41,16 +41,20 @@ def print_plans(found: Sequence[Assessment], console: Console) -> None:
     print_table(table, console)
     if note := where_state_belongs(found):
         console.print(note, soft_wrap=True, highlight=False)
-    if left_out := [one.candidate for one in found if one.candidate.objection]:
-        more = f"; {len(left_out) - 1} more likewise" if len(left_out) > 1 else ""
-        line = f"left out: {left_out[0].written}: {left_out[0].objection}{more}"
+    hidden = found[_SHOWN:]
+    left_out = [one for one in hidden if one.objection]
+    if left_out:  # by speed, as `planner.rank` has them
+        more = f"; {len(left_out) - 1} more are in plan.json" if len(left_out) > 1 else ""
+        line = f"left out: {left_out[0].candidate.written}: {left_out[0].objection}{more}"
         console.print(line, soft_wrap=True, highlight=False)
-    if len(found) > _SHOWN:
-        console.print(f"{len(found) - _SHOWN} slower ones are in plan.json", soft_wrap=True, highlight=False)
+    if slower := len(hidden) - len(left_out):
+        console.print(f"slower and in plan.json: {slower} more", soft_wrap=True, highlight=False)
 
 
 def where_state_belongs(found: Sequence[Assessment]) -> str:
-    """Say whether all node state on every rank, or rows cut over the ranks, is the better choice; empty for one rank.
+    """Say whether all node state on every rank, or rows cut over the ranks, is the better choice.
+
+    Empty for one rank, and where neither can be recommended.
 
     Args:
         found: As `planner.rank` returns them.
@@ -59,8 +63,11 @@ def where_state_belongs(found: Sequence[Assessment]) -> str:
     whole, cut = first.get("depcache"), first.get("sven")
     if whole is None or cut is None or not cut.state_per_event:
         return ""
-    if whole.objection and not cut.objection:
-        return f"sven rather than depcache: {whole.objection}"
+    if whole.objection and cut.objection:
+        return ""
+    for refused, taken in ((whole, cut), (cut, whole)):
+        if refused.objection:
+            return f"{taken.candidate.strategy} rather than {refused.candidate.strategy}: {refused.objection}"
     better, other = sorted((whole, cut), key=lambda one: -one.events_per_second)
     sent = [one.state_per_event * one.candidate.batch_size / 1e3 for one in (better, other)]
     return (
@@ -87,6 +94,8 @@ def reason(one: Assessment, found: Sequence[Assessment], place: int) -> str:
     waiting = (f"; {one.candidate.note}" if one.candidate.note else "") + (f"; waits {waits}" if waits else "")
     if place == 0:
         speed = "the fastest" if slower < 0.005 else f"{slower:.1%} slower than the fastest, and costs less accuracy"
+        if any(each.objection and each.events_per_second > fastest for each in found):
+            speed += " of those that are not left out"
         return f"recommended: {speed}{waiting}"
     if one.events_per_second > first.events_per_second:
         faster = one.events_per_second / first.events_per_second - 1

@@ -82,34 +82,38 @@ class RunLog:
         return {tag: self.series[tag] for tag in sorted(self.series) if self.series[tag].kind == kind}
 
 
-def read_latest(given: str | Path) -> RunLog:
+def read_latest(given: str | Path, argument: str = "RUN_DIR") -> RunLog:
     """Return the logs of a run: of the folder given, or of the latest of the versions in it that has trained.
 
     Where none has, it is the latest that has logged something.
+
+    Args:
+        given: The folder.
+        argument: Its name in a refusal.
 
     Raises:
         DataError: ``given`` is no folder, holds no run or several unrelated ones, or a run without values.
     """
     folder = Path(given)
     if not folder.is_dir():
-        raise DataError(refusal("RUN_DIR", "the folder of a run", str(given), _CURE))
+        raise DataError(refusal(argument, "the folder of a run", str(given), _CURE))
     if any(_log_files(folder)):
-        return read_run(folder)
+        return read_run(folder, argument)
     runs = sorted({path.parent for pattern in _LOG_FILES for path in folder.rglob(pattern)})
     versions = [run for run in runs if run.parent == folder and re.fullmatch(r"version_\d+", run.name)]
     if not runs or len(versions) < len(runs):
         found = f"{given}, which has none" if not runs else f"{given} with {', '.join(map(str, runs[:5]))}"
         requirement = f"a folder with TensorBoard's event files or a {CSV_FILE}, or with versions"
-        raise DataError(refusal("RUN_DIR", requirement, found, _CURE))
+        raise DataError(refusal(argument, requirement, found, _CURE))
     versions.sort(key=lambda run: int(run.name.removeprefix("version_")), reverse=True)
     untrained = None
     for run in versions:
         with suppress(DataError):  # a run that was refused leaves an empty one
-            log = read_run(run)
+            log = read_run(run, argument)
             if log.has_trained:
                 return log
             untrained = untrained or log
-    return untrained or read_run(versions[0])
+    return untrained or read_run(versions[0], argument)
 
 
 def _log_files(folder: Path) -> Iterator[Path]:
@@ -117,10 +121,14 @@ def _log_files(folder: Path) -> Iterator[Path]:
         yield from sorted(folder.glob(pattern))
 
 
-def read_run(folder: Path) -> RunLog:
+def read_run(folder: Path, argument: str = "RUN_DIR") -> RunLog:
     """Return what the logs of a folder hold; of damaged ones what can be read, with a notice.
 
     Of a tag that event files and the table both have, the event files count.
+
+    Args:
+        folder: Of the run.
+        argument: Its name in a refusal.
 
     Raises:
         DataError: The logs hold no value.
@@ -133,7 +141,7 @@ def read_run(folder: Path) -> RunLog:
         log.notices.append(f"{log.broken} value(s) are damaged and left out")
     if not log.series:
         found = "; ".join([str(folder), *log.notices])
-        raise DataError(refusal("RUN_DIR", "a run that has logged something", found, _CURE))
+        raise DataError(refusal(argument, "a run that has logged something", found, _CURE))
     for series in log.series.values():  # a resumed run may have gone over steps once more
         order = sorted(range(len(series.steps)), key=series.steps.__getitem__)
         series.steps = [series.steps[place] for place in order]

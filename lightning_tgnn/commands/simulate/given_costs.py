@@ -227,10 +227,22 @@ def _of_mapping(argument: str, held: Mapping[str, Any]) -> GivenCosts:
     return GivenCosts(seconds, _numbers("bytes", sent, _names(travelling=True)), size, shares)
 
 
+def number(value: object) -> float | None:
+    """Return a number; None where it is none. YAML takes 1e-4, without a point, for a string; JSON does not."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
 def _numbers(argument: str, held: Mapping[str, Any], names: set[str]) -> dict[str, float]:
     for name, value in held.items():
         check_choice(argument, name, names)
-        check_not_negative(f"{argument} of {name}", value, cure="give what was measured, or leave it out")
+        read = number(value)
+        received = value if read is None else read
+        check_not_negative(f"{argument} of {name}", received, cure="give what was measured, or leave it out")
     return {name: float(value) for name, value in held.items()}
 
 
@@ -250,7 +262,7 @@ def _of_run(folder: Path) -> GivenCosts:
     The first window of steps is left out where there are more: loops are compiled in it. What the run stood until it
     had its batch is what no worker has hidden, so it counts as ``other``.
     """
-    log = read_latest(folder)
+    log = read_latest(folder, "stages")
     (_, shares), scalars = stage_shares(log), log.of_kind("scalars")
     steps_of = scalars.get("system/milliseconds_per_step")
     if not shares or steps_of is None:

@@ -10,7 +10,13 @@ from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, che
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Load, LoadModel
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, refusal
-from lightning_tgnn.commands.simulate.given_costs import compressed_name, compressing_name, is_folder, read_mapping
+from lightning_tgnn.commands.simulate.given_costs import (
+    compressed_name,
+    compressing_name,
+    is_folder,
+    number,
+    read_mapping,
+)
 
 _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [...]}, widths: {graph 1: 16, nn 1: 64}}"
 _COMPRESSED = tuple(compressed_name(name) for name in COMPRESSIONS)
@@ -185,13 +191,3 @@ def _rates(held: object) -> Rates:
         requirement, cure = "two rows of two numbers, of graph and NN operators", "write [[0.7, 1.0], [1.0, 0.8]]"
         raise InvalidArgumentError(refusal("rates of stages", requirement, held, cure))
     return tuple(map(tuple, check_rates([[one or 0.0 for one in row] for row in found]).tolist()))
-
-
-def number(value: object) -> float | None:
-    """Return a number; None where it is none. YAML takes 1e-4, without a point, for a string; JSON does not."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return None
