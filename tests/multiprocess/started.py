@@ -7,6 +7,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torchmetrics import Metric
 
 from lightning_tgnn import (
     CDFGNNStrategy,
@@ -38,11 +39,39 @@ class FirstWeights(Callback):
             torch.save(module.state_dict(), self.path)
 
 
+class Occurred(Metric):
+    """Counts in place, as many metrics do."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("count", torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, count):
+        self.count += count
+
+    def compute(self):
+        return self.count
+
+
+class Counting(LinkPrediction):
+    """Counts the events that it is validated on."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.occurred, self.seen = Occurred(), {"batches": torch.zeros(1)}
+
+    def on_validation_batch_end(self, outputs, batch, *rest):
+        super().on_validation_batch_end(outputs, batch, *rest)
+        self.occurred.update(len(batch))
+        self.seen["batches"] += 1
+        self.log("val/events", self.occurred)
+
+
 def task_and_data(name):
     if name == "cdfgnn":
         sizes = {"num_nodes": 60, "num_edges": 240, "feature_dim": 4, "num_classes": 3}
         return NodeClassification("gcn", dropout=0.0), FullGraphDataModule("synthetic", synthetic=sizes)
-    data, task = build("jodie", 12, task_class=LinkPrediction)
+    data, task = build("jodie", 12, task_class=Counting)
     return task, data
 
 
@@ -65,6 +94,8 @@ def run(strategy, name, folder):
         "finite": all(bool(value.isfinite().all()) for value in weights.values()),
     }
     if name != "cdfgnn":
+        found["events"] = [fitted["val/events"], len(data.split.val)]
+        found["left"] = float(task.occurred.count + task.seen["batches"])
         found["best_of"] = float(checkpoint["callbacks"][saved.state_key]["current_score"])
         found["position"] = [task.state_store.position, len(data.split.train)]
         found["memory"] = bool(task.state_store.state_dict()["memory"].any())

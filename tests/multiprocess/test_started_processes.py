@@ -42,6 +42,8 @@ def check(line):
         assert found["best"] == found["best_of"]
         assert found["position"][0] == found["position"][1] == found["positions"]
         assert found["memory"]
+        assert found["events"][0] == found["events"][1]
+        assert found["left"] == 0  # ranks count in memory of their own
     return found
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
+from itertools import chain
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +23,7 @@ from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcess
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
+from torch.nn import Module
 from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
@@ -71,6 +73,8 @@ class ReturningLauncher(_MultiProcessingLauncher):
             # The threads of this process's OpenMP library did not come along: a loop over several would wait for them.
             os.environ["OMP_NUM_THREADS"] = "1"
             torch.set_num_threads(1)
+        elif isinstance(args[0], pl.Trainer):
+            _unshare(args[0])
         super()._wrapping_function(process_idx, *args)
 
     @override
@@ -131,6 +135,31 @@ def _take_over(held: dict[str, Any], trainer: pl.Trainer) -> None:
         received = f"no place for {', '.join(differing.unexpected_keys[:5])}"
         cure = "build its layers in __init__ or on_load_checkpoint, or evaluate with ckpt_path='best'"
         raise CheckpointError(refusal("model", "a task that can take back its weights", received, cure))
+
+
+def _unshare(trainer: pl.Trainer) -> None:
+    """Give this process tensors of its own for those that its task and callbacks came with, as metrics count in them.
+
+    Pickled tensors are in memory that all ranks share with the process that has started them. Lightning copies
+    parameters and buffers, and leaves all others. Data stay shared: they are large, and nobody writes to them.
+    """
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    held = [one for callback in callbacks for one in vars(callback).values() if isinstance(one, Module)]
+    modules = [part for whole in (trainer.lightning_module, *held) for part in whole.modules()]
+    for holder in (*modules, *callbacks):
+        for tensor in _tensors_in(vars(holder)):
+            if tensor.device.type == "cpu" and tensor.is_shared():
+                tensor.data = tensor.data.clone()
+
+
+def _tensors_in(held: object) -> Iterator[Tensor]:
+    """Yield the tensors of a value, and of what it contains."""
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, Mapping):
+        yield from chain.from_iterable(map(_tensors_in, held.values()))
+    elif isinstance(held, list | tuple | set):
+        yield from chain.from_iterable(map(_tensors_in, held))
 
 
 def _check_loops_may_be_forked() -> None:
