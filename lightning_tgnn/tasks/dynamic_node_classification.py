@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.metrics import LabelAUROC
 from lightning_tgnn.tasks.event_classification import EventClassification, refuse_labels
@@ -35,7 +35,7 @@ class DynamicNodeClassification(EventClassification):
         """Return 1."""
         return 1
 
-    def make_metric(self, info: StreamInfo) -> Metric:
+    def make_metric(self, info: StreamInfo) -> Metric | MetricCollection:
         """Return the AUC."""
         return LabelAUROC()
 
@@ -45,7 +45,7 @@ class DynamicNodeClassification(EventClassification):
         losses = binary_cross_entropy_with_logits(logits[:, 0], labels.clamp(min=0).float(), reduction="none")
         return (losses * labelled).sum() / labelled.sum().clamp(min=1)
 
-    def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
+    def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
         """Add a batch to a metric."""
         metric.update(logits[:, 0], labels)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.metrics import LabelF1, MultiLabelF1
 from lightning_tgnn.tasks.event_classification import EventClassification, refuse_labels
@@ -40,7 +40,7 @@ class EdgeClassification(EventClassification):
         """Return the number of classes."""
         return info.num_classes
 
-    def make_metric(self, info: StreamInfo) -> Metric:
+    def make_metric(self, info: StreamInfo) -> Metric | MetricCollection:
         """Return F1, micro; NaN without a label."""
         if info.multi_label:
             return MultiLabelF1(info.num_classes, average="micro", ignore_index=-1)
@@ -56,7 +56,7 @@ class EdgeClassification(EventClassification):
             total = (losses * labelled).sum()
         return total / labelled.sum().clamp(min=1)
 
-    def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
+    def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
         """Add a batch to a metric."""
         if len(labels):  # a rank may have none of a short batch
             # Decisions rather than logits: torchmetrics takes those as probabilities where all happen to be in [0, 1].

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
@@ -24,7 +24,7 @@ from lightning_tgnn.tasks.returned import check_logits, check_loss
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
-class EventClassification(MemoryTask[Metric]):
+class EventClassification(MemoryTask[Metric | MetricCollection]):
     """Trains a memory-based temporal GNN to tell the label of each event as it happens.
 
     A prediction uses what is known at the event: the embeddings of its ends just before it, and its own features.
@@ -127,16 +127,16 @@ class EventClassification(MemoryTask[Metric]):
         """Return the logits per event."""
         raise NotImplementedError
 
-    def make_metric(self, info: StreamInfo) -> Metric:
-        """Return what is measured on a split."""
+    def make_metric(self, info: StreamInfo) -> Metric | MetricCollection:
+        """Return what is measured on a split; a collection names its figures."""
         raise NotImplementedError
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss over the labelled events; 0 where there is none."""
         raise NotImplementedError
 
-    def measure(self, metric: Metric, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch to a metric."""
+    def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch to what is measured."""
         raise NotImplementedError
 
     def build(self, info: StreamInfo) -> None:
@@ -168,6 +168,7 @@ class EventClassification(MemoryTask[Metric]):
 
     def run_stages(self, batch: EventBatch) -> Tensor:
         """Score a batch and deliver its mails, in the order of the strategy; return logits [B, C]."""
+        self.check_runs_once(batch)
         return check_logits(self.stage_order(self, batch), len(batch))
 
     def training_step(self, batch: EventBatch, batch_idx: int) -> Tensor:
@@ -190,14 +191,14 @@ class EventClassification(MemoryTask[Metric]):
         """Measure a batch."""
         self._evaluate(batch, self.test_metrics)
 
-    def _evaluate(self, batch: EventBatch, metric: Metric) -> None:
+    def _evaluate(self, batch: EventBatch, metric: Metric | MetricCollection) -> None:
         logits = self.run_stages(batch)
         self.check_scores(logits)
         self.measure(metric, logits, batch.labels)
 
-    def figures(self, metrics: Metric) -> dict[str, Tensor]:
+    def figures(self, metrics: Metric | MetricCollection) -> dict[str, Tensor]:
         """Return what was measured on a split, by name."""
-        return {self.figure: metrics.compute()}
+        return dict(metrics.compute()) if isinstance(metrics, MetricCollection) else {self.figure: metrics.compute()}
 
 
 def refuse_labels(task: EventClassification, requirement: str, info: StreamInfo) -> InvalidArgumentError:

@@ -157,6 +157,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         Returns:
             Logits of the true destinations [B] and of the negatives [B, Q].
         """
+        self.check_runs_once(batch)
         negatives = batch.negatives.shape[1] if len(batch) else 0
         return check_link_scores(self.stage_order(self, batch), len(batch), negatives or None)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
+from weakref import ref
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -98,6 +99,7 @@ class StagedTask(OptimizedTask):
         # How the stages of a step follow each other; a strategy may put another order here.
         self.stage_order: StageOrder = in_order
         self.stages = Stages()
+        self._latest_batch: ref[EventBatch] | None = None
 
     def build_head(self) -> None:
         """Create the modules that turn embeddings into answers."""
@@ -105,7 +107,7 @@ class StagedTask(OptimizedTask):
 
     def __getstate__(self) -> dict[str, Any]:
         # Node state that ranks share is of their processes; a copy without it takes in the stream from its start.
-        state, store = super().__getstate__(), self._state_store
+        state, store = super().__getstate__() | {"_latest_batch": None}, self._state_store
         if isinstance(store, ExchangingStore):
             alone = LocalStateStore(store.spec, self.device) if store.ranks == 1 else None
             if alone is not None:
@@ -217,6 +219,20 @@ class StagedTask(OptimizedTask):
         """Start to write memory and to deliver mails."""
         self._has_committed = True
         return self.state_store.commit(update)
+
+    def check_runs_once(self, batch: EventBatch) -> None:
+        """Refuse to run the stages of a batch a second time; to be called before they run.
+
+        Raises:
+            InvalidArgumentError: The batch has been run already: its mails would be delivered a second time.
+        """
+        again = self._latest_batch is not None and self._latest_batch() is batch
+        # An optimizer that computes a batch twice is refused by its name, as it goes backward again.
+        if again and not (self.training and self._trainer is not None and not super().is_batch_untouched()):
+            requirement = "run once for a batch, because node memory already has it the second time"
+            cure = "take what the first call returns; see 'Your own figures' in the documentation for what you measure"
+            raise InvalidArgumentError(refusal("the stages", requirement, "a batch that has been run", cure))
+        self._latest_batch = ref(batch)
 
     @property
     def default_stage_order(self) -> StageOrder:

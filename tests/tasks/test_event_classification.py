@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from sklearn.metrics import f1_score, roc_auc_score
+from torchmetrics import MetricCollection
 
 from lightning_tgnn import (
     DynamicNodeClassification,
@@ -19,6 +20,7 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data import generate_stream
+from lightning_tgnn.metrics import LabelAccuracy
 from tests.data.example_streams import random_store
 
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "hidden_dim": 8, "mailbox_size": 3}
@@ -123,6 +125,24 @@ def test_a_batch_without_labels_logs_no_loss(tmp_path):
     assert len(scores) > 5
     assert min(scores) > 0
     assert scores[1] == scores[2] == scores[3] != scores[4], "of the batch before"
+
+
+class TwoFigures(EdgeClassification):
+    def make_metric(self, info):
+        of_classes = {"accuracy": LabelAccuracy(info.num_classes, average="micro", ignore_index=-1)}
+        return MetricCollection({"f1_micro": super().make_metric(info), **of_classes}, compute_groups=False)
+
+
+def test_a_collection_of_metrics_names_its_figures():
+    store = labelled(classes(np.random.default_rng(0)))
+    found = []
+    for kind in (EdgeClassification, TwoFigures):
+        task = kind("jodie", **SMALL)
+        run, data = fitted(task, store)
+        found.append(run.test(task, datamodule=data, verbose=False)[0])
+    (plain, several) = found
+    assert set(several) == {*plain, "test/accuracy"}
+    assert several["test/accuracy"] == several["test/f1_micro"] == plain["test/f1_micro"] > 0
 
 
 def test_the_loss_of_classes_leaves_out_what_has_none():

@@ -462,6 +462,19 @@ def test_a_task_of_ones_own_needs_a_head_and_steps(tmp_path):
     assert torch.isfinite(run.callback_metrics["val/mean"])
 
 
+def test_the_stages_of_a_batch_run_once(tmp_path):
+    class Twice(LinkPrediction):
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            self.run_stages(batch)
+
+    task, _ = fitted(tmp_path)
+    copy.deepcopy(task)  # without what it remembers of the batch
+    message = "the stages must be run once for a batch, because .*, got 'a batch that has been run'; take what"
+    with pytest.raises(InvalidArgumentError, match=message):
+        trainer(tmp_path).validate(Twice("tgn", **SMALL), datamodule=data_module(), verbose=False)
+
+
 @pytest.mark.parametrize("measure", ["validate", "test", "predict"])
 def test_untrained_weights_are_measured_with_a_warning(tmp_path, measure):
     data, task = data_module(), LinkPrediction("jodie", **SMALL)

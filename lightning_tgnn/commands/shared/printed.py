@@ -114,6 +114,10 @@ def time_line(seconds: Mapping[str, float]) -> str:
 def _table(figures: Mapping[str, float]) -> Table:
     """Return a table with a row per split of the stream that was measured."""
     columns = {key: title for key, title in _FIGURES.items() if any(f"{split}/{key}" in figures for split in _SPLITS)}
+    for name in figures:
+        split, _, key = name.partition("/")
+        if split in _SPLITS and "/" not in key:
+            columns.setdefault(key, key)
     table = Table("", *columns.values())
     for split, title in _SPLITS.items():
         values = [figures.get(f"{split}/{key}") for key in columns]

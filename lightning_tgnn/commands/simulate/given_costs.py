@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import COMPRESS, GRADIENT_SUMS
@@ -28,10 +27,10 @@ from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_shares
 from lightning_tgnn.commands.report.run_log import read_latest
 from lightning_tgnn.commands.simulate.plans import OPTIONS, SHARES, STORES, SimulatedPlan
+from lightning_tgnn.commands.simulate.written_costs import FORM, is_folder, number, read_mapping
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
 
 _PARTS = ("seconds", "bytes", "batch_size", "shares")
-_FORM = "write {seconds: {fetch: 0.002, embed: 0.02, ...}, bytes: {rows: 500000, ...}, batch_size: 600}"
 _PLANS = (
     "depcache",
     "depcomm",
@@ -160,34 +159,6 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
     return replace(costs, sent={**costs.sent, **more}, strategies=each)
 
 
-def is_folder(written: str) -> bool:
-    """Return whether what a user has written is the path of a folder."""
-    return not written.lstrip().startswith("{") and Path(written).is_dir()
-
-
-def read_mapping(argument: str, written: str) -> Mapping[str, Any]:
-    """Return the names with values of a YAML or JSON file, or of what is written in braces.
-
-    Raises:
-        InvalidArgumentError: The path is no file, or the text holds no mapping.
-    """
-    inline = written.lstrip().startswith("{")
-    path = Path(written)
-    if not inline and not path.exists():
-        raise InvalidArgumentError(refusal(argument, "a file or a folder that is there", written, "correct the path"))
-    if not inline and not path.is_file():
-        requirement = "a YAML or JSON file, the same in braces, or the folder of a run"
-        raise InvalidArgumentError(refusal(argument, requirement, written, _FORM))
-    try:
-        held = yaml.safe_load(written if inline else path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        received = f"{written[:60]} ({' '.join(str(error).split())[:120]})"
-        raise InvalidArgumentError(refusal(argument, "YAML or JSON", received, _FORM)) from error
-    if not isinstance(held, dict):
-        raise InvalidArgumentError(refusal(argument, "names with values", type(held).__name__, _FORM))
-    return held
-
-
 def _of_file(held: Mapping[str, Any]) -> GivenCosts:
     """Return costs that hold for all strategies, or those of each, as ``lightning-tgnn plan`` writes them."""
     if "strategies" not in held:
@@ -209,11 +180,11 @@ def _of_mapping(argument: str, held: Mapping[str, Any]) -> GivenCosts:
         check_choice(f"a part of {argument}", name, _PARTS)
     if not isinstance(held.get("seconds"), dict):
         received = type(held["seconds"]).__name__ if "seconds" in held else "nothing"
-        raise InvalidArgumentError(refusal(f"seconds of {argument}", "stages with seconds", received, _FORM))
+        raise InvalidArgumentError(refusal(f"seconds of {argument}", "stages with seconds", received, FORM))
     seconds = _numbers("seconds", held["seconds"], _names(travelling=False))
     sent = held.get("bytes", {})
     if not isinstance(sent, dict):
-        raise InvalidArgumentError(refusal(f"bytes of {argument}", "names with bytes", type(sent).__name__, _FORM))
+        raise InvalidArgumentError(refusal(f"bytes of {argument}", "names with bytes", type(sent).__name__, FORM))
     shares = held.get("shares", {})
     if not isinstance(shares, dict):
         cure = "write {targets: 0.4, repeated: 0.3} or {ahead: 0.5}"
@@ -225,16 +196,6 @@ def _of_mapping(argument: str, held: Mapping[str, Any]) -> GivenCosts:
     if size is not None:
         check_int(f"batch_size of {argument}", size, minimum=1, cure="give the events per rank and turn")
     return GivenCosts(seconds, _numbers("bytes", sent, _names(travelling=True)), size, shares)
-
-
-def number(value: object) -> float | None:
-    """Return a number; None where it is none. YAML takes 1e-4, without a point, for a string; JSON does not."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return None
 
 
 def _numbers(argument: str, held: Mapping[str, Any], names: set[str]) -> dict[str, float]:

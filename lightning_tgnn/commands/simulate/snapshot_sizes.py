@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
-from lightning_tgnn.commands.simulate.given_costs import number, read_mapping
+from lightning_tgnn.commands.simulate.written_costs import number, read_mapping
 
 _FORM = "write {vertices: [...], edges: [...]}, or {count: 100, vertices: 5000, edges: 50000, varies: 7}"
 _COLUMNS = ("vertices", "edges", "targets")
