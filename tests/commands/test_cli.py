@@ -359,6 +359,10 @@ def test_another_task_keeps_its_own_defaults(capsys):
             r"--model must be the name .*, got 'LinkPredicton'; did you mean 'LinkPrediction'\?",
         ),
         (["--model=lightning_tgnn.LinkPredicton"], r"did you mean 'LinkPrediction'\?"),
+        (
+            ["--model=my_parts.MyTask"],
+            r"got 'my_parts.MyTask'; .*PYTHONPATH=\. \(No module named 'my_parts'",
+        ),
         (["--model=torch.nn.Linear"], r"--model must be a subclass of LightningModule, got 'torch\.nn\.Linear'"),
         (["--model.model=tgnn"], r"got 'tgnn'; did you mean 'tgn'\?"),
         (["--data=FullGraphDataModul"], r"did you mean 'FullGraphDataModule'\?"),

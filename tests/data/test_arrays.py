@@ -269,6 +269,19 @@ def test_a_graph_of_dgl_is_read_in_every_form_and_with_any_names(dgl):
         read_source(dgl_graph(feat=IMAGINARY))
 
 
+def test_what_nothing_reads_of_a_graph_object_is_named(dgl):
+    with pytest.warns(UserWarning, match="source, a TemporalData: nothing reads n_id, x$"):
+        read_source(temporal(x=torch.ones(9, 2), n_id=torch.ones(3), y=torch.ones(3)))
+    graph = dgl_graph(w=torch.ones(3), feat=torch.ones(3, 2))
+    graph.ndata["age"] = torch.ones(graph.num_nodes())
+    graph.edata["_ID"] = torch.arange(3)
+    with pytest.warns(UserWarning, match=r"source, a DGLGraph: nothing reads edata\['w'\], ndata\['age'\]$"):
+        read_source(graph)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_source(dgl_graph(feat=torch.ones(3, 2), label=torch.ones(3)))
+
+
 def test_graphs_of_dgl_whose_vertices_have_several_kinds_of_numbers_are_refused(dgl):
     ends = ([0, 1, 2], [0, 0, 1])
     with pytest.raises(DataError, match="source must be a DGLGraph that is no block, got 'a block'"):

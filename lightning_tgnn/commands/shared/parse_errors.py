@@ -136,7 +136,11 @@ def _unknown_class(found: re.Match[str], told: _Told) -> str:
     near = _subclasses(base) if isclass(base) else {}
     names = [*near, *(name for name in dir(module) if not name.startswith("_"))]
     kind = base.__name__ if isclass(base) else "class"
-    cure = did_you_mean(given.rpartition(".")[2], names) or "give a name or an import path such as package.module.Class"
+    short = given.rpartition(".")[2]
+    cure = did_you_mean(short, names) or "give a name or an import path such as package.module.Class"
+    missing = re.search(r"No module named '([^']+)'", told.message)
+    if missing and missing[1].partition(".")[0] not in sys.modules and short not in names:
+        cure = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({missing[0]})"
     return refusal(told.key, f"the name or import path of a {kind}", given, cure)
 
 

@@ -22,7 +22,10 @@ _LONGEST_LINE = 1 << 24
 _COMMENT = re.compile(rb"(\A|[\r\n])[ \t]*[#%][^\r\n]*")
 _UTF8_MARK = b"\xef\xbb\xbf"
 KNOWN_BINARIES = {
-    b"PK\x03\x04": ("a zip archive", "unpack it first; a graph in an .npz file is read by FullGraphDataModule"),
+    b"PK\x03\x04": (
+        "a zip archive",
+        "unpack it first; give events in an .npz file to EventStore.from_arrays, and a graph to FullGraphDataModule",
+    ),
     b"BZh": ("bzip2 data", "unpack it first, or pack it with gzip"),
     b"\xfd7zXZ": ("xz data", "unpack it first, or pack it with gzip"),
     b"\x28\xb5\x2f\xfd": ("zstandard data", "unpack it first, or pack it with gzip"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +17,7 @@ from lightning_tgnn.data.dgl_graphs import DGLEdges, edges_of_dgl
 from lightning_tgnn.data.streams.columns import highest_count, node_column
 from lightning_tgnn.data.streams.event_store import EventStore
 
+_OF_PYG = {"src", "dst", "t", "msg", "y"}
 _ROLES = ("time", "label", "edge_features")
 _USUAL_TIMES = ("time", "timestamp", "timestamps", "ts", "t")
 
@@ -56,6 +59,7 @@ def from_temporal_data(data: TemporalData) -> EventStore:
     if missing:
         cure = f"give it {', '.join(missing)} as well"
         raise DataError(refusal("source", "a TemporalData with src, dst and t", sorted(held), cure))
+    _notice_unread("TemporalData", held.keys() - _OF_PYG)
     src, dst = (node_column(name, held[name]) for name in ("src", "dst"))
     return EventStore.from_arrays(
         src,
@@ -85,6 +89,9 @@ def from_dgl(graph: DGLGraph, columns: Mapping[str, Any] | None) -> EventStore:
     src_type, _, dst_type = graph.canonical_etypes[0]
     num_nodes = graph.num_nodes()
     features = names["edge_features"]
+    unread = graph.edata.keys() - {names["time"], names["label"], *features}
+    of_nodes = graph.ndata.keys() - ({"feat"} if len(graph.ntypes) == 1 else set())
+    _notice_unread("DGLGraph", {*(f"edata[{name!r}]" for name in unread), *(f"ndata[{name!r}]" for name in of_nodes)})
     return EventStore.from_arrays(
         src,
         dst if src_type == dst_type else dst + graph.num_nodes(src_type),
@@ -94,6 +101,13 @@ def from_dgl(graph: DGLGraph, columns: Mapping[str, Any] | None) -> EventStore:
         labels=graph.edata[names["label"]] if names["label"] else None,
         node_ids=np.arange(num_nodes),
     )
+
+
+def _notice_unread(kind: str, names: Iterable[str]) -> None:
+    """Warn of what an object holds and nothing reads; names that begin with an underscore are its library's own."""
+    unread = sorted(name for name in names if not re.search(r"^_|\['_", name))
+    if unread:
+        warnings.warn(f"source, a {kind}: nothing reads {', '.join(unread)}", stacklevel=4)
 
 
 def _names_in(held: Mapping[str, Tensor], columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, RowError, check_int, refusal
-from lightning_tgnn.data.arrays import FIRST_DOUBTFUL, as_array
+from lightning_tgnn.data.arrays import as_array
 
 _MAX_ID_PER_EVENT = 1000
+_SHORT_FLOATS = ("float32", "float16", "bfloat16")
 _FORMS = {
     **dict.fromkeys(("src", "dst"), (("<i8",), (1,))),
     "time": (("<f8",), (1,)),
@@ -110,20 +113,29 @@ def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | No
     return column
 
 
-def notice_merged_times(time: np.ndarray, *, stacklevel: int) -> None:
+def notice_merged_times(time: np.ndarray, *, given: str = "float64", stacklevel: int) -> None:
     """Warn where times, float64 [E] and ascending, are so large that different ones may have become the same.
 
-    That is so where some are equal and others as close as float64 has them; those far apart have only been rounded.
+    That is so where some are equal and others as close as they can be; those far apart have only been rounded.
+
+    Args:
+        time: The times.
+        given: The type in which they were given.
+        stacklevel: Of the warning.
     """
     largest = max(abs(float(time[0])), abs(float(time[-1])))
-    if largest < FIRST_DOUBTFUL:
+    given = given if given in _SHORT_FLOATS else "float64"
+    resolution = torch.finfo(getattr(torch, given)).eps
+    if largest < 2 / resolution:  # whole numbers below are all told apart
         return
-    gaps, told_apart = np.diff(time), float(np.spacing(largest))
+    gaps, told_apart = np.diff(time), resolution * 2.0 ** math.floor(math.log2(largest))
     apart = gaps[gaps > 0]
     closest = float(apart.min()) if len(apart) else 0.0
     if len(apart) < len(gaps) and closest <= 2 * told_apart:
-        told = f"float64 does not tell times of the size of {largest:.4g} apart that differ by less than {told_apart:g}"
+        told = f"{given} does not tell times of the size of {largest:.4g} apart that differ by less than {told_apart:g}"
         cure = "subtract the first time, or give a coarser unit"
+        if given != "float64":
+            cure = "give float64 or integers, or subtract the first time ahead of converting"
         warnings.warn(f"{told}: some may have become equal; {cure}", stacklevel=stacklevel + 1)
 
 

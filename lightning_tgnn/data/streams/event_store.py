@@ -105,6 +105,7 @@ class EventStore:
         >>> store.src.tolist(), store.dst.tolist(), store.node_ids.tolist()
         ([0, 1], [1, 2], ['ann', 'bob', 'cid'])
         """
+        kind = str(getattr(time, "dtype", "")).removeprefix("torch.")
         time = float_column("time", time, np.float64, ndim=1)
         if not isinstance(src, Sized) or isinstance(src, str) or getattr(src, "ndim", 1) == 0:
             cure = "give a list or an array, an iterator as list(iterator)"
@@ -140,7 +141,7 @@ class EventStore:
             order = np.argsort(time, kind="stable")
             src = src[order]
             columns = {name: column[order] for name, column in columns.items()}
-        notice_merged_times(columns["time"], stacklevel=2)
+        notice_merged_times(columns["time"], given=kind, stacklevel=2)
         return cls(
             src=_tensor(src),
             dst=_tensor(columns["dst"]),

@@ -1,4 +1,6 @@
 import json
+import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -325,3 +327,22 @@ def test_a_store_that_does_not_fit_is_refused_and_leaves_nothing(tmp_path):
 def test_columns_may_be_tensors_that_require_a_gradient():
     features = torch.arange(6.0).reshape(3, 2).requires_grad_()
     assert small(edge_features=features).edge_features.tolist() == features.tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "step", "told"),
+    [
+        (torch.float32, 1.7e9, 128, "float32 .* by less than 128: .*; give float64 or integers"),
+        (np.float32, 1.7e9, 128, "float32 .* by less than 128: .*; give float64 or integers"),
+        (np.float64, 1.7e18, 256, "float64 .* by less than 256: .*; subtract the first time, or give a coarser unit"),
+    ],
+)
+def test_times_that_have_become_equal_are_told(kind, first, step, told):
+    column = partial(torch.tensor if isinstance(kind, torch.dtype) else np.array, dtype=kind)
+    with pytest.warns(UserWarning, match=told.replace(" ", " does not tell times ", 1)):
+        small(time=column([first, first + 1, first + step]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small(time=column([first, first + 10 * step, first + 20 * step]))  # rounded, and all apart
+        small(time=column([0, 0, 2**24 - 1]))
+        small(time=np.array([1_700_000_000, 1_700_000_001, 1_700_000_001]))
