@@ -134,6 +134,20 @@ def test_a_port_in_use_is_refused(as_one_of_two, monkeypatch):
             pl.Trainer(strategy="sven", **started.QUIET).fit(task, datamodule=data)
 
 
+def join(has_starter):
+    """Join a first rank: one that has gone, or the process that has started this one."""
+    os.environ["LIGHTNING_TGNN_STARTED_BY"] = str(os.getppid() if has_starter else 0)
+    with signals.ended_with_starter():
+        time.sleep(1 if has_starter else 60)
+    print("JOINED", flush=True)
+
+
+def test_a_rank_whose_starter_has_gone_does_not_wait_for_it(tmp_path):
+    for has_starter, ends in ((True, (0, "JOINED\n")), (False, (143, ""))):
+        process = Started(join, (has_starter,), {}, tmp_path / f"{has_starter}")
+        assert process.finish(time.monotonic() + 30) == ends
+
+
 class Failing(LinkPrediction):
     def configure_callbacks(self):
         raise ValueError("as on all ranks")

@@ -5,6 +5,7 @@ At the one with which SLURM says that it is about to end the job all ranks save 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ from lightning_tgnn.comm import PeerFailureError, is_interrupt, peer_failure
 from lightning_tgnn.files.requeue import Requeue
 
 _EVALUATION_BATCHES = 8
+_STARTED_BY = "LIGHTNING_TGNN_STARTED_BY"
+_LOOKS_EVERY = 0.5  # seconds
 _Result = TypeVar("_Result")
 Handler = Callable[[int, FrameType | None], object] | int
 """What a process does at a signal, as `signal.signal` has it."""
@@ -133,8 +136,12 @@ class FirstRankLauncher(_SubprocessScriptLauncher):
 
     @override
     def _call_children_scripts(self) -> None:
-        with deaf_to_interrupts():  # a new process inherits what is ignored
-            super()._call_children_scripts()
+        os.environ[_STARTED_BY] = str(os.getpid())  # for the new processes, which inherit it
+        try:
+            with deaf_to_interrupts():  # they inherit what is ignored, too
+                super()._call_children_scripts()
+        finally:
+            del os.environ[_STARTED_BY]
 
 
 @contextmanager
@@ -159,6 +166,34 @@ def ended_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def ended_with_starter() -> Iterator[None]:
+    """End this process for a while with the first rank that has started it, if one has: nobody else does.
+
+    A rank that joins the first one asks for it again and again, until the timeout of the process group. The first rank
+    is ended without a word to the others where SIGTERM comes ahead of Lightning's handler, or SIGKILL at any time.
+    """
+    starter = os.environ.get(_STARTED_BY)
+    if starter is None:
+        yield
+        return
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while os.getppid() == int(starter):
+            if is_over.wait(_LOOKS_EVERY):
+                return
+        os._exit(128 + signal.SIGTERM)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
 
 
 def ignore_interrupts() -> Handler | None:

@@ -41,6 +41,7 @@ from lightning_tgnn.strategies.processes.signals import (
     Handler,
     Termination,
     ended_at_once,
+    ended_with_starter,
     ignore_interrupts,
     restore_interrupts,
 )
@@ -153,6 +154,7 @@ class SupervisedStrategy(DDPStrategy):
             # A rank that joins the first one has nothing to tidy up yet, and would wait for one that has gone.
             with (
                 ended_at_once() if self.global_rank != 0 else nullcontext(),
+                ended_with_starter(),
                 isolate_rng() if self._is_seeded else nullcontext(),  # a later run goes on with the first one's numbers
             ):
                 super().setup_distributed()
