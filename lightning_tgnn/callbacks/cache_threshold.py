@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
@@ -72,7 +72,19 @@ class CacheThreshold(Callback):
             return
         # A resumed run takes threshold and mean from its checkpoint, later.
         strategy.replica_state.controller = ThresholdController(**self._settings)
-        self._before, self.history = strategy.exchange.traffic.snapshot(), []
+        self._before = strategy.exchange.traffic.snapshot()
+        if trainer.ckpt_path is None:
+            self.history = []
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the history."""
+        return {"history": [list(epoch) for epoch in self.history]}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the history of a checkpoint."""
+        self.history = [(threshold, share) for threshold, share in state_dict["history"]]
 
     @override
     def on_train_batch_end(

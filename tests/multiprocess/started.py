@@ -1,12 +1,17 @@
 """A script whose Trainer starts processes of its own, and what its process then holds."""
 
+import csv
 import json
+import os
+import signal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torchmetrics import Metric
 
 from lightning_tgnn import (
@@ -58,12 +63,14 @@ class Counting(LinkPrediction):
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self.occurred, self.seen = Occurred(), {"batches": torch.zeros(1)}
+        self.occurred, self.kept = Occurred(), SimpleNamespace(batches=torch.zeros(1))
+        self.seen = {"occurred": Occurred()}
 
     def on_validation_batch_end(self, outputs, batch, *rest):
         super().on_validation_batch_end(outputs, batch, *rest)
-        self.occurred.update(len(batch))
-        self.seen["batches"] += 1
+        for occurred in (self.occurred, self.seen["occurred"]):
+            occurred.update(len(batch))
+        self.kept.batches += 1
         self.log("val/events", self.occurred)
 
 
@@ -75,13 +82,25 @@ def task_and_data(name):
     return task, data
 
 
+def table_of(logger):
+    """Return the steps and some figures of the rows that a logger has written."""
+    with (Path(logger.log_dir) / "metrics.csv").open(newline="") as file:
+        return [
+            (row["step"], row.get("train/loss"), row.get("train/events_per_second")) for row in csv.DictReader(file)
+        ]
+
+
 def run(strategy, name, folder):
     """Fit and validate in new processes, and return what this process then holds."""
     task, data = task_and_data(name)
     monitor = "val/accuracy" if name == "cdfgnn" else "val/ap"
     saved = ModelCheckpoint(folder, monitor=monitor, mode="max")
-    trainer = pl.Trainer(**QUIET, strategy=strategy, max_epochs=2, callbacks=[saved], default_root_dir=folder)
+    loggers = [TensorBoardLogger(folder), CSVLogger(folder, "csv")]
+    trainer = pl.Trainer(
+        **QUIET, strategy=strategy, max_epochs=2, callbacks=[saved], logger=loggers, log_every_n_steps=5
+    )
     trainer.fit(task, datamodule=data)
+    rows_of_fit = table_of(loggers[1])
     fitted = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("val/")}
     weights = {key: value.clone() for key, value in task.state_dict().items()}
     checkpoint = WholeCheckpointIO().load_checkpoint(saved.best_model_path)
@@ -91,11 +110,14 @@ def run(strategy, name, folder):
         "best": float(saved.best_model_score),
         "steps": [trainer.global_step, trainer.current_epoch],
         "folders": sorted(path.name for path in Path(folder).glob("lightning_logs/*")),
+        "tables": [path.parent.name for path in Path(folder).glob("csv/*/metrics.csv")],
+        "keeps rows": table_of(loggers[1])[: len(rows_of_fit)] == rows_of_fit,
+        "rows": [len(rows_of_fit), len(table_of(loggers[1]))],
         "finite": all(bool(value.isfinite().all()) for value in weights.values()),
     }
     if name != "cdfgnn":
         found["events"] = [fitted["val/events"], len(data.split.val)]
-        found["left"] = float(task.occurred.count + task.seen["batches"])
+        found["left"] = float(task.occurred.count + task.seen["occurred"].count + task.kept.batches)
         found["best_of"] = float(checkpoint["callbacks"][saved.state_key]["current_score"])
         found["position"] = [task.state_store.position, len(data.split.train)]
         found["memory"] = bool(task.state_store.state_dict()["memory"].any())
@@ -119,3 +141,21 @@ def main(start_method, folder, *names):
             first = begins_with(STRATEGIES[name](start_method="fork"), task, data, f"{folder}/{name}/first.pt")
             found["begins_with"] = all(torch.equal(first[key], last[key]) for key in weights)
         print("FOUND", json.dumps(found), flush=True)
+
+
+class EndsStarter(Callback):
+    """Sends SIGTERM to the process that has started the ranks."""
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if trainer.is_global_zero and batch_idx == 2:
+            os.kill(os.getppid(), signal.SIGTERM)
+
+
+def ended(folder):
+    """Fit in forked processes until one ends this process."""
+    task, data = task_and_data("sven")
+    saved = ModelCheckpoint(folder, filename="ended", save_on_exception=True)
+    strategy = SvenStrategy(start_method="fork")
+    trainer = pl.Trainer(**QUIET, strategy=strategy, max_epochs=50, callbacks=[EndsStarter(), saved], logger=False)
+    trainer.fit(task, datamodule=data)
+    print("UNREACHED", flush=True)

@@ -12,11 +12,15 @@ from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import pytest
+import torch
 from lightning.pytorch.strategies.launchers import subprocess_script
 
-from lightning_tgnn import LinkPrediction, SvenStrategy
+from lightning_tgnn import LinkPrediction, SvenStrategy, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.strategies.processes import launcher, signals
+from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.strategies.processes import launcher, sent_objects, signals
+from lightning_tgnn.types import StateSpec
+from tests.data.example_streams import random_store
 from tests.multiprocess import started
 from tests.multiprocess.ranks import Started, free_port
 
@@ -38,6 +42,9 @@ def check(line):
     assert found["steps"][1] == 2
     assert found["folders"] == ["version_0"]
     assert found["finite"]
+    assert found["tables"] == ["version_0"]  # of fit and validation
+    assert found["keeps rows"]
+    assert 0 < found["rows"][0] < found["rows"][1]
     if "position" in found:
         assert found["best"] == found["best_of"]
         assert found["position"][0] == found["position"][1] == found["positions"]
@@ -58,6 +65,39 @@ def test_what_forked_processes_train_is_tested_next(tmp_path):
     for line in lines:
         assert check(line)["begins_with"]
     assert "untrained" not in printed
+
+
+@pytest.mark.timeout(120)
+def test_sigterm_to_the_process_that_has_forked_the_ranks_ends_all_at_one_step(tmp_path):
+    process = Started(started.ended, (str(tmp_path),), {"MASTER_PORT": str(free_port())}, tmp_path / "pipe")
+    code, printed = process.finish(time.monotonic() + 100)
+    assert code == 128 + signal.SIGTERM, printed[-3000:]
+    assert "SIGTERM: all 2 ranks end after step" in printed
+    assert "UNREACHED" not in printed
+    assert (tmp_path / "ended.ckpt").is_file()
+
+
+class OwnData(TemporalDataModule):
+    pass
+
+
+def test_what_spawned_ranks_write_to_is_their_own_and_data_of_this_package_are_not():
+    for kind, is_shared in ((TemporalDataModule, True), (OwnData, False)):
+        data, task = kind(random_store(60, edge_dim=2)), LinkPrediction("jodie")
+        task.kept, task.store = {"a": [torch.zeros(1)]}, LocalStateStore(StateSpec(5, 2, 2, 1, own_half=False))
+        tensors = [data.store.edge_features, task.kept["a"][0], task.store.rows.memory]
+        for tensor in tensors:
+            tensor.share_memory_()
+        trainer = SimpleNamespace(lightning_module=task, callbacks=[], datamodule=data)
+        sent_objects.unshare(trainer)
+        assert [tensor.is_shared() for tensor in tensors] == [is_shared, False, True]
+        assert data.store.edge_features is tensors[0]  # in place
+        sent_objects.check_no_generator(trainer)
+        task.kept["drawn"] = torch.Generator()
+        with pytest.raises(
+            InvalidArgumentError, match=r"start_method must be other than 'spawn' where the task, .*Generator"
+        ):
+            sent_objects.check_no_generator(trainer)
 
 
 SESSION = """

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import csv
 import os
-import pickle
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from io import BytesIO
-from itertools import chain
-from multiprocessing.reduction import ForkingPickler
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FunctionType
+from types import FrameType
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher, _WorkerOutput
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import Tensor
-from torch.nn import Module
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.whole import write_tensors
+from lightning_tgnn.strategies.processes.sent_objects import check_importable, check_no_generator, unshare
 from lightning_tgnn.types import FULL
 
 _Result = TypeVar("_Result")
@@ -60,22 +59,53 @@ class ReturningLauncher(_MultiProcessingLauncher):
         if self._start_method == "fork":
             _check_loops_may_be_forked()
         else:
-            _check_importable((args, kwargs, trainer), self._start_method)
+            check_importable((args, kwargs, trainer), self._start_method)
+            if trainer is not None:
+                check_no_generator(trainer)
         for logger in [] if trainer is None else trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
+            if isinstance(logger, TensorBoardLogger | CSVLogger):
                 _ = logger.version  # chosen here, so that these processes and the next ones log to one folder
-        with TemporaryDirectory(prefix="lightning_tgnn-") as self._folder:
+            if isinstance(logger, CSVLogger):
+                _go_on_writing(logger.experiment)
+        with TemporaryDirectory(prefix="lightning_tgnn-") as self._folder, self._passing_on_sigterm():
             return super().launch(function, *args, trainer=trainer, **kwargs)
+
+    @contextmanager
+    def _passing_on_sigterm(self) -> Iterator[None]:
+        """Let SIGTERM end the ranks as it does elsewhere, and this process after them."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            yield
+            return
+
+        def end(signum: int, frame: FrameType | None) -> None:
+            self.kill(signum)
+            for process in self.procs:
+                process.join()
+            sys.exit(128 + signum)
+
+        signal.signal(signal.SIGTERM, end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     @override
     def _wrapping_function(self, process_idx: int, *args: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked process has that of the one that has started it
         if self._start_method == "fork":
             # The threads of this process's OpenMP library did not come along: a loop over several would wait for them.
             os.environ["OMP_NUM_THREADS"] = "1"
             torch.set_num_threads(1)
         elif isinstance(args[0], pl.Trainer):
-            _unshare(args[0])
-        super()._wrapping_function(process_idx, *args)
+            unshare(args[0])
+        try:
+            super()._wrapping_function(process_idx, *args)
+        except (Exception, SIGTERMException) as error:
+            # Lightning tells only the callbacks of the process that has started this one.
+            if isinstance(args[0], pl.Trainer):
+                call._interrupt(args[0], error)
+            raise
 
     @override
     def _collect_rank_zero_results(self, trainer: pl.Trainer, results: object) -> _WorkerOutput | None:
@@ -137,29 +167,16 @@ def _take_over(held: dict[str, Any], trainer: pl.Trainer) -> None:
         raise CheckpointError(refusal("model", "a task that can take back its weights", received, cure))
 
 
-def _unshare(trainer: pl.Trainer) -> None:
-    """Give this process tensors of its own for those that its task and callbacks came with, as metrics count in them.
+def _go_on_writing(writer: ExperimentWriter) -> None:
+    """Let a writer add to the table that it or a copy of it in another process has written so far.
 
-    Pickled tensors are in memory that all ranks share with the process that has started them. Lightning copies
-    parameters and buffers, and leaves all others. Data stay shared: they are large, and nobody writes to them.
+    Each of Lightning's writers removes the table that is there when it is made, so this process makes the only one.
+    Which columns the table has by now only the copies know.
     """
-    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    held = [one for callback in callbacks for one in vars(callback).values() if isinstance(one, Module)]
-    modules = [part for whole in (trainer.lightning_module, *held) for part in whole.modules()]
-    for holder in (*modules, *callbacks):
-        for tensor in _tensors_in(vars(holder)):
-            if tensor.device.type == "cpu" and tensor.is_shared():
-                tensor.data = tensor.data.clone()
-
-
-def _tensors_in(held: object) -> Iterator[Tensor]:
-    """Yield the tensors of a value, and of what it contains."""
-    if isinstance(held, Tensor):
-        yield held
-    elif isinstance(held, Mapping):
-        yield from chain.from_iterable(map(_tensors_in, held.values()))
-    elif isinstance(held, list | tuple | set):
-        yield from chain.from_iterable(map(_tensors_in, held))
+    table = Path(writer.metrics_file_path)
+    if table.is_file():
+        with table.open(newline="") as file:
+            writer.metrics_keys = next(csv.reader(file), [])
 
 
 def _check_loops_may_be_forked() -> None:
@@ -177,37 +194,3 @@ def _check_loops_may_be_forked() -> None:
         return  # none have started
     cure = "set start_method='spawn', or restart this process and fit with start_method='fork' first"
     raise InvalidArgumentError(refusal("start_method", "other than 'fork' after training here", received, cure))
-
-
-def _check_importable(held: object, start_method: str) -> None:
-    """Refuse classes and functions of a session that has no file: a new interpreter cannot import them.
-
-    Raises:
-        InvalidArgumentError: A class or function of the session would have to be imported.
-    """
-    if hasattr(sys.modules["__main__"], "__file__"):
-        return  # which new processes read
-    names = _SessionNames()
-    with suppress(Exception):  # what cannot be pickled at all is told by whoever sends it
-        names.dump(held)
-    if names.found:
-        requirement = f"'fork', or classes and functions from a file that new processes can import ({start_method!r})"
-        received = f"those of this session: {', '.join(sorted(names.found))}"
-        cure = "put them into a module, or give start_method='fork' to the strategy"
-        raise InvalidArgumentError(refusal("start_method", requirement, received, cure))
-
-
-class _SessionNames(ForkingPickler):
-    """Pickles into nothing, and collects the names of classes and functions that the session has defined."""
-
-    def __init__(self) -> None:
-        super().__init__(BytesIO(), pickle.HIGHEST_PROTOCOL)
-        self.found: set[str] = set()
-
-    def reducer_override(self, value: object) -> Any:
-        """Look at a value on its way; arrays, which name nothing, are left out."""
-        if isinstance(value, (Tensor, np.ndarray)):
-            return int, ()
-        if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
-            self.found.add(value.__qualname__)
-        return NotImplemented
