@@ -58,11 +58,13 @@ class CacheThreshold(Callback):
         self._settings = {"threshold": threshold, "rise": rise, "fall": fall, "least": least, "greatest": greatest}
         ThresholdController(**self._settings)  # refuses now what would not work in training
         self.history: list[tuple[float, float]] = []
+        self._is_fit, self._goes_on = True, False
         self._before: dict[str, Flow] = {}
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         check_only_one(trainer, CacheThreshold, "threshold")
+        self._is_fit, self._goes_on = stage == "fit", False
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -73,7 +75,7 @@ class CacheThreshold(Callback):
         # A resumed run takes threshold and mean from its checkpoint, later.
         strategy.replica_state.controller = ThresholdController(**self._settings)
         self._before = strategy.exchange.traffic.snapshot()
-        if trainer.ckpt_path is None:
+        if not self._goes_on:
             self.history = []
 
     @override
@@ -83,8 +85,10 @@ class CacheThreshold(Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the history of a checkpoint."""
-        self.history = [(threshold, share) for threshold, share in state_dict["history"]]
+        """Go on with the history of a checkpoint; an evaluation, which restores callbacks too, leaves it as it is."""
+        if self._is_fit:
+            self.history = [(threshold, share) for threshold, share in state_dict["history"]]
+            self._goes_on = True
 
     @override
     def on_train_batch_end(

@@ -125,5 +125,5 @@ def digest_of_some(*columns: Tensor | None) -> str | None:
         count = min(_ROWS_OF_DIGEST, len(column))
         places = torch.arange(count) * (len(column) - 1) // max(count - 1, 1)
         found.update(f"{column.dtype}{tuple(column.shape)}".encode())
-        found.update(column[places].contiguous().numpy().data)
+        found.update(column.detach()[places].cpu().contiguous().view(torch.uint8).numpy().data)
     return found.hexdigest() if held else None

@@ -132,7 +132,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         stands = batch.shared.continues
         if batch.shared.resets or (stands is not None and self.state_store.position != stands):
             self.state_store.reset()
-        self._has_committed = False
+        self._has_committed, self._latest_batch = False, None
 
     def on_before_backward(self, loss: Tensor) -> None:
         """Refuse an optimizer that computes a batch twice, because the second time node memory already holds the batch.
@@ -175,7 +175,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
 
     def _begin_evaluation(self, loader: CatchUpLoader | None, *, catch_up: bool) -> None:
         self._abandon_evaluation()
-        self._snapshot = self.state_store.snapshot()
+        self._snapshot, self._latest_batch = self.state_store.snapshot(), None
         if catch_up:
             assert loader is not None
             self._catch_up(loader)

@@ -149,6 +149,8 @@ class NodeClassification(OptimizedTask):
             self.copy_for_averages()
             return
         check_same_graph(self.info, info)
+        if self.trainer.state.fn == "fit":
+            self.info = info  # what its checkpoints are of from here on
 
     def build(self, info: GraphInfo) -> None:
         """Build the model and its metrics for a graph.

@@ -65,7 +65,10 @@ def _check_features(saved: str | None, current: str | None, cure: str, *, resume
     if resumes:
         requirement, received = "trained on these values of the features", "one that was trained on others"
         raise CheckpointError(refusal(_WHAT, requirement, received, cure))
-    rank_zero_warn("the model was trained on other values of the features than those it is shown now")
+    rank_zero_warn(
+        "the model was trained on other values of the features than the DataModule has: if that is not meant, give the"
+        " data that it was trained on"
+    )
 
 
 def _identity(info: StreamInfo) -> tuple[str, int, int]:

@@ -139,6 +139,8 @@ class StagedTask(OptimizedTask):
         info = self._stream_info()
         if self.model is not None:
             check_same_stream(self.info, info)
+            if info is not None and self.trainer.state.fn == "fit":
+                self.info = info  # what its checkpoints are of from here on
             return
         assert info is not None
         self.build(info)
@@ -221,7 +223,7 @@ class StagedTask(OptimizedTask):
         return self.state_store.commit(update)
 
     def check_runs_once(self, batch: EventBatch) -> None:
-        """Refuse to run the stages of a batch a second time; to be called before they run.
+        """Note that the stages of a batch run, and refuse a second time; to be called before they run.
 
         Raises:
             InvalidArgumentError: The batch has been run already: its mails would be delivered a second time.

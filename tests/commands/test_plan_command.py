@@ -220,7 +220,7 @@ def test_a_recipe_that_ends_before_powersgd_begins_leaves_it_out():
     assert all(name.endswith(":gradient_compression=powersgd") for name in few)
     assert "disttgl:memory=4:gradient_compression=powersgd" not in few  # one epoch of 125 updates
     assert re.fullmatch(
-        rf"left out: .*: powersgd leaves the gradients of .*; {len(few) - 1} more are in plan.json", line
+        rf"left out: .*: powersgd leaves the gradients of .*; {len(few) - 1} more are left out, see plan.json", line
     )
     assert rest == f"slower and in plan.json: {count - 12 - len(few)} more"
     assert left_out(12) == ({}, count, [f"slower and in plan.json: {count - 12} more"])

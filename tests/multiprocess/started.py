@@ -4,13 +4,16 @@ import csv
 import json
 import os
 import signal
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+import torch.multiprocessing as mp
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torchmetrics import Metric
 
@@ -151,11 +154,19 @@ class EndsStarter(Callback):
             os.kill(os.getppid(), signal.SIGTERM)
 
 
-def ended(folder):
-    """Fit in forked processes until one ends this process."""
+def starting_under_sigterm(start, *arguments, **options):
+    """Start processes, with SIGTERM to this one just before."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    return start(*arguments, **options)
+
+
+def ended(folder, moment):
+    """Fit in forked processes until SIGTERM ends this process."""
     task, data = task_and_data("sven")
-    saved = ModelCheckpoint(folder, filename="ended", save_on_exception=True)
-    strategy = SvenStrategy(start_method="fork")
-    trainer = pl.Trainer(**QUIET, strategy=strategy, max_epochs=50, callbacks=[EndsStarter(), saved], logger=False)
-    trainer.fit(task, datamodule=data)
+    saved = [ModelCheckpoint(folder, filename="ended", save_on_exception=True), OnExceptionCheckpoint(folder)]
+    callbacks, strategy = [EndsStarter(), *saved], SvenStrategy(start_method="fork")
+    trainer = pl.Trainer(**QUIET, strategy=strategy, max_epochs=50, callbacks=callbacks, logger=False)
+    starts = partial(starting_under_sigterm, mp.start_processes)
+    with mock.patch.object(mp, "start_processes", starts) if moment == "while they start" else nullcontext():
+        trainer.fit(task, datamodule=data)
     print("UNREACHED", flush=True)

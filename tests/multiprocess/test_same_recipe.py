@@ -107,7 +107,7 @@ def with_features(scale):
 
 
 NEIGHBOURS = "TemporalDataModule(num_neighbors=...) must be the same on all ranks, got '3 on rank 0, 4 on rank 1'"
-DATA = "fingerprint of the data"
+DATA = "fingerprint of the data, features of the data must be the same on all ranks, got 'fingerprint of the data: "
 CASES = {
     "lr": (
         lambda rank: on_stream(SvenStrategy(), task={"lr": 0.1 if rank else 0.01}),

@@ -68,6 +68,9 @@ def test_the_history_of_the_cache_goes_on_in_a_resumed_run_alone(tmp_path):
     assert len(once) == 4
     assert fit() == once  # anew
     assert fit(ckpt_path=tmp_path / "epoch=1.ckpt") == once
+    run = trainer(strategy=CDFGNNStrategy(), callbacks=[monitor])
+    run.test(NodeClassification(hidden_dim=8), datamodule=data(), ckpt_path=tmp_path / "epoch=1.ckpt", verbose=False)
+    assert monitor.history == once
 
 
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(tmp_path):

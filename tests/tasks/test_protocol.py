@@ -281,10 +281,17 @@ def test_other_values_of_features_are_measured_with_a_warning_and_not_gone_on_wi
     changed = data_module(store=replace(store, edge_features=store.edge_features + 0.1))
     task, run = fitted(tmp_path)
     run.save_checkpoint(tmp_path / "a.ckpt")
-    with pytest.warns(UserWarning, match="trained on other values of the features than those it is shown now"):
+    with pytest.warns(UserWarning, match="trained on other values of the features than the DataModule has"):
         run.test(task, datamodule=changed, verbose=False)
     with pytest.raises(CheckpointError, match="must be trained on these values of the features, got 'one that was"):
         trainer(tmp_path).fit(LinkPrediction("tgn", **SMALL), datamodule=changed, ckpt_path=tmp_path / "a.ckpt")
+    tuned = trainer(tmp_path)
+    tuned.fit(LinkPrediction.load_from_checkpoint(tmp_path / "a.ckpt"), datamodule=changed)
+    tuned.save_checkpoint(tmp_path / "tuned.ckpt")
+    again = trainer(tmp_path, max_epochs=2)
+    again.fit(LinkPrediction("tgn", **SMALL), datamodule=changed, ckpt_path=tmp_path / "tuned.ckpt")
+    with pytest.raises(CheckpointError, match="must be trained on these values of the features"):
+        again.fit(LinkPrediction("tgn", **SMALL), datamodule=data_module(), ckpt_path=tmp_path / "tuned.ckpt")
     earlier = torch.load(tmp_path / "a.ckpt", weights_only=True)
     del earlier["lightning_tgnn"]["stream"]["features"]  # earlier versions know of none
     torch.save(earlier, tmp_path / "earlier.ckpt")

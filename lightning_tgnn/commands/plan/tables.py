@@ -44,7 +44,7 @@ def print_plans(found: Sequence[Assessment], console: Console) -> None:
     hidden = found[_SHOWN:]
     left_out = [one for one in hidden if one.objection]
     if left_out:  # by speed, as `planner.rank` has them
-        more = f"; {len(left_out) - 1} more are in plan.json" if len(left_out) > 1 else ""
+        more = f"; {len(left_out) - 1} more are left out, see plan.json" if len(left_out) > 1 else ""
         line = f"left out: {left_out[0].candidate.written}: {left_out[0].objection}{more}"
         console.print(line, soft_wrap=True, highlight=False)
     if slower := len(hidden) - len(left_out):
@@ -93,9 +93,9 @@ def reason(one: Assessment, found: Sequence[Assessment], place: int) -> str:
     waits = ", ".join(f"{share:.0%} for {name}" for name, share in list(one.waits_for.items())[:2] if share >= 0.01)
     waiting = (f"; {one.candidate.note}" if one.candidate.note else "") + (f"; waits {waits}" if waits else "")
     if place == 0:
-        speed = "the fastest" if slower < 0.005 else f"{slower:.1%} slower than the fastest, and costs less accuracy"
-        if any(each.objection and each.events_per_second > fastest for each in found):
-            speed += " of those that are not left out"
+        others = any(each.objection and each.events_per_second > fastest for each in found)
+        best = "the fastest of those that are not left out" if others else "the fastest"
+        speed = best if slower < 0.005 else f"{slower:.1%} slower than {best}, and costs less accuracy"
         return f"recommended: {speed}{waiting}"
     if one.events_per_second > first.events_per_second:
         faster = one.events_per_second / first.events_per_second - 1

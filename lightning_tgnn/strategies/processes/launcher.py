@@ -9,6 +9,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing import Process
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -26,7 +28,7 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.whole import write_tensors
-from lightning_tgnn.strategies.processes.sent_objects import check_importable, check_no_generator, unshare
+from lightning_tgnn.strategies.processes.sent_objects import check_arrives, unshare
 from lightning_tgnn.types import FULL
 
 _Result = TypeVar("_Result")
@@ -41,6 +43,8 @@ class ReturningLauncher(_MultiProcessingLauncher):
     """
 
     _folder: str | None = None
+    _started: list[Process]
+    _is_to_end = False
 
     @property
     @override
@@ -59,40 +63,66 @@ class ReturningLauncher(_MultiProcessingLauncher):
         if self._start_method == "fork":
             _check_loops_may_be_forked()
         else:
-            check_importable((args, kwargs, trainer), self._start_method)
-            if trainer is not None:
-                check_no_generator(trainer)
+            check_arrives((args, kwargs, trainer), self._start_method)
         for logger in [] if trainer is None else trainer.loggers:
             if isinstance(logger, TensorBoardLogger | CSVLogger):
                 _ = logger.version  # chosen here, so that these processes and the next ones log to one folder
-            if isinstance(logger, CSVLogger):
-                _go_on_writing(logger.experiment)
-        with TemporaryDirectory(prefix="lightning_tgnn-") as self._folder, self._passing_on_sigterm():
+            if isinstance(logger, CSVLogger) and isinstance(logger.experiment, ExperimentWriter):
+                _go_on_writing(logger.experiment)  # on other machines than the first a logger writes nothing
+        folder = TemporaryDirectory(prefix="lightning_tgnn-")
+        with folder as self._folder, self._passing_on_sigterm(), _errors_told_by_ranks(trainer):
             return super().launch(function, *args, trainer=trainer, **kwargs)
+
+    @property
+    def procs(self) -> list[Process]:
+        """The processes that have been started; Lightning sets them once all of them have."""
+        return self._started
+
+    @procs.setter
+    def procs(self, started: list[Process]) -> None:
+        self._started = started
+        if started:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            if self._is_to_end:
+                self._end()
 
     @contextmanager
     def _passing_on_sigterm(self) -> Iterator[None]:
         """Let SIGTERM end the ranks as it does elsewhere, and this process after them."""
+        self._started, self._is_to_end = [], False
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             yield
             return
 
-        def end(signum: int, frame: FrameType | None) -> None:
-            self.kill(signum)
-            for process in self.procs:
-                process.join()
-            sys.exit(128 + signum)
+        def note(signum: int, frame: FrameType | None) -> None:
+            self._is_to_end = True
+            if self._started:
+                self._end()
 
-        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGTERM, note)
+        # Not before the processes are there to be told, and have forgotten this handler: one that has just been forked
+        # drops what it hears.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             yield
         finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if self._is_to_end:
+                sys.exit(128 + signal.SIGTERM)
+
+    def _end(self) -> None:
+        self.kill(signal.SIGTERM)
+        for process in self._started:
+            process.join()
+        sys.exit(128 + signal.SIGTERM)
 
     @override
     def _wrapping_function(self, process_idx: int, *args: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked process has that of the one that has started it
+        # A forked process has inherited its parent's handler, each that the signal is blocked.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if self._start_method == "fork":
             # The threads of this process's OpenMP library did not come along: a loop over several would wait for them.
             os.environ["OMP_NUM_THREADS"] = "1"
@@ -167,11 +197,28 @@ def _take_over(held: dict[str, Any], trainer: pl.Trainer) -> None:
         raise CheckpointError(refusal("model", "a task that can take back its weights", received, cure))
 
 
-def _go_on_writing(writer: ExperimentWriter) -> None:
-    """Let a writer add to the table that it or a copy of it in another process has written so far.
+@contextmanager
+def _errors_told_by_ranks(trainer: pl.Trainer | None) -> Iterator[None]:
+    """Keep this process's callbacks from saving at an error, of which the callbacks of the ranks have been told."""
+    callbacks = [] if trainer is None else trainer.checkpoint_callbacks
+    try:
+        yield
+    except BaseException:
+        for callback in callbacks:
+            vars(callback)["on_exception"] = partial(_forget, callback, "on_exception")
+        raise
 
-    Each of Lightning's writers removes the table that is there when it is made, so this process makes the only one.
-    Which columns the table has by now only the copies know.
+
+def _forget(held: object, name: str, *_: object) -> None:
+    """Remove an attribute, and with it this function, so that the method of the class is called the next time."""
+    vars(held).pop(name, None)
+
+
+def _go_on_writing(writer: ExperimentWriter) -> None:
+    """Let this process's writer append to a table that ranks have written.
+
+    Each of Lightning's writers removes the table that is there when it is made, so this process makes the only one, and
+    sends copies of it. It learns from the table which columns they have written.
     """
     table = Path(writer.metrics_file_path)
     if table.is_file():

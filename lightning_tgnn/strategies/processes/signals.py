@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
@@ -179,12 +180,13 @@ def ended_with_starter() -> Iterator[None]:
     if starter is None:
         yield
         return
-    is_over = threading.Event()
+    is_over, parent = threading.Event(), os.getppid()  # the parent may be a wrapper that the starter has started
 
     def watch() -> None:
-        while os.getppid() == int(starter):
+        while os.getppid() == parent and _is_there(int(starter)):
             if is_over.wait(_LOOKS_EVERY):
                 return
+        print("the process that has started this rank has gone, so this one ends", file=sys.stderr, flush=True)
         os._exit(128 + signal.SIGTERM)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -194,6 +196,15 @@ def ended_with_starter() -> Iterator[None]:
     finally:
         is_over.set()
         watcher.join()
+
+
+def _is_there(pid: int) -> bool:
+    with suppress(PermissionError):  # of another user's
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
 
 
 def ignore_interrupts() -> Handler | None:

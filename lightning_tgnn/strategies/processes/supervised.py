@@ -116,7 +116,7 @@ class SupervisedStrategy(DDPStrategy):
         environment = self.cluster_environment
         assert environment is not None
         if environment.creates_processes_externally:
-            cure = "leave it out, as a script has to whose first Trainer has started processes by 'popen'"
+            cure = "leave it out: this script's first Trainer has already started processes by 'popen'"
             requirement = f"'popen' where {type(environment).__name__} starts the processes"
             raise InvalidArgumentError(refusal("start_method", requirement, self._start_method, cure))
         self._launcher = ReturningLauncher(self, start_method=self._start_method)
