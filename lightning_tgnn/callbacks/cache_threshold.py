@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import lightning.pytorch as pl
 import torch
@@ -58,13 +58,11 @@ class CacheThreshold(Callback):
         self._settings = {"threshold": threshold, "rise": rise, "fall": fall, "least": least, "greatest": greatest}
         ThresholdController(**self._settings)  # refuses now what would not work in training
         self.history: list[tuple[float, float]] = []
-        self._is_fit, self._goes_on = True, False
         self._before: dict[str, Flow] = {}
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         check_only_one(trainer, CacheThreshold, "threshold")
-        self._is_fit, self._goes_on = stage == "fit", False
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -74,21 +72,7 @@ class CacheThreshold(Callback):
             return
         # A resumed run takes threshold and mean from its checkpoint, later.
         strategy.replica_state.controller = ThresholdController(**self._settings)
-        self._before = strategy.exchange.traffic.snapshot()
-        if not self._goes_on:
-            self.history = []
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return the history."""
-        return {"history": [list(epoch) for epoch in self.history]}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the history of a checkpoint; an evaluation, which restores callbacks too, leaves it as it is."""
-        if self._is_fit:
-            self.history = [(threshold, share) for threshold, share in state_dict["history"]]
-            self._goes_on = True
+        self._before, self.history = strategy.exchange.traffic.snapshot(), []
 
     @override
     def on_train_batch_end(

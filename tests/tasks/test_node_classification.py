@@ -47,32 +47,6 @@ def test_it_learns(model):
     assert answer["probability"].sum(1).allclose(torch.ones(40))
 
 
-class NotedEpochs(CacheThreshold):
-    """Notes epochs as on several ranks; one has no cache."""
-
-    def on_train_batch_end(self, trainer, *rest):
-        self.history.append((0.1 / (1 + trainer.current_epoch), 1.0))
-
-
-def test_the_history_of_the_cache_goes_on_in_a_resumed_run_alone(tmp_path):
-    monitor = NotedEpochs()
-
-    def fit(**options):
-        torch.manual_seed(0)
-        keep = ModelCheckpoint(tmp_path, every_n_epochs=1, save_top_k=-1, filename="{epoch}")
-        run = trainer(max_epochs=4, strategy=CDFGNNStrategy(), callbacks=[monitor, keep], enable_checkpointing=True)
-        run.fit(NodeClassification(hidden_dim=8), datamodule=data(), **options)
-        return monitor.history
-
-    once = fit()
-    assert len(once) == 4
-    assert fit() == once  # anew
-    assert fit(ckpt_path=tmp_path / "epoch=1.ckpt") == once
-    run = trainer(strategy=CDFGNNStrategy(), callbacks=[monitor])
-    run.test(NodeClassification(hidden_dim=8), datamodule=data(), ckpt_path=tmp_path / "epoch=1.ckpt", verbose=False)
-    assert monitor.history == once
-
-
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(tmp_path):
     def fit(**options):
         torch.manual_seed(0)
