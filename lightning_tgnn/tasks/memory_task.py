@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from lightning.pytorch.utilities.types import STEP_OUTPUT
@@ -286,7 +286,8 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         if self.model is None:
             self.build(info)
         else:
-            resumes = self._trainer is not None and self.trainer.state.fn == "fit"
-            check_same_stream(info, self.info, resumes=resumes)
+            if self._trainer is None and self.info is not None:  # from the processes of a fit, which have checked it
+                self.info = replace(self.info, features=info.features)
+            check_same_stream(info, self.info, resumes=self._trainer is not None and self.trainer.state.fn == "fit")
         self._saved_state, self._saved_random = saved["state"], saved["random"]
         self._load_saved_state()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import torch
@@ -276,6 +276,8 @@ class NodeClassification(OptimizedTask):
             self.build(info)
             return
         assert self.info is not None
+        if self._trainer is None:  # from the processes of a fit, which have checked it
+            self.info = replace(self.info, features=info.features)
         check_same_graph(info, self.info, resumes=self._trainer is not None and self.trainer.state.fn == "fit")
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,11 +78,12 @@ class Counting(LinkPrediction):
         self.log("val/events", self.occurred)
 
 
-def task_and_data(name):
+def task_and_data(name, noise=1.0):
     if name == "cdfgnn":
-        sizes = {"num_nodes": 60, "num_edges": 240, "feature_dim": 4, "num_classes": 3}
+        sizes = {"num_nodes": 60, "num_edges": 240, "feature_dim": 4, "num_classes": 3, "noise": noise}
         return NodeClassification("gcn", dropout=0.0), FullGraphDataModule("synthetic", synthetic=sizes)
     data, task = build("jodie", 12, task_class=Counting)
+    data.source = replace(data.source, edge_features=noise * data.source.edge_features)
     return task, data
 
 
@@ -141,8 +143,11 @@ def main(start_method, folder, *names):
         found, task, data, weights = run(strategy, name, f"{folder}/{name}")
         if start_method == "fork":  # a spawned process imports for seconds
             last = {key: value.clone() for key, value in task.state_dict().items()}
+            data = task_and_data(name, noise=2.0)[1]  # other features, and the checks of what comes back
             first = begins_with(STRATEGIES[name](start_method="fork"), task, data, f"{folder}/{name}/first.pt")
             found["begins_with"] = all(torch.equal(first[key], last[key]) for key in weights)
+            data.setup("fit")
+            found["knows data"] = task.info.features == data.info.features
         print("FOUND", json.dumps(found), flush=True)
 
 

@@ -64,7 +64,9 @@ def test_what_forked_processes_train_is_tested_next(tmp_path):
     lines = [line for line in printed.splitlines() if line.startswith("FOUND ")]
     assert len(lines) == 2
     for line in lines:
-        assert check(line)["begins_with"]
+        found = check(line)
+        assert found["begins_with"]
+        assert found["knows data"]
     assert "untrained" not in printed
 
 

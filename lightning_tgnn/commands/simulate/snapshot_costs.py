@@ -10,13 +10,8 @@ from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, che
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Load, LoadModel
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, refusal
-from lightning_tgnn.commands.simulate.given_costs import (
-    compressed_name,
-    compressing_name,
-    is_folder,
-    number,
-    read_mapping,
-)
+from lightning_tgnn.commands.simulate.given_costs import compressed_name, compressing_name
+from lightning_tgnn.commands.simulate.written_costs import is_folder, number, read_mapping
 
 _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [...]}, widths: {graph 1: 16, nn 1: 64}}"
 _COMPRESSED = tuple(compressed_name(name) for name in COMPRESSIONS)

@@ -44,7 +44,7 @@ class ReturningLauncher(_MultiProcessingLauncher):
 
     _folder: str | None = None
     _started: list[Process]
-    _is_to_end = False
+    _passes_on = _is_to_end = False
 
     @property
     @override
@@ -60,18 +60,18 @@ class ReturningLauncher(_MultiProcessingLauncher):
         Raises:
             InvalidArgumentError: The new processes could not import, or not run, what they are given.
         """
-        if self._start_method == "fork":
-            _check_loops_may_be_forked()
-        else:
-            check_arrives((args, kwargs, trainer), self._start_method)
-        for logger in [] if trainer is None else trainer.loggers:
-            if isinstance(logger, TensorBoardLogger | CSVLogger):
-                _ = logger.version  # chosen here, so that these processes and the next ones log to one folder
-            if isinstance(logger, CSVLogger) and isinstance(logger.experiment, ExperimentWriter):
-                _go_on_writing(logger.experiment)  # on other machines than the first a logger writes nothing
-        folder = TemporaryDirectory(prefix="lightning_tgnn-")
-        with folder as self._folder, self._passing_on_sigterm(), _errors_told_by_ranks(trainer):
-            return super().launch(function, *args, trainer=trainer, **kwargs)
+        with _without_saving_at_errors(trainer):
+            if self._start_method == "fork":
+                _check_loops_may_be_forked()
+            else:
+                check_arrives((args, kwargs, trainer), self._start_method)
+            for logger in [] if trainer is None else trainer.loggers:
+                if isinstance(logger, TensorBoardLogger | CSVLogger):
+                    _ = logger.version  # chosen here, so that these processes and the next ones log to one folder
+                if isinstance(logger, CSVLogger) and isinstance(logger.experiment, ExperimentWriter):
+                    _go_on_writing(logger.experiment)  # on other machines than the first a logger writes nothing
+            with TemporaryDirectory(prefix="lightning_tgnn-") as self._folder, self._passing_on_sigterm():
+                return super().launch(function, *args, trainer=trainer, **kwargs)
 
     @property
     def procs(self) -> list[Process]:
@@ -81,7 +81,7 @@ class ReturningLauncher(_MultiProcessingLauncher):
     @procs.setter
     def procs(self, started: list[Process]) -> None:
         self._started = started
-        if started:
+        if started and self._passes_on:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             if self._is_to_end:
                 self._end()
@@ -91,7 +91,8 @@ class ReturningLauncher(_MultiProcessingLauncher):
         """Let SIGTERM end the ranks as it does elsewhere, and this process after them."""
         self._started, self._is_to_end = [], False
         is_main = threading.current_thread() is threading.main_thread()
-        if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        self._passes_on = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if not self._passes_on:  # the user's own handler decides
             yield
             return
 
@@ -120,9 +121,10 @@ class ReturningLauncher(_MultiProcessingLauncher):
 
     @override
     def _wrapping_function(self, process_idx: int, *args: Any) -> None:
-        # A forked process has inherited its parent's handler, each that the signal is blocked.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if self._passes_on:
+            # A forked process has inherited its parent's handler, and every process that the signal is blocked.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if self._start_method == "fork":
             # The threads of this process's OpenMP library did not come along: a loop over several would wait for them.
             os.environ["OMP_NUM_THREADS"] = "1"
@@ -189,7 +191,11 @@ def _take_over(held: dict[str, Any], trainer: pl.Trainer) -> None:
             callback.dirpath = folder  # type: ignore[attr-defined]
     call._call_callbacks_load_state_dict(trainer, held)
     trainer.fit_loop.load_state_dict(held["loops"])
-    task.on_load_checkpoint(held)
+    before, task._trainer = task._trainer, None  # of an earlier fit in this process; what is resumed there is not this
+    try:
+        task.on_load_checkpoint(held)
+    finally:
+        task._trainer = before
     differing = task.load_state_dict(held["state_dict"], strict=False)
     if differing.unexpected_keys:
         received = f"no place for {', '.join(differing.unexpected_keys[:5])}"
@@ -198,8 +204,8 @@ def _take_over(held: dict[str, Any], trainer: pl.Trainer) -> None:
 
 
 @contextmanager
-def _errors_told_by_ranks(trainer: pl.Trainer | None) -> Iterator[None]:
-    """Keep this process's callbacks from saving at an error, of which the callbacks of the ranks have been told."""
+def _without_saving_at_errors(trainer: pl.Trainer | None) -> Iterator[None]:
+    """Keep this process's callbacks from saving at an error: it has trained nothing, and the ranks tell their own."""
     callbacks = [] if trainer is None else trainer.checkpoint_callbacks
     try:
         yield

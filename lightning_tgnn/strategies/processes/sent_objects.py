@@ -45,7 +45,7 @@ def check_arrives(held: object, start_method: str) -> None:
         cure = "put them into a module, or give start_method='fork' to the strategy"
         raise InvalidArgumentError(refusal("start_method", requirement, received, cure))
     if sent.has_generator:
-        requirement = "other than 'spawn' where the task, a callback or the data hold a torch.Generator"
+        requirement = f"other than {start_method!r} where the task, a callback or the data hold a torch.Generator"
         cure = "make the generator in setup, or give start_method='fork'"
         raise InvalidArgumentError(refusal("start_method", requirement, start_method, cure))
 
@@ -61,8 +61,9 @@ def unshare(trainer: pl.Trainer) -> None:
     for tensor in _tensors_of(trainer):
         if tensor.device.type == "cpu" and tensor.is_shared():
             shared = tensor.untyped_storage()
-            copy = copies.setdefault(shared.data_ptr(), shared.clone())
-            own = torch.empty(0, dtype=tensor.dtype)
+            if shared.data_ptr() not in copies:
+                copies[shared.data_ptr()] = shared.clone()
+            own, copy = torch.empty(0, dtype=tensor.dtype), copies[shared.data_ptr()]
             tensor.data = own.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
