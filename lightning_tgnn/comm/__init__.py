@@ -14,7 +14,7 @@ from lightning_tgnn.comm.failure import (
     leave_it_to_the_teller,
     peer_failure,
 )
-from lightning_tgnn.comm.groups import ProcessGroups
+from lightning_tgnn.comm.groups import ProcessGroups, leave_group_of_gpus
 from lightning_tgnn.comm.hand_over import HandOver
 from lightning_tgnn.comm.messages import Message, Messages
 from lightning_tgnn.comm.service import Service
@@ -43,6 +43,7 @@ __all__ = [
     "is_interrupt",
     "is_told",
     "keep_from_printing",
+    "leave_group_of_gpus",
     "leave_it_to_the_teller",
     "mapped",
     "peer_failure",

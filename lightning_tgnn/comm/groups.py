@@ -5,12 +5,31 @@ from __future__ import annotations
 from datetime import timedelta
 from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as dist
 
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types import RankLayout
 
 # The groups that have been made beside a default one, which Lightning keeps from one Trainer to the next, too.
 _made: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[object, ...], dist.ProcessGroup]] = WeakKeyDictionary()
+
+
+def leave_group_of_gpus(device: torch.device) -> None:
+    """End the default group of an earlier run in this process if it moves tensors of GPUs alone and ``device`` is none.
+
+    Lightning keeps the group for later runs. One of a single process can be made again.
+
+    Raises:
+        InvalidArgumentError: The group has several processes, which would have to find each other again.
+    """
+    if device.type == "cuda" or not dist.is_initialized() or dist.get_backend() != "nccl":
+        return
+    if dist.get_world_size() > 1:
+        cure = "train on the CPU in other processes"
+        requirement = "'gpu' where an earlier run has joined the processes by NCCL"
+        raise InvalidArgumentError(refusal("Trainer(accelerator=...)", requirement, device.type, cure))
+    dist.destroy_process_group()
 
 
 class ProcessGroups:

@@ -190,8 +190,7 @@ class PlanRunner(SupervisedStrategy):
     def _messages(self, family: str, *, of_copy: bool = False) -> Messages:
         assert self._groups is not None
         ranks = self._groups.layout.group_of(STATE if of_copy else family, self.global_rank)
-        traffic = self.exchange.traffic if family == STATE else None
-        return Messages(ranks, self.global_rank, self._groups.of(family), self.root_device, traffic)
+        return Messages(ranks, self.global_rank, self._groups.of(family), self.root_device)
 
     @override
     def _host_messages(self, family: str, way: str) -> Messages:

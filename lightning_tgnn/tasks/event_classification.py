@@ -180,7 +180,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         # The 0 of a batch without labels would be the best loss of all: the one before stands.
         latest = loss.new_tensor(math.nan) if self._latest_loss is None else self._latest_loss.to(loss)
         self._latest_loss = torch.where(labelled > 0, loss, latest).detach()
-        self.log("train/loss", self._latest_loss, prog_bar=True, batch_size=len(batch))
+        self.log("train/loss", self._latest_loss, prog_bar=self.has_progress_bar, batch_size=len(batch))
         return loss * (labelled / batch.shared.labelled)
 
     def validation_step(self, batch: EventBatch, batch_idx: int) -> None:

@@ -130,7 +130,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         if not len(batch):  # a rank's part of a last, short global batch: nothing to learn, but the others wait
             return positive.sum() + negatives.sum()
         loss = check_loss(self.loss(positive, negatives))
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
+        self.log("train/loss", loss, prog_bar=self.has_progress_bar, batch_size=len(batch))
         share = batch.shared.share
         return loss if share == 1 else loss * share
 

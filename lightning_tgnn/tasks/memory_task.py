@@ -162,7 +162,12 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             self._rate.add(round(len(batch) * self.trainer.world_size / batch.shared.share))
         every = getattr(self.trainer, "log_every_n_steps", 1)
         if every and self.trainer.global_step % every == 0:
-            self.log("train/events_per_second", self._rate.per_second(), prog_bar=True, batch_size=len(batch))
+            self.log(
+                "train/events_per_second",
+                self._rate.per_second(),
+                prog_bar=self.has_progress_bar,
+                batch_size=len(batch),
+            )
 
     def figures(self, metrics: _Metrics) -> dict[str, Tensor]:
         """Return what was measured on a split, by name."""

@@ -145,7 +145,8 @@ class NodeClassification(OptimizedTask):
         if info is None:
             return
         if self.model is None:
-            self.build(info)
+            with torch.device("cpu"):  # a seed draws the same weights for every device
+                self.build(info)
             self.copy_for_averages()
             return
         check_same_graph(self.info, info)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar, cast
 
+import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
@@ -201,7 +202,8 @@ class SnapshotModule(OptimizedTask):
 
     def _build_for(self, info: SnapshotInfo, what: str) -> None:
         if self.model is None:
-            self.build(info)
+            with torch.device("cpu"):  # a seed draws the same weights for every device
+                self.build(info)
             self.copy_for_averages()
         elif info != self.info:
             cure = "give the snapshots that the model was trained on, or train a new model"
@@ -233,7 +235,7 @@ class SnapshotModule(OptimizedTask):
         loss = self.group_order(self, batch)
         # Of all ranks: where two share a group, only the one that ends it knows its loss.
         of_update = self.trainer.strategy.reduce(loss.detach().clone(), reduce_op="mean")
-        self.log("train/loss", of_update, prog_bar=True, batch_size=max(len(batch), 1))
+        self.log("train/loss", of_update, prog_bar=self.has_progress_bar, batch_size=max(len(batch), 1))
         self.has_trained_weights = True
         return loss
 

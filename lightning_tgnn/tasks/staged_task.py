@@ -143,7 +143,8 @@ class StagedTask(OptimizedTask):
                 self.info = info  # what its checkpoints are of from here on
             return
         assert info is not None
-        self.build(info)
+        with torch.device("cpu"):  # a seed draws the same weights for every device
+            self.build(info)
         self.copy_for_averages()
 
     def _stream_info(self) -> StreamInfo | None:

@@ -59,6 +59,11 @@ class TrainedTask(RestorableTask):
         self.has_trained_weights = False
         self.register_load_state_dict_post_hook(_note_loaded_weights)
 
+    @property
+    def has_progress_bar(self) -> bool:
+        """Whether something shows figures: Lightning makes numbers of them in every step, and so waits for a GPU."""
+        return self.trainer.progress_bar_callback is not None
+
     def copy_for_averages(self) -> None:
         """Let `StochasticWeightAveraging` copy the model now that it has been built; its own look came before that."""
         for callback in () if self._trainer is None else self.trainer.callbacks:  # type: ignore[attr-defined]

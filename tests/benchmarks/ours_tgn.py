@@ -1,4 +1,4 @@
-"""Our TGN through Lightning's Trainer, in rounds: ours_tgn.py SOURCE BATCH_SIZE PRECISION EMBED_AT."""
+"""Our TGN through Lightning's Trainer, in rounds: ours_tgn.py SOURCE BATCH_SIZE DEVICE PRECISION EMBED_AT."""
 
 import sys
 import time
@@ -60,7 +60,7 @@ class Rounds(Callback):
             module.seconds.clear()
 
 
-def main(source, batch_size, precision, embed_at):
+def main(source, batch_size, device, precision, embed_at):
     pl.seed_everything(0, verbose=False)
     stream = read_events(source)
     features = np.random.default_rng(0).standard_normal((len(stream), 172), dtype=np.float32)
@@ -69,7 +69,8 @@ def main(source, batch_size, precision, embed_at):
     past = {"event": "time", "batch": "batch"}[embed_at]
     data = TemporalDataModule(store, batch_size=int(batch_size), past=past, embed_at=embed_at)
     trainer = pl.Trainer(
-        accelerator="cpu",
+        accelerator=device,
+        devices=1,
         precision=precision,
         max_epochs=5,
         limit_val_batches=0,

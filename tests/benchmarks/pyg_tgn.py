@@ -1,4 +1,4 @@
-"""PyG's TGNMemory as its documentation has it, in rounds: pyg_tgn.py SOURCE BATCH_SIZE."""
+"""PyG's TGNMemory as its documentation has it, in rounds: pyg_tgn.py SOURCE BATCH_SIZE DEVICE."""
 
 import sys
 
@@ -45,8 +45,8 @@ class PyGTGN(torch.nn.Module):
         self.data = data
         self.memory = TGNMemory(data.num_nodes, msg_dim, DIM, DIM, message, LastAggregator())
         self.gnn, self.predictor = GraphAttentionEmbedding(msg_dim, self.memory.time_enc), LinkPredictor()
-        self.neighbors = LastNeighborLoader(data.num_nodes, size=10)
-        self.assoc = torch.empty(data.num_nodes, dtype=torch.long)
+        self.neighbors = LastNeighborLoader(data.num_nodes, size=10, device=data.t.device)
+        self.assoc = torch.empty(data.num_nodes, dtype=torch.long, device=data.t.device)
         self.optimizer = torch.optim.Adam(self.parameters(), lr=lr)
         self.criterion = BCEWithLogitsLoss()
 
@@ -56,7 +56,7 @@ class PyGTGN(torch.nn.Module):
 
     def scores(self, batch):
         n_id, edge_index, e_id = self.neighbors(batch.n_id)
-        self.assoc[n_id] = torch.arange(n_id.size(0))
+        self.assoc[n_id] = torch.arange(n_id.size(0), device=n_id.device)
         z, last_update = self.memory(n_id)
         z = self.gnn(z, last_update, edge_index, self.data.t[e_id], self.data.msg[e_id])
         source = z[self.assoc[batch.src]]
@@ -84,12 +84,12 @@ def wikipedia(source, msg_dim):
     return TemporalData(src=stream.src, dst=stream.dst, t=stream.time.long(), msg=msg)
 
 
-def main(source, batch_size):
+def main(source, batch_size, device):
     torch.manual_seed(0)
-    data = wikipedia(source, 172)
+    data = wikipedia(source, 172).to(device)
     train, _, _ = data.train_val_test_split(0.15, 0.15)
     loader = TemporalDataLoader(train, batch_size=int(batch_size), neg_sampling_ratio=1.0)
-    model, turns = PyGTGN(data), Turns()
+    model, turns = PyGTGN(data).to(device), Turns()
     model.train()
     while True:
         model.reset()

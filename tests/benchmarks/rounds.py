@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).parents[2]
 STEPS_PER_ROUND = 60
 WARM_UP_ROUNDS = 1
@@ -37,6 +39,9 @@ class Turns:
         self.events += events
         if self.steps % STEPS_PER_ROUND:
             return True
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+            more["device_mb"] = torch.cuda.max_memory_allocated() / 2**20
         going_on = take_turns(self.round, self.events, time.perf_counter() - self.start, **more)
         self.round += 1
         self.events = 0

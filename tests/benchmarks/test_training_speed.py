@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+import torch
 
 from tests.benchmarks.rounds import ROOT, Contestant
 
@@ -19,16 +20,19 @@ SOURCE = Path(os.environ.get("LIGHTNING_TGNN_DATA", ROOT / "../shared/data")) / 
 ROUNDS = {200: 6, 600: 4}
 NEEDS = {"PyG": ("pyg_tgn", "torch_geometric"), "TGM": ("tgm_tgn", "tgm"), "TGL": ("tgl_tgn", "dgl")}
 OTHERS = {name: module for name, (module, package) in NEEDS.items() if find_spec(package)}
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 @pytest.mark.skipif(not SOURCE.exists(), reason=f"needs {SOURCE}")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("batch_size", [200, 600])
-def test_tgn_against_others(benchmark, batch_size, precision):
+@pytest.mark.parametrize("device", DEVICES)
+def test_tgn_against_others(benchmark, device, batch_size, precision):
     embed_at = {"ours": "event", "once": "batch"}
-    players = {name: Contestant("ours_tgn", SOURCE, batch_size, precision, at) for name, at in embed_at.items()}
-    players |= {name: Contestant(module, SOURCE, batch_size) for name, module in OTHERS.items()}
+    others = {name: module for name, module in OTHERS.items() if name != "TGL" or device == "cpu"}  # DGL is for CPUs
+    players = {name: Contestant("ours_tgn", SOURCE, batch_size, device, precision, at) for name, at in embed_at.items()}
+    players |= {name: Contestant(module, SOURCE, batch_size, device) for name, module in others.items()}
     try:
         for player in players.values():
             player.play()  # warm up
@@ -47,11 +51,11 @@ def test_tgn_against_others(benchmark, batch_size, precision):
     ratios = {
         (mine, name): [own / theirs for own, theirs in zip(rates[mine], rates[name], strict=True)]
         for mine in embed_at
-        for name in OTHERS
+        for name in others
     }
     found = {name: {"events_per_second": median(rates[name]), "peak_mb": peaks[name]} for name in players}
     benchmark.extra_info.update(found, ratios={" / ".join(pair): median(found) for pair, found in ratios.items()})
-    print(f"\nTGN, wikipedia, 172 edge features, batch {batch_size}, {precision}")
+    print(f"\nTGN, wikipedia, 172 edge features, batch {batch_size}, {precision}, {device}")
     for name in players:
         print(f"  {name:5} {median(rates[name]):8,.0f} events/s, peak resident memory {peaks[name]:,.0f} MB")
     for (mine, name), by_round in ratios.items():

@@ -1,4 +1,4 @@
-"""TGN as TGL computes it, in blocks of DGL, in rounds: tgl_tgn.py SOURCE BATCH_SIZE.
+"""TGN as TGL computes it, in blocks of DGL, in rounds: tgl_tgn.py SOURCE BATCH_SIZE cpu.
 
 TGL (Zhou et al., "TGL: A General Framework for Temporal GNN Training on Billion-Scale Graphs", PVLDB 15, 2022) is no
 package that could be installed, and its models name a CUDA device. So this is a TGN of our own that computes what TGL's
@@ -115,7 +115,7 @@ class TGLTGN(nn.Module):
         self.memory_time[nodes] = self.stream.time[events].repeat_interleave(2)[last]
 
 
-def main(source, batch_size):
+def main(source, batch_size, _):
     torch.manual_seed(0)
     stream = read_events(source)
     num_nodes = int(max(stream.src.max(), stream.dst.max())) + 1

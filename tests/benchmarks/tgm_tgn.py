@@ -1,4 +1,4 @@
-"""TGM's TGN with its loader, hooks and encoder, in rounds: tgm_tgn.py SOURCE BATCH_SIZE."""
+"""TGM's TGN with its loader, hooks and encoder, in rounds: tgm_tgn.py SOURCE BATCH_SIZE DEVICE."""
 
 import sys
 
@@ -51,20 +51,20 @@ class TGMTGN(torch.nn.Module):
         self.memory.detach()
 
 
-def main(source, batch_size):
+def main(source, batch_size, device):
     torch.manual_seed(0)
     stream = read_events(source)
     count = int(TRAINED * len(stream))
     edges = torch.stack([stream.src, stream.dst], 1)[:count].int()
     data = DGData.from_raw(stream.time.long()[:count], edges, torch.randn(count, 172))
-    graph = DGraph(data)
+    graph = DGraph(data, device=device)
     num_nodes = int(max(stream.src.max(), stream.dst.max())) + 1
     hooks = HookManager(keys=["train"])
     hooks.register("train", NegativeEdgeSamplerHook(int(edges[:, 1].min()), int(edges[:, 1].max())))
     nodes, times = ["edge_src", "edge_dst", "neg"], ["edge_time", "edge_time", "neg_time"]
     hooks.register("train", RecencyNeighborHook(num_nodes, [NEIGHBORS], nodes, times))
     hooks.register("train", DeduplicationHook())
-    model, turns = TGMTGN(num_nodes, 172), Turns()
+    model, turns = TGMTGN(num_nodes, 172).to(device), Turns()
     model.train()
     while True:
         model.memory.reset_state()

@@ -4,10 +4,13 @@ from datetime import timedelta
 from types import SimpleNamespace
 from unittest import mock
 
+import pytest
+import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.comm import ProcessGroups, groups
+from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.comm import ProcessGroups, groups, leave_group_of_gpus
 from lightning_tgnn.types import RankLayout
 from lightning_tgnn.types.layout import everybody
 
@@ -97,3 +100,22 @@ def test_groups_of_a_run_that_broke_off_are_not_taken_again():
         assert asked == [None, "gloo", "gloo"]
         again.forget()
         assert (ProcessGroups(layout, 0).of("state"), again.on_hosts("state", "rows")) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "ranks", "ends"),
+    [("cpu", "nccl", 1, True), ("cpu", "gloo", 1, False), ("cuda", "nccl", 1, False), ("cuda", "nccl", 2, False)],
+)
+def test_a_run_on_the_cpu_ends_the_group_of_an_earlier_one_on_a_gpu(device, backend, ranks, ends):
+    ended = mock.Mock()
+    held = {"is_initialized": lambda: True, "get_backend": lambda: backend, "get_world_size": lambda: ranks}
+    with mock.patch.multiple(groups.dist, destroy_process_group=ended, **held):
+        leave_group_of_gpus(torch.device(device))
+    assert ended.called == ends
+
+
+def test_processes_that_a_run_on_gpus_has_joined_refuse_one_on_the_cpu():
+    held = {"is_initialized": lambda: True, "get_backend": lambda: "nccl", "get_world_size": lambda: 2}
+    message = r"Trainer\(accelerator=...\) must be 'gpu' where an earlier run .* got 'cpu'; train on the CPU in other"
+    with mock.patch.multiple(groups.dist, **held), pytest.raises(InvalidArgumentError, match=message):
+        leave_group_of_gpus(torch.device("cpu"))

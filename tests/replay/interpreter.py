@@ -62,6 +62,7 @@ def make_acquainted(task, data):
     """Stand in for the Trainer: task and data ask it for each other, and figures for those of all ranks."""
     strategy = SimpleNamespace(reduce=lambda figures, reduce_op: figures)  # each rank its own; see `Graphs`
     trainer = SimpleNamespace(lightning_module=task, datamodule=data, strategy=strategy, testing=False, global_rank=0)
+    trainer.progress_bar_callback = None
     trainer.callbacks = []
     trainer.gradient_clip_val, trainer.is_last_batch, trainer.current_epoch, trainer.max_epochs = None, True, 0, 1
     task.trainer = data.trainer = trainer

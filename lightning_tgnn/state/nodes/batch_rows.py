@@ -61,7 +61,7 @@ class BatchRows:
             waits = torch.isin(self._nodes, self._around.changed)
             self._late, early = waits.nonzero().squeeze(1), (~waits).nonzero().squeeze(1)
         if before is not None:
-            int(before.wait())  # a GPU's word is here when it can be read
+            before.wait()
         if self._around is not None:
             self._early = (early, store.local.fetch(self._nodes[early]).wait())
         self._rows: StateRows | None = None

@@ -39,7 +39,7 @@ class PipelinedStateStore:
 
     Args:
         spec: Number of nodes and widths.
-        messages: Messages between the ranks of the pipeline, which are in the order of their batches.
+        messages: Messages between the ranks of the pipeline, on the CPU; ranks are in the order of their batches.
         tables: The tables that `pipelined_shapes` describes, shared by the ranks; zeros.
         device: Where this rank computes.
         passes_on: Whether rows go straight to the next rank; the same on all ranks.
@@ -108,11 +108,11 @@ class PipelinedStateStore:
         messages, place, ranks = self.messages, self.messages.place, self.messages.ranks
         if ranks > 1:
             count = 0 if passed_on is None else len(passed_on)
-            messages.send(torch.tensor([count], device=messages.device), (place + 1) % ranks, _WORD)
+            messages.send(torch.tensor([count]), (place + 1) % ranks, _WORD)
             if passed_on is not None:
                 messages.send(passed_on, (place + 1) % ranks, _ROWS)
             if ranks > 2:
-                messages.send(torch.zeros(1, dtype=torch.int64, device=messages.device), (place + 2) % ranks, _WORD)
+                messages.send(torch.zeros(1, dtype=torch.int64), (place + 2) % ranks, _WORD)
         self._turns += 1
         return _Written()
 
@@ -125,20 +125,19 @@ class PipelinedStateStore:
         place, ranks = self.messages.place, self.messages.ranks
         if self._turns * ranks + place < batches or batches % ranks == 0:
             return None  # nobody has played it since the ranks have met, or this rank itself
-        word = torch.zeros(1, dtype=torch.int64, device=self.messages.device)
+        word = torch.zeros(1, dtype=torch.int64)
         return self.messages.receive(word, (place - batches) % ranks, _WORD)
 
     def receive(self, count: int) -> tuple[Tensor, StateRows]:
         """Return nodes and rows that the previous rank has passed on."""
         width = self._codec.width + 8
-        data = torch.empty(count, width, dtype=torch.uint8, device=self.messages.device)
-        data = self.messages.receive(data, (self.messages.place - 1) % self.messages.ranks, _ROWS).wait().cpu()
+        data = torch.empty(count, width, dtype=torch.uint8)
+        data = self.messages.receive(data, (self.messages.place - 1) % self.messages.ranks, _ROWS).wait()
         return data[:, :8].contiguous().view(torch.int64).squeeze(1), self._codec.unpack(data[:, 8:])
 
     def packed(self, nodes: Tensor, rows: StateRows) -> Tensor:
         """Return what `receive` takes, uint8 [n, bytes]."""
-        data = torch.cat([nodes.unsqueeze(1).contiguous().view(torch.uint8), self._codec.pack(rows)], dim=1)
-        return data.to(self.messages.device)
+        return torch.cat([nodes.unsqueeze(1).contiguous().view(torch.uint8), self._codec.pack(rows)], dim=1)
 
     def put(self, nodes: Tensor, rows: StateRows) -> None:
         """Write whole rows to the shared memory."""

@@ -270,7 +270,7 @@ class ShardedStateStore:
         for name in _TABLES:
             rows = self.exchange.start(state.pop(name), sent, received, "checkpoint").wait()
             if rank == 0:
-                state[name] = torch.empty_like(rows).index_copy_(0, order, rows)
+                state[name] = torch.empty_like(rows).index_copy_(0, order.to(rows.device), rows)
         return state
 
     def sharded_state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -151,7 +151,10 @@ class HostMemory(StorePart):
         check_copies_fit(run, task.state_spec)
         ranks = run.layout.group_of(STATE, run.rank)
         tables = shared_tensors(pipelined_shapes(task.state_spec), ranks, run.rank, run.group_of(STATE))
-        return PipelinedStateStore(task.state_spec, run.messages(STATE), tables, run.device, passes_on=self.pass_on)
+        # Not over NCCL: the tables are on the host, and a first message of a GPU waits until its receiver asks for it,
+        # who may be sending a first gradient to this rank at that moment.
+        messages = run.host_messages(STATE, "rows in order")
+        return PipelinedStateStore(task.state_spec, messages, tables, run.device, passes_on=self.pass_on)
 
 
 @dataclass(frozen=True)

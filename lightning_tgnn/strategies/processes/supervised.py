@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
-from lightning_tgnn.comm import Attendance, Messages, handle_failure, keep_from_printing
+from lightning_tgnn.comm import Attendance, Messages, handle_failure, keep_from_printing, leave_group_of_gpus
 from lightning_tgnn.strategies.parts.collective_load import open_on_all
 from lightning_tgnn.strategies.parts.collective_save import (
     check_state_dict_type,
@@ -82,9 +82,8 @@ class SupervisedStrategy(DDPStrategy):
         known = {*signature(DDPStrategy).parameters, *signature(DistributedDataParallel).parameters}
         for name in options.keys() - known:  # Lightning hands it on to DistributedDataParallel, which refuses it late
             requirement = f"one of {', '.join(_arguments(type(self)))}, or an option of DDPStrategy"
-            raise InvalidArgumentError(
-                refusal(f"option of {type(self).__name__}", requirement, name, "correct its name")
-            )
+            option, cure = f"option of {type(self).__name__}", "correct its name"
+            raise InvalidArgumentError(refusal(option, requirement, name, cure))
         # `ModelCopies` does not do it in every step. The option has a new name in torch 2.13.
         options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
         if _IS_INTERACTIVE:  # there is no script to run once more
@@ -138,6 +137,7 @@ class SupervisedStrategy(DDPStrategy):
         if self.root_device.type == "cuda" and not torch.cuda.is_available():
             cure = "set accelerator='cpu'"
             raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
+        leave_group_of_gpus(self.root_device)
         # Late: strategies are registered as soon as Lightning has been imported, by that module as well.
         from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 

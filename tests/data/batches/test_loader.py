@@ -184,7 +184,7 @@ def test_batches_made_ahead_for_a_gpu_are_in_pinned_memory():
     data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cuda")), lightning_module=None)
     for batch in data.train_dataloader():
         assert batch.nodes.is_pinned()
-        assert batch.shared.changed.is_pinned()
+        assert not len(batch.shared.changed) or batch.shared.changed.is_pinned()
 
 
 def test_prefetching_raises_where_the_result_would_have_come():

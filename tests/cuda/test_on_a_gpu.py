@@ -1,0 +1,136 @@
+"""What a run on a GPU offers beside the losses: precision, resuming, other devices' checkpoints, monitors, answers."""
+
+import csv
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_tgnn import ParallelismMonitor, SnapshotMonitor, SystemMonitor, TimelineMonitor
+from lightning_tgnn.serving import Predictor
+from tests.cuda.fits import fitted, in_a_process
+from tests.multiprocess.training import PlainDescent
+
+KINDS = ["sven, tgn", "pipetgl, tgn", "disttgl, mini-batch", "blad, tgcn", "cdfgnn, gcn"]
+
+
+class KeepsEpoch(Callback):
+    """Saves a checkpoint at the end of an epoch."""
+
+    def __init__(self, path, epoch):
+        self._path, self._epoch = path, epoch
+
+    def on_train_epoch_end(self, trainer, module):
+        if trainer.current_epoch == self._epoch:
+            trainer.save_checkpoint(self._path)
+
+
+class KeepsData(Callback):
+    """Keeps the DataModule."""
+
+    def on_train_start(self, trainer, module):
+        self.data = trainer.datamodule
+
+
+def trained(name, device, path, epoch=0, **options):
+    return fitted(name, device, callbacks=[KeepsEpoch(path, epoch)], **options)
+
+
+def resumed(name, device, path, **options):
+    return fitted(name, device, ckpt_path=path, **options)
+
+
+def in_precision(name, precision):
+    return fitted(name, "cuda", precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *((name, "bf16-mixed") for name in KINDS),
+        # Whose gradients all have the loss scale of their own step.
+        *((name, "16-mixed") for name in ("depcache, tgn", "disttgl, mini-batch", "cdfgnn, gcn")),
+    ],
+)
+def test_mixed_precision_trains(name, precision):
+    ours, whole = in_a_process(in_precision, name, precision), in_a_process(fitted, name, "cuda")
+    torch.testing.assert_close(ours["losses"].mean(), whole["losses"].mean(), rtol=0.05, atol=0.02)
+    assert not torch.equal(ours["losses"], whole["losses"])
+
+
+def goes_on(name, path):
+    return trained(name, "cuda", path, deterministic=True), resumed(name, "cuda", path, deterministic=True)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_resumed_fit_is_that_without_a_break(name, tmp_path):
+    once, again = in_a_process(goes_on, name, tmp_path / "one.ckpt")
+    assert torch.equal(once["weights"], again["weights"])
+    assert once["figures"] == again["figures"]
+
+
+@pytest.mark.parametrize(("first", "then"), [("cuda", "cpu"), ("cpu", "cuda")])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_checkpoint_goes_on_on_another_device(name, first, then, tmp_path):
+    path = tmp_path / "one.ckpt"
+    once, there = in_a_process(trained, name, first, path), in_a_process(resumed, name, then, path)
+    torch.testing.assert_close(once["weights"], there["weights"], rtol=1e-3, atol=1e-4)
+
+
+def monitored(name, folder, *monitors):
+    logger = CSVLogger(folder)
+    fitted(name, "cuda", callbacks=monitors, logger=logger, log_every_n_steps=1)
+    logger.save()
+    with open(f"{logger.log_dir}/metrics.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def timed(name, folder):
+    timeline = TimelineMonitor(turns=2, first=3)
+    return monitored(name, folder, SystemMonitor(), timeline, ParallelismMonitor()), timeline.timeline is not None
+
+
+@pytest.mark.parametrize("name", ["sven, tgn", "depcache, tgn", "pipetgl, tgn", "disttgl, mini-batch"])
+def test_monitors_time_the_stages_of_a_gpu(name, tmp_path):
+    rows, has_timeline = in_a_process(timed, name, tmp_path)
+    found = {key: [float(row[key]) for row in rows if row[key]] for key in rows[0]}
+    assert has_timeline
+    assert min(found["system/events_per_second"]) > 0
+    print({key: sum(values) for key, values in found.items() if key.startswith("time/")})
+    assert min(found["time/embed"]) > 0
+    assert min(found["time/step"]) > 0
+
+
+def loads(folder):
+    return monitored("blad, tgcn", folder, SystemMonitor(), SnapshotMonitor())
+
+
+def test_the_snapshot_monitor_measures_a_gpu(tmp_path):
+    rows = in_a_process(loads, tmp_path)
+    print(rows)
+    assert any(key.startswith("snapshots/") for key in rows[0])
+
+
+def answers(path):
+    kept = KeepsData()
+    fitted("sven, tgn", "cuda", callbacks=[KeepsEpoch(path, 1), kept])
+    found = []
+    for device in ("cpu", "cuda"):
+        predictor = Predictor.from_checkpoint(path, kept.data, task=PlainDescent, device=device)
+        found.append(torch.from_numpy(predictor.score(range(5), range(5, 10))))
+    return found
+
+
+def test_a_predictor_answers_on_a_gpu(tmp_path):
+    torch.testing.assert_close(*in_a_process(answers, tmp_path / "one.ckpt"), rtol=1e-4, atol=1e-5)
+
+
+def on_one_after_the_other(name):
+    return fitted(name, "cuda"), fitted(name, "cpu"), fitted(name, "cuda")
+
+
+def test_a_process_trains_on_a_gpu_and_then_on_the_cpu_and_back():
+    first, second, third = in_a_process(on_one_after_the_other, "sven, tgn")
+    torch.testing.assert_close(first["losses"], second["losses"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(first["losses"], third["losses"], rtol=1e-4, atol=1e-5)
