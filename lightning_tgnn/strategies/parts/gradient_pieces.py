@@ -52,7 +52,14 @@ class SumOfPieces(CompressedSum):
     def start(self, values: Tensor) -> SumUnderWay:
         if not self._background:
             return _There(self._sum(values))
+        self._read_in_background(values)
         return _InBackground(lambda: self._sum(values), self._stream)
+
+    def _read_in_background(self, *tensors: Tensor) -> None:
+        """Keep the memory of tensors until the thread's stream has read them; they may be let go of before."""
+        if self._stream is not None:
+            for tensor in tensors:
+                tensor.record_stream(self._stream)
 
     @torch.no_grad()
     def _sum(self, values: Tensor) -> Tensor:
@@ -125,6 +132,7 @@ class SumOfPieces(CompressedSum):
         self._sent = self._padded(of_rank(state["residuals"], self._exchange).to(device))
         lengths = [count * self._compression.block for count in self._pieces]
         self._summed = self._padded(state["of the sum"][:].to(device)).split(lengths)[rank].clone()
+        self._read_in_background(self._sent, self._summed)
 
 
 @dataclass(frozen=True)
