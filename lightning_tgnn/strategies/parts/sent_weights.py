@@ -57,8 +57,6 @@ class SentWeights:
         """
         if not self._first:
             self._arriving = self._receive(self._messages.place - 1, self._sends)
-        elif self._goes_round and self._latest is None:
-            self._arriving = self._receive(self._messages.ranks - 1, self._sends)
 
     def update(self, own: Tensor, update: Callable[[], object]) -> None:
         """Make this rank's update and send its outcome on; at the end of an epoch all ranks get the last one's.
@@ -77,6 +75,10 @@ class SentWeights:
         following = (self._messages.place + 1) % self._messages.ranks
         self._messages.send(self._row(), following, self._sends)
         self._goes_round, self._latest = True, None
+        if self._first:
+            # Asked for at once: on a GPU the last rank's message would else hold up what all ranks do before the next
+            # turn, and a first one the rank itself.
+            self._arriving = self._receive(self._messages.ranks - 1, self._sends)
         if self._trained.ends_epoch:
             self.finish()
 
@@ -94,7 +96,9 @@ class SentWeights:
         if self._latest is None:
             last = self._messages.ranks - 1
             if self._first:
-                self._latest = self._receive(last, self._sends).wait()  # which is on its way for the next update
+                arriving, self._arriving = self._arriving, None
+                assert arriving is not None
+                self._latest = arriving.wait()  # which is on its way for the next update
             elif not self._last:
                 self._latest = self._receive(last, _LATEST).wait()
             else:
