@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoint_folder import read_tables
@@ -97,7 +99,8 @@ class NodeState:
                 _ = self._store.position  # nothing of it may be on its way behind what the new one sends
             self._store = self._part.store(run, task)
             if held is not None:
-                self._store.load_state_dict(run.broadcast(held.state_dict()))
+                # By way of the host: a pickle of a GPU's tensor takes memory of that GPU on all ranks.
+                self._store.load_state_dict(run.broadcast(tree_map_only(Tensor, Tensor.cpu, held.state_dict())))
                 _leave(held)
             task.state_store = self._store
             self._goes_on = False
