@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from weakref import WeakKeyDictionary
 
@@ -13,6 +15,23 @@ from lightning_tgnn.types import RankLayout
 
 # The groups that have been made beside a default one, which Lightning keeps from one Trainer to the next, too.
 _made: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[object, ...], dist.ProcessGroup]] = WeakKeyDictionary()
+
+
+@contextmanager
+def _unbound(world: dist.ProcessGroup, backend: str | None) -> Iterator[None]:
+    """Take from the default group the GPU that Lightning has bound it to, while a group of gloo is made.
+
+    Torch has ranks outside of a new group split a bound default group: gloo cannot, and NCCL waits for the others.
+    """
+    bound = getattr(world, "bound_device_id", None)
+    if bound is None or "gloo" not in (backend, dist.get_backend(world)):
+        yield
+        return
+    world.bound_device_id = None
+    try:
+        yield
+    finally:
+        world.bound_device_id = bound
 
 
 def leave_group_of_gpus(device: torch.device) -> None:
@@ -101,6 +120,7 @@ class ProcessGroups:
         for ranks in self.layout.families[family]:
             key = family, ranks, self._timeout, way, backend
             if key not in made:
-                made[key] = dist.new_group(list(ranks), timeout=self._timeout, backend=backend)
+                with _unbound(world, backend):
+                    made[key] = dist.new_group(list(ranks), timeout=self._timeout, backend=backend)
             own = made[key] if self._rank in ranks else own
         return own

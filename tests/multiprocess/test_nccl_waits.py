@@ -33,7 +33,7 @@ from tests.multiprocess import snapshots, test_cdfgnn, training
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 MEETINGS = ("all_reduce", "all_to_all_single", "broadcast", "barrier")
 EVENTS = {
     "sven": lambda: SvenStrategy(partition="interval"),

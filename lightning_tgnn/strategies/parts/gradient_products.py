@@ -14,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.strategies.parts.compressed_sums import KEPT, CompressedSum, SumUnderWay, add_ring, of_rank, own_of
 
@@ -31,6 +32,9 @@ class SumOfProducts(CompressedSum):
         shapes: Of the weights.
         exchange: Between the ranks; counts the bytes.
         group: The process group of the same.
+
+    Raises:
+        InvalidArgumentError: Gradients are on the CPU of a machine with a GPU, for which torch's hook waits.
     """
 
     def __init__(
@@ -40,6 +44,10 @@ class SumOfProducts(CompressedSum):
         exchange: Exchange,
         group: dist.ProcessGroup | None,
     ) -> None:
+        if exchange.device.type == "cpu" and torch.cuda.is_available():
+            cure = "take 'int8', train on the GPU, or hide it: CUDA_VISIBLE_DEVICES=''"
+            requirement = "another one on the CPU of a machine with a GPU, for which torch's PowerSGD waits"
+            raise InvalidArgumentError(refusal("gradient_compression", requirement, compression.name, cure))
         self._compression, self._exchange, self._group = compression, exchange, group
         self._shapes = [compression.matrix_of(shape) for shape in shapes]
         self._sizes = [prod(shape) for shape in shapes]
