@@ -62,7 +62,8 @@ class TrainedTask(RestorableTask):
     @property
     def has_progress_bar(self) -> bool:
         """Whether something shows figures: Lightning makes numbers of them in every step, and so waits for a GPU."""
-        return self.trainer.progress_bar_callback is not None
+        trainer = self._trainer  # None in a loop of one's own
+        return trainer is not None and trainer.progress_bar_callback is not None
 
     def copy_for_averages(self) -> None:
         """Let `StochasticWeightAveraging` copy the model now that it has been built; its own look came before that."""

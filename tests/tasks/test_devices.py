@@ -53,3 +53,13 @@ def test_figures_are_made_for_a_progress_bar_only_where_there_is_one(kind, has_b
     trainer.fit(task, datamodule=data)
     assert ("train/loss" in trainer.progress_bar_metrics) == has_bar
     assert "train/loss" in trainer.callback_metrics
+
+
+def test_a_training_step_needs_no_trainer(tmp_path):
+    data, task = TASKS["events"]()
+    options = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+    trainer = pl.Trainer(accelerator="cpu", max_steps=1, limit_val_batches=0, default_root_dir=tmp_path, **options)
+    trainer.fit(task, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "one.ckpt")
+    alone = LinkPrediction.load_from_checkpoint(tmp_path / "one.ckpt")
+    assert alone.training_step(next(iter(data.train_dataloader())), 0).requires_grad
