@@ -97,7 +97,6 @@ def test_monitors_time_the_stages_of_a_gpu(name, tmp_path):
     found = {key: [float(row[key]) for row in rows if row[key]] for key in rows[0]}
     assert has_timeline
     assert min(found["system/events_per_second"]) > 0
-    print({key: sum(values) for key, values in found.items() if key.startswith("time/")})
     assert min(found["time/embed"]) > 0
     assert min(found["time/step"]) > 0
 
@@ -108,7 +107,6 @@ def loads(folder):
 
 def test_the_snapshot_monitor_measures_a_gpu(tmp_path):
     rows = in_a_process(loads, tmp_path)
-    print(rows)
     assert any(key.startswith("snapshots/") for key in rows[0])
 
 
