@@ -35,9 +35,13 @@ def _unbound(world: dist.ProcessGroup, backend: str | None) -> Iterator[None]:
 
 
 def leave_group_of_gpus(device: torch.device) -> None:
-    """End the default group of an earlier run in this process if it moves tensors of GPUs alone and ``device`` is none.
+    """End the default group of an earlier run of this process if it is of NCCL and ``device`` is not a GPU.
 
-    Lightning keeps the group for later runs. One of a single process can be made again.
+    Lightning keeps the group for later runs, but NCCL moves no tensors on the CPU. A group of one process can be made
+    again.
+
+    Args:
+        device: Where the run that begins computes.
 
     Raises:
         InvalidArgumentError: The group has several processes, which would have to find each other again.
