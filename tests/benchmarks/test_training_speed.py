@@ -54,10 +54,14 @@ def test_tgn_against_others(benchmark, device, batch_size, precision):
         for name in others
     }
     found = {name: {"events_per_second": median(rates[name]), "peak_mb": peaks[name]} for name in players}
+    on_device = {name: max(one[name].get("device_mb", 0.0) for one in reports) for name in players}
+    for name, of_one in found.items():
+        of_one["device_mb"] = on_device[name]
     benchmark.extra_info.update(found, ratios={" / ".join(pair): median(found) for pair, found in ratios.items()})
     print(f"\nTGN, wikipedia, 172 edge features, batch {batch_size}, {precision}, {device}")
     for name in players:
-        print(f"  {name:5} {median(rates[name]):8,.0f} events/s, peak resident memory {peaks[name]:,.0f} MB")
+        on_gpu = f", {on_device[name]:,.0f} MB of tensors on the GPU" if device == "cuda" else ""
+        print(f"  {name:5} {median(rates[name]):8,.0f} events/s, peak resident memory {peaks[name]:,.0f} MB{on_gpu}")
     for (mine, name), by_round in ratios.items():
         shown = ", ".join(f"{ratio:.2f}" for ratio in by_round)
         print(f"  {mine} is {median(by_round):.2f} times as fast as {name} (rounds {shown})")
