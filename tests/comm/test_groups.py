@@ -122,15 +122,10 @@ def test_processes_that_a_run_on_gpus_has_joined_refuse_one_on_the_cpu():
 
 
 @pytest.mark.parametrize(
-    ("default", "way", "on_hosts", "is_bound"),
-    [
-        ("nccl", "", False, True),
-        ("nccl", "rows", True, False),
-        ("gloo", "", False, False),
-        ("gloo", "rows", True, False),
-    ],
+    ("default", "on_hosts", "is_bound"),
+    [("nccl", False, True), ("nccl", True, False), ("gloo", False, False), ("gloo", True, False)],
 )
-def test_no_rank_splits_a_default_group_for_one_of_gloo(default, way, on_hosts, is_bound):
+def test_no_rank_splits_a_default_group_for_one_of_gloo(default, on_hosts, is_bound):
     world, gpu, bound = World(), torch.device("cuda", 1), []
     world.bound_device_id = gpu
 
@@ -141,6 +136,6 @@ def test_no_rank_splits_a_default_group_for_one_of_gloo(default, way, on_hosts, 
     with mock.patch.multiple(groups.dist, **held):
         made = ProcessGroups(RankLayout.of(4, families={"pairs": ((0, 1), (2, 3))}), 0)
         bound.clear()
-        made.of("pairs", way or "another", on_hosts=on_hosts)
+        made.of("pairs", "rows", on_hosts=on_hosts)
     assert bound == [gpu if is_bound else None] * 2
     assert world.bound_device_id == gpu

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.cuda.fits import ALONE, FITS, SEVERAL, SHARING, all_alone, all_on_a_rank, in_a_process, of_family
+from tests.cuda.fits import ALONE, FITS, POWERSGD, SEVERAL, SHARING, all_alone, all_on_a_rank, in_a_process, of_family
 from tests.multiprocess.ranks import run_ranks
 
 RANKS = 2
@@ -53,3 +53,10 @@ def test_two_ranks_under_nccl_train_what_two_under_gloo_do(ranks, name):
 def test_two_ranks_share_a_gpu_under_gloo(name):
     for one, other in zip(on_ranks([name], "cuda", "gloo"), on_ranks([name], "cpu", "gloo"), strict=True):
         check_close(one[name], other[name])
+
+
+@pytest.mark.parametrize("name", POWERSGD)
+def test_ranks_keep_the_same_weights_where_torch_compresses_their_gradients(name):
+    one, other = (found[name] for found in on_ranks([name], "cuda", "nccl"))
+    assert torch.equal(one["weights"], other["weights"])
+    assert one["losses"].isfinite().all()

@@ -9,9 +9,11 @@ import torch.distributed as dist
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
-from lightning_tgnn.strategies.parts import gradient_mean, gradient_sync
+from lightning_tgnn.strategies.parts import PowerSGD, gradient_mean, gradient_sync
 from lightning_tgnn.strategies.parts.gradient_mean import EmbeddingTable, GradientMean
+from lightning_tgnn.strategies.parts.gradient_products import SumOfProducts
 from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from tests.multiprocess.ranks import run_ranks
 
@@ -232,3 +234,14 @@ def test_what_travels_of_a_table_does_not_grow_with_it():
         assert few_equal
         assert many_equal
         assert few_summed == many_summed == 6  # what is not of the table
+
+
+def test_powersgd_is_refused_on_the_cpu_of_a_machine_with_a_gpu():
+    message = (
+        r"gradient_compression must be another one on the CPU .*, got 'powersgd'; take 'int8', .* or hide it: CUDA_"
+    )
+    with (
+        mock.patch.object(torch.cuda, "is_available", return_value=True),
+        pytest.raises(InvalidArgumentError, match=message),
+    ):
+        SumOfProducts(PowerSGD(), [torch.Size((4, 4))], Exchange(), None)
