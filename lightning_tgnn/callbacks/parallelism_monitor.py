@@ -34,10 +34,10 @@ class ParallelismMonitor(WindowedMonitor):
     - ``parallelism/effective``: how many ranks' worth of work is done: the share of the time in which a rank has events
       and waits for nobody, summed over the ranks.
     - ``parallelism/gradient_variance``: mean square distance of the ranks' gradients from their mean, over the square
-      of that mean; of the last step of a window in which all ranks have events. ``…_minibatch``, ``…_epoch`` and
-      ``…_memory`` are its parts: between ranks that share a batch, between such groups of a copy of node state (under
-      PipeTGL the ranks of a pipeline), and between copies. A model with more than 65,536 weights is measured on 65,536
-      of them, drawn once.
+      of that mean; of the last step of a window in which all ranks have events, and of its batch alone where gradients
+      are accumulated. ``…_minibatch``, ``…_epoch`` and ``…_memory`` are its parts: between ranks that share a batch,
+      between such groups of a copy of node state (under PipeTGL the ranks of a pipeline), and between copies. A model
+      with more than 65,536 weights is measured on 65,536 of them, drawn once.
     - ``parallelism/information_loss``: share of the updates of node memory that global batches lose, because only the
       latest of a node's events in a batch counts. It is taken over the first 2^20 training events and the same in all
       windows.
@@ -80,6 +80,7 @@ class ParallelismMonitor(WindowedMonitor):
         self._steps, self._seconds, self._worked = 0, 0.0, 0.0
         self._counts = torch.zeros(6, dtype=torch.float64)
         self._own: dict[int, Tensor] = {}
+        self._before: dict[int, Tensor] = {}
 
     def _counted(self) -> Tensor:
         """Return what the memory process has done, on the first rank of a copy, and how long this rank has waited."""
@@ -102,6 +103,12 @@ class ParallelismMonitor(WindowedMonitor):
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
         if self._strategy is None or self._steps != self.every_n_steps - 1:
             return
+        # What batches before this one have left there, where gradients are accumulated.
+        self._before = {
+            number: parameter.grad.detach().flatten().clone()
+            for number, parameter in enumerate(self._parameters)
+            if parameter.grad is not None
+        }
         # Told as soon as a gradient is there: what an optimizer sees is the mean over the ranks already.
         for number, parameter in enumerate(self._parameters):
             self._hooks.append(parameter.register_post_accumulate_grad_hook(self._keeping(number)))
@@ -109,7 +116,8 @@ class ParallelismMonitor(WindowedMonitor):
     def _keeping(self, number: int) -> Callable[[Tensor], None]:
         def keep(parameter: Tensor) -> None:
             assert parameter.grad is not None
-            self._own[number] = parameter.grad.detach().flatten().clone()
+            own = parameter.grad.detach().flatten()
+            self._own[number] = own - self._before[number] if number in self._before else own.clone()
 
         return keep
 
