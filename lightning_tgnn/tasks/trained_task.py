@@ -14,6 +14,7 @@ from torch.nn import Module
 
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, check_bool, refusal
 from lightning_tgnn.files.requeue import Requeue, requeue_between_steps
+from lightning_tgnn.tasks.early_stops import EarlyStops
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
 from lightning_tgnn.tasks.fit_progress import FitProgress
 from lightning_tgnn.tasks.restorable_task import RestorableTask
@@ -50,6 +51,7 @@ class TrainedTask(RestorableTask):
         check_bool("detect_nan", detect_nan, usual=True)
         self.detect_nan = detect_nan
         self._fit_progress = FitProgress()
+        self._early_stops = EarlyStops()
         self._saved_gradients: dict[str, Tensor] = {}
         self._loss: Tensor | None = None
         self._backward_in: int | None = None  # batch, counted over all epochs
@@ -99,6 +101,7 @@ class TrainedTask(RestorableTask):
         """Go on where the checkpoint says."""
         self._backward_in = None  # a tuner runs the first batches of a fit several times
         self._fit_progress.begin(self.trainer)
+        self._early_stops.begin(self.trainer)
         saved, self._saved_gradients = self._saved_gradients, {}
         if self.trainer.ckpt_path is not None:
             restore_accumulated_gradients(saved, self.trainer)
@@ -231,6 +234,8 @@ class TrainedTask(RestorableTask):
             _refuse_search(self.trainer)
         _begin_averages_anew(checkpoint, told=goes_on)
         self._fit_progress.load(checkpoint, saved, told=goes_on)
+        if goes_on:
+            self._early_stops.load(checkpoint, self.trainer)
         self._saved_gradients = saved.get("gradients", {})
 
 
