@@ -53,10 +53,11 @@ def test_tgn_against_others(benchmark, device, batch_size, precision):
         for mine in embed_at
         for name in others
     }
-    found = {name: {"events_per_second": median(rates[name]), "peak_mb": peaks[name]} for name in players}
     on_device = {name: max(one[name].get("device_mb", 0.0) for one in reports) for name in players}
-    for name, of_one in found.items():
-        of_one["device_mb"] = on_device[name]
+    found = {
+        name: {"events_per_second": median(rates[name]), "peak_mb": peaks[name], "device_mb": on_device[name]}
+        for name in players
+    }
     benchmark.extra_info.update(found, ratios={" / ".join(pair): median(found) for pair, found in ratios.items()})
     print(f"\nTGN, wikipedia, 172 edge features, batch {batch_size}, {precision}, {device}")
     for name in players:

@@ -50,6 +50,16 @@ def whole_graph(model, **options):
     return made
 
 
+def blad(processes=1, **given):
+    """Return the strategy that deals out by number: what ranks get must not depend on what anything has taken."""
+    return BLADStrategy(processes_per_device=processes, balance="even", **given)
+
+
+def blad_sharing(parallel_devices):
+    """Return the strategy with two processes for each GPU, or on the CPU with two in all."""
+    return blad(2, parallel_devices=parallel_devices[:1] if parallel_devices[0].type == "cuda" else parallel_devices)
+
+
 # What is trained, and by what.
 FITS = {
     "sven, tgn": (events(), lambda **given: SvenStrategy(partition="interval", **given)),
@@ -68,16 +78,7 @@ FITS = {
     "pipetgl, jodie": (events("jodie"), lambda **given: PipeTGLStrategy(**given)),
     "disttgl, mini-batch": (events(), lambda **given: DistTGLStrategy(minibatch="auto", **given)),
     "disttgl, sharded": (events(), lambda **given: DistTGLStrategy(minibatch="auto", store="sharded", **given)),
-    "blad, tgcn": (groups("tgcn"), lambda **given: BLADStrategy(processes_per_device=1, balance="even", **given)),
-    "blad, wd_gcn": (groups("wd_gcn"), lambda **given: BLADStrategy(processes_per_device=1, balance="even", **given)),
-    "blad, evolvegcn_o": (
-        groups("evolvegcn_o"),
-        lambda **given: BLADStrategy(processes_per_device=1, balance="even", **given),
-    ),
-    "blad, evolvegcn_h": (
-        groups("evolvegcn_h"),
-        lambda **given: BLADStrategy(processes_per_device=1, balance="even", **given),
-    ),
+    **{f"blad, {model}": (groups(model), blad) for model in ("tgcn", "wd_gcn", "evolvegcn_o", "evolvegcn_h")},
     "snapshot_partition": (groups("tgcn"), lambda **given: SnapshotPartitionStrategy(**given)),
     "vertex_partition": (groups("tgcn"), lambda **given: VertexPartitionStrategy(**given)),
     "cdfgnn, gcn": (whole_graph("gcn"), lambda **given: CDFGNNStrategy(cache=False, bits=None, **given)),
@@ -95,22 +96,15 @@ POWERSGD = {
     "powersgd": (events(), lambda **given: SvenStrategy(gradient_compression=PowerSGD(rank=1, warm_up=2), **given))
 }
 # Two ranks that share a GPU and each of its groups, which NCCL would refuse.
-SHARING = {"blad, shared": (groups("tgcn"), lambda parallel_devices: BLADStrategy(**_shared(parallel_devices)))}
-
-
-def _shared(devices):
-    # By number: which ranks get which snapshots must not depend on what these have taken.
-    shared = devices[:1] if devices[0].type == "cuda" else devices
-    return {"processes_per_device": 2, "balance": "even", "parallel_devices": shared}
+SHARING = {"blad, shared": (groups("tgcn"), blad_sharing)}
 
 
 def fitted(name, device, ranks=1, epochs=2, callbacks=(), ckpt_path=None, **options):
     """Return losses, figures of validation and weights of a fit, on the CPU; ranks have one device in common."""
     make, strategy = (FITS | ALONE | SEVERAL | SHARING | POWERSGD)[name]
     (data, task), record = make(), Record()
-    given = (
-        {"parallel_devices": [torch.device(device, *([0] if device == "cuda" else []))] * ranks} if ranks > 1 else {}
-    )
+    shared = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
+    given = {"parallel_devices": [shared] * ranks} if ranks > 1 else {}
     settings = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     settings |= {"enable_model_summary": False, "num_sanity_val_steps": 0, "max_epochs": epochs}
     trainer = pl.Trainer(
@@ -137,11 +131,6 @@ def in_a_process(function, *arguments):
 
 def _pickled(function, arguments):
     return pickle.dumps(function(*arguments))
-
-
-def of_family(names, family):
-    """Return the names of fits of a family, which is what the name begins with."""
-    return [name for name in names if name.split(",")[0] == family]
 
 
 def all_alone(names, device):

@@ -9,9 +9,10 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_tgnn import ParallelismMonitor, SnapshotMonitor, SystemMonitor, TimelineMonitor
 from lightning_tgnn.serving import Predictor
-from tests.cuda.fits import fitted, in_a_process
+from tests.cuda.fits import FITS, fitted, in_a_process
 from tests.multiprocess.training import PlainDescent
 
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 # In half precision too where all gradients have the loss scale of their own step.
 PRECISIONS = {
     "sven, tgn": ["bf16-mixed"],
@@ -23,36 +24,33 @@ PRECISIONS = {
 }
 
 
-class KeepsEpoch(Callback):
-    """Saves a checkpoint at the end of an epoch."""
+class KeepsFirstEpoch(Callback):
+    """Saves a checkpoint at the end of the first epoch."""
 
-    def __init__(self, path, epoch):
-        self._path, self._epoch = path, epoch
+    def __init__(self, path):
+        self._path = path
 
     def on_train_epoch_end(self, trainer, module):
-        if trainer.current_epoch == self._epoch:
+        if trainer.current_epoch == 0:
             trainer.save_checkpoint(self._path)
 
 
-class KeepsData(Callback):
-    """Keeps the DataModule."""
-
-    def on_train_start(self, trainer, module):
-        self.data = trainer.datamodule
-
-
 def trained(name, device, path, **options):
-    return fitted(name, device, callbacks=[KeepsEpoch(path, 0)], **options)
+    return fitted(name, device, callbacks=[KeepsFirstEpoch(path)], **options)
+
+
+def resumed(name, device, path, **options):
+    return fitted(name, device, ckpt_path=path, **options)
 
 
 def on_the_gpu(name, folder):
     """Return all fits of a kind that a GPU makes, in one process; one goes on with a checkpoint of the CPU."""
     # First of all: what makes products deterministic is read once.
     found = {"once": trained(name, "cuda", f"{folder}/one.ckpt", deterministic=True)}
-    found["again"] = fitted(name, "cuda", ckpt_path=f"{folder}/one.ckpt", deterministic=True)
+    found["again"] = resumed(name, "cuda", f"{folder}/one.ckpt", deterministic=True)
     found["plain"] = trained(name, "cuda", f"{folder}/cuda.ckpt", deterministic=False)
     found |= {precision: fitted(name, "cuda", precision=precision) for precision in PRECISIONS[name]}
-    found["from the cpu"] = fitted(name, "cuda", ckpt_path=f"{folder}/cpu.ckpt")
+    found["from the cpu"] = resumed(name, "cuda", f"{folder}/cpu.ckpt")
     return found
 
 
@@ -63,10 +61,6 @@ def fits(request, tmp_path_factory):
     found = {"cpu": in_a_process(trained, request.param, "cpu", f"{folder}/cpu.ckpt")}
     found |= in_a_process(on_the_gpu, request.param, folder)
     return found | {"from the gpu": in_a_process(resumed, request.param, "cpu", f"{folder}/cuda.ckpt")}
-
-
-def resumed(name, device, path):
-    return fitted(name, device, ckpt_path=path)
 
 
 @pytest.mark.parametrize("fits", PRECISIONS, indirect=True)
@@ -122,11 +116,10 @@ def test_the_snapshot_monitor_measures_a_gpu(tmp_path):
 
 
 def answers(path):
-    kept = KeepsData()
-    fitted("sven, tgn", "cuda", callbacks=[KeepsEpoch(path, 1), kept])
-    found = []
+    trained("sven, tgn", "cuda", path)
+    (data, _), found = FITS["sven, tgn"][0](), []
     for device in ("cpu", "cuda"):
-        predictor = Predictor.from_checkpoint(path, kept.data, task=PlainDescent, device=device)
+        predictor = Predictor.from_checkpoint(path, data, task=PlainDescent, device=device)
         found.append(torch.from_numpy(predictor.score(range(5), range(5, 10))))
     return found
 

@@ -3,10 +3,16 @@
 import pytest
 import torch
 
-from tests.cuda.fits import ALONE, FITS, POWERSGD, SEVERAL, SHARING, all_alone, all_on_a_rank, in_a_process, of_family
+from tests.cuda.fits import ALONE, FITS, POWERSGD, SEVERAL, SHARING, all_alone, all_on_a_rank, in_a_process
 from tests.multiprocess.ranks import run_ranks
 
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 RANKS = 2
+
+
+def of_family(names, family):
+    """Return the names of fits of a family, which is what a name begins with."""
+    return [name for name in names if name.split(",")[0] == family]
 
 
 def by_family(names):
