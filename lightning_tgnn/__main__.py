@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     _Handler = Callable[[int, FrameType | None], object] | int
 
 _ON_INTERRUPT, _ON_TERMINATION = ("interrupted", INTERRUPTED), ("ended by SIGTERM", TERMINATED)
-_MOMENT = 0.05
+_SECONDS_TO_RETURN = 0.05
 """Seconds after which an ignored signal comes again."""
 _SUBCOMMANDS = {
     "fit": "train",
@@ -147,9 +148,15 @@ def _repeated_where_ignored() -> Iterator[None]:
             before(ignored)
             return
         number = signal.SIGINT if issubclass(ignored.exc_type, KeyboardInterrupt) else signal.SIGTERM
-        again = threading.Timer(_MOMENT, os.kill, (os.getpid(), number))  # at once it would be ignored, too
-        again.daemon = True
-        again.start()
+        returns = threading.Event()
+
+        def again() -> None:
+            returns.wait()  # to start a thread can take longer than a moment
+            time.sleep(_SECONDS_TO_RETURN)  # at once it would be ignored, too
+            os.kill(os.getpid(), number)
+
+        threading.Thread(target=again, daemon=True).start()
+        returns.set()
 
     sys.unraisablehook = hook
     try:

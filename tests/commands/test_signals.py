@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from contextlib import suppress
@@ -187,7 +188,12 @@ def test_a_signal_whose_exception_is_ignored_ends_a_command_all_the_same(monkeyp
         Presses(number)
         time.sleep(20)
 
-    hook = sys.unraisablehook
+    def starts(thread):
+        start(thread)
+        time.sleep(0.5)  # as on a busy machine
+
+    hook, start = sys.unraisablehook, threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", starts)
     monkeypatch.setitem(command.COMMANDS, "plan", works)
     with pytest.raises(SystemExit) as stopped:
         command.main(["plan"])
