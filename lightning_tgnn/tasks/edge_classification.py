@@ -7,7 +7,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.metrics import LabelF1, MultiLabelF1
-from lightning_tgnn.tasks.event_classification import EventClassification, refuse_labels
+from lightning_tgnn.tasks.event_classification import EventClassification, known, refuse_labels
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 _FEWEST_CLASSES = 1000  # that are taken for what they are in however short a stream
@@ -50,7 +50,7 @@ class EdgeClassification(EventClassification):
         """Return the cross entropy, binary with several labels per event, a mean over what is labelled."""
         labelled = labels >= 0
         if labels.ndim == 1:
-            total = cross_entropy(logits, _known(labels), ignore_index=-1, reduction="sum")
+            total = cross_entropy(logits, known(labels), ignore_index=-1, reduction="sum")
         else:
             losses = binary_cross_entropy_with_logits(logits, labels.clamp(min=0).float(), reduction="none")
             total = (losses * labelled).sum()
@@ -60,7 +60,7 @@ class EdgeClassification(EventClassification):
         """Add a batch to a metric."""
         if len(labels):  # a rank may have none of a short batch
             # Decisions rather than logits: torchmetrics takes those as probabilities where all happen to be in [0, 1].
-            metric.update(logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long(), _known(labels))
+            metric.update(logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long(), known(labels))
 
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
         """Return event ids and the probability of each class, [B, C]."""
@@ -68,7 +68,3 @@ class EdgeClassification(EventClassification):
         assert self.info is not None
         probability = logits.sigmoid() if self.info.multi_label else logits.softmax(-1)
         return {"event": batch.events, "probability": probability}
-
-
-def _known(labels: Tensor) -> Tensor:
-    return labels.clamp(min=-1).long()

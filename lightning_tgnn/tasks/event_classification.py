@@ -201,6 +201,11 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         return dict(metrics.compute()) if isinstance(metrics, MetricCollection) else {self.figure: metrics.compute()}
 
 
+def known(labels: Tensor) -> Tensor:
+    """Return labels as int64, and -1 for none."""
+    return labels.clamp(min=-1).long()
+
+
 def refuse_labels(task: EventClassification, requirement: str, info: StreamInfo) -> InvalidArgumentError:
     """Return the refusal of a stream's labels."""
     described = f"{info.num_classes} {'labels per event' if info.multi_label else 'classes'}"

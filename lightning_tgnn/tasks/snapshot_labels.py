@@ -73,7 +73,11 @@ class _LabelledTargets(SnapshotModule):
         answers, labels = self.answer(embeddings, group)
         self.check_scores(answers)
         if len(labels):
-            metrics.update(answers, labels)
+            metrics.update(self._for_metrics(answers, metrics), labels)
+
+    def _for_metrics(self, answers: Tensor, metrics: SplitMetrics) -> Tensor:
+        """Return what metrics take of answers [q, C]."""
+        return answers
 
     def _ends_of(self, group: SnapshotGroup) -> dict[str, Tensor]:
         return {name: group.nodes[group.targets.rows[:, place]] for place, name in enumerate(self.ends)}
@@ -98,6 +102,11 @@ class _ClassifiedTargets(_LabelledTargets):
     def losses(self, answers: Tensor, labels: Tensor) -> Tensor:
         """Return the cross entropy."""
         return cross_entropy(answers, labels, reduction="sum")
+
+    def _for_metrics(self, answers: Tensor, metrics: SplitMetrics) -> Tensor:
+        """Return logits for the task's own metrics, and for others probabilities."""
+        # torchmetrics takes logits as probabilities where all of a group happen to be in [0, 1].
+        return answers if isinstance(metrics, ClassMetrics) else answers.softmax(-1)
 
     def predict_step(self, batch: SnapshotBatch, batch_idx: int) -> list[dict[str, Tensor]]:
         """Return for every group the vertices of its targets, and the probability of each class, [q, C]."""
@@ -163,12 +172,9 @@ class SnapshotNodeRegression(_LabelledTargets):
         """Return the squared error."""
         return mse_loss(answers[:, 0], labels, reduction="sum")
 
-    def measure(self, metrics: SplitMetrics, embeddings: Tensor, group: SnapshotGroup) -> None:
-        """Add the answers of a group to metrics."""
-        answers, labels = self.answer(embeddings, group)
-        self.check_scores(answers)
-        if len(labels):
-            metrics.update(answers[:, 0], labels)
+    def _for_metrics(self, answers: Tensor, metrics: SplitMetrics) -> Tensor:
+        """Return the numbers, [q]."""
+        return answers[:, 0]
 
     def predict_step(self, batch: SnapshotBatch, batch_idx: int) -> list[dict[str, Tensor]]:
         """Return for every group the vertices of its targets, and the number of each, [q]."""

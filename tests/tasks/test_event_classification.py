@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from sklearn.metrics import f1_score, roc_auc_score
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 from torchmetrics import MetricCollection
+from torchmetrics.classification import BinaryAccuracy, BinaryAveragePrecision
 
 from lightning_tgnn import (
     DynamicNodeClassification,
@@ -143,6 +144,26 @@ def test_a_collection_of_metrics_names_its_figures():
     (plain, several) = found
     assert set(several) == {*plain, "test/accuracy"}
     assert several["test/accuracy"] == several["test/f1_micro"] == plain["test/f1_micro"] > 0
+
+
+class OfTorchmetrics(DynamicNodeClassification):
+    def make_metric(self, info):
+        of_labels = {"ap": BinaryAveragePrecision(ignore_index=-1), "accuracy": BinaryAccuracy(ignore_index=-1)}
+        return MetricCollection(of_labels, compute_groups=False)
+
+
+def test_metrics_of_torchmetrics_are_given_probabilities():
+    """Of a batch whose logits are all in [0, 1] they would take the logits themselves."""
+    labels = binary(np.random.default_rng(0))
+    task = OfTorchmetrics("jodie", **SMALL)
+    run, data = fitted(task, labelled(np.where(labels < 0, -7, labels)), batch_size=4)
+    tested = run.test(task, datamodule=data, verbose=False)[0]
+    results = run.predict(task, datamodule=data)
+    told, event = (torch.cat([result[name] for result in results]).numpy() for name in ("probability", "event"))
+    known = labels[event] >= 0
+    expected, told = labels[event][known], told[known]
+    assert tested["test/ap"] == pytest.approx(average_precision_score(expected, told), abs=1e-5)
+    assert tested["test/accuracy"] == pytest.approx(accuracy_score(expected, told > 0.5), abs=1e-5)
 
 
 def test_the_loss_of_classes_leaves_out_what_has_none():

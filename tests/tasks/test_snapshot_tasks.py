@@ -7,6 +7,8 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAUROC
 
 import lightning_tgnn
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
@@ -134,6 +136,23 @@ def test_three_classes_have_no_binary_figures():
     task = SnapshotNodeClassification(hidden_dim=4)
     (figures,) = fitted(task, data).test(task, datamodule=data, verbose=False)
     assert sorted(figures) == ["test/accuracy", "test/f1"]
+
+
+class OfTorchmetrics(SnapshotNodeClassification):
+    def make_metrics(self, info):
+        return MetricCollection({"auc": MulticlassAUROC(info.num_classes)})
+
+
+def test_metrics_of_torchmetrics_are_given_probabilities(monkeypatch):
+    """Of a group whose logits are all in [0, 1] they would take the logits themselves."""
+    data = structured("vertices", 2)
+    task = built(OfTorchmetrics(hidden_dim=4), data)
+    task.trainer = trainer()
+    logits, labels = torch.tensor([[0.0, 0.9], [1.0, 0.8], [5.0, 5.5], [5.0, 4.0]]), torch.tensor([1, 0, 1, 0])
+    for part in (slice(2), slice(2, 4)):
+        monkeypatch.setattr(task, "answer", lambda *_, of=part: (logits[of], labels[of]))
+        task.measure(task.val_metrics, None, None)
+    assert task.val_metrics.compute()["auc"] == 1  # as the differences of the logits tell
 
 
 def built(task, data):
