@@ -12,10 +12,11 @@ from lightning_tgnn.data.readers.dates import is_date
 from lightning_tgnn.data.readers.table import Rows, Table, iterate, to_number
 from lightning_tgnn.data.streams.node_ids import first_too_long
 
+NO_LABEL = "write -1 where an event has none"
 _WHOLE = re.compile(r"-?\d+(\.0)?")
 _CURES = {
     "time": "write times as numbers or all as dates such as 2024-02-29T12:30:00, and drop or repair rows without one",
-    "label": "encode classes as integers, and drop or repair rows without one",
+    "label": f"encode classes as integers, and {NO_LABEL}",
     "edge feature": "drop or repair that row, or leave the column out of edge_features",
 }
 

@@ -13,10 +13,12 @@ from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.arrays import as_array
+from lightning_tgnn.data.readers.culprit import NO_LABEL
 from lightning_tgnn.data.readers.dates import seconds_of
 from lightning_tgnn.data.readers.parse import whole_numbers
 from lightning_tgnn.data.streams.columns import float_column
 
+_DROP = "drop or repair that row"
 _CONVERSIONS = {
     **dict.fromkeys(("datetime", "Timestamp", "date"), "pd.to_datetime(column, utc=True)"),
     "Decimal": "column.astype(float)",
@@ -95,9 +97,9 @@ class Column:
             raise self._refusal("numbers or dates", self.kind, "give the time of every event")
         return self.floats(np.float64)
 
-    def floats(self, dtype: type) -> np.ndarray:
+    def floats(self, dtype: type, where_none: str = _DROP) -> np.ndarray:
         """Return numbers as ``dtype`` [E], infinite ones as they are; what only ``dtype`` does not hold is refused."""
-        series = self._whole()
+        series = self._whole(where_none)
         if not (series.dtype.is_integer() or series.dtype.is_float() or series.dtype == nw.Boolean):
             raise self._refusal("numbers", self.kind, "convert it, or leave the column out")
         given = series.to_numpy()
@@ -112,9 +114,9 @@ class Column:
 
     def labels(self) -> np.ndarray:
         """Return labels, int64 [E] where they are whole numbers, otherwise float64."""
-        return whole_numbers(self.floats(np.float64))
+        return whole_numbers(self.floats(np.float64, where_none=NO_LABEL))
 
-    def _whole(self) -> nw.Series[Any]:
+    def _whole(self, where_none: str = _DROP) -> nw.Series[Any]:
         """Return the series; refuses empty fields and mixed types."""
         if self.series.dtype == nw.Object:
             raise self._mixed()
@@ -122,7 +124,7 @@ class Column:
             raise self._refusal("numbers of up to 64 bits", self.kind, "cast it, in polars to pl.Int64")
         if self.series.null_count():
             row = int(self.series.is_null().arg_true()[0])
-            raise self._refusal("a value in every row", f"none in row {row}, counted from 0", "drop or repair that row")
+            raise self._refusal("a value in every row", f"none in row {row}, counted from 0", where_none)
         return self.series
 
     def _mixed(self) -> DataError:

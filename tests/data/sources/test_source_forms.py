@@ -209,6 +209,16 @@ FRAME = {"src": [1, 2, 3], "dst": [4, 5, 6], "time": [1.0, 2.0, 3.0], "x": [0.5,
 FEATURES = {"columns": {"src": "src", "dst": "dst", "time": "time", "edge_features": ["x"]}}
 
 
+@pytest.mark.parametrize("missing", [pd.array([1, None, 0], "Int64"), [1.0, np.nan, 0.0]])
+def test_an_event_without_a_label_is_to_have_the_label_minus_1(missing, tmp_path):
+    """To drop it would change the stream."""
+    frame, columns = pd.DataFrame(FRAME | {"y": missing}), {"src": "src", "dst": "dst", "time": "time", "label": "y"}
+    frame.to_csv(tmp_path / "events.csv", index=False)
+    for source in (frame, tmp_path / "events.csv"):
+        with pytest.raises(DataError, match=r"label \(column 'y'\) must be a .*; .*write -1 where an event has none$"):
+            TemporalDataModule(source, columns=columns).setup()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
