@@ -29,7 +29,7 @@ from lightning_tgnn.data.streams.columns import (
 from lightning_tgnn.data.streams.node_ids import number_given
 from lightning_tgnn.data.streams.store_manifest import COLUMNS, MANIFEST, fingerprint_of, read_manifest, write_manifest
 from lightning_tgnn.files.new_folder import check_new, new_folder
-from lightning_tgnn.files.npy_file import map_npy, pieces
+from lightning_tgnn.files.npy_file import map_npy, mapped_tensor, pieces
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +274,8 @@ def is_event_store(path: Path) -> bool:
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
+    # A column of pandas may be read-only as a mapped file is, and nobody writes to a store.
+    return mapped_tensor(np.ascontiguousarray(array))
 
 
 def _optional_tensor(array: np.ndarray | None) -> Tensor | None:

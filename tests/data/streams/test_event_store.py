@@ -97,6 +97,22 @@ def test_names_of_edge_features_are_saved_and_old_stores_open(tmp_path):
         assert small(**features, edge_feature_names=names).edge_feature_names is None
 
 
+def test_read_only_columns_are_taken_without_a_word():
+    """A Series of pandas 3 gives such a column."""
+    columns = [np.arange(3), np.arange(3, 6), np.arange(3.0), np.ones((3, 2), np.float32), np.ones((6, 1), np.float32)]
+    for column in columns:
+        column.flags.writeable = False
+    told = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # torch would tell it but once in a process
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            store = EventStore.from_arrays(*columns)
+    finally:
+        torch.set_warn_always(told)
+    assert store.time.tolist() == columns[2].tolist()
+
+
 def test_unsorted_input_is_told():
     with pytest.warns(UserWarning, match="not sorted by time"):
         small(time=[3.0, 2.0, 1.0])
