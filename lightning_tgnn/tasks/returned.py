@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
@@ -16,6 +18,19 @@ def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tenso
     if not isinstance(returned, Tensor) or returned.shape != shape:
         raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", _told(returned), cure))
     return returned
+
+
+def check_step(returned: object) -> tuple[Any, Any]:
+    """Return what the ``step`` of a model of snapshots has returned if it is a pair.
+
+    Raises:
+        InvalidArgumentError: ``returned`` is no tuple of two.
+    """
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        cure = "return both; the embeddings are read after the last snapshot of a group, and may be None before"
+        raise InvalidArgumentError(refusal("the result of step", "(carried, embeddings)", _told(returned), cure))
+    carried, embeddings = returned
+    return carried, embeddings
 
 
 def check_link_scores(returned: object, events: int, negatives: int | None) -> tuple[Tensor, Tensor]:

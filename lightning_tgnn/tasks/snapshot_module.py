@@ -29,7 +29,7 @@ from lightning_tgnn.tasks.requirements import (
     check_snapshot_trainer,
     info_of,
 )
-from lightning_tgnn.tasks.returned import check_returned
+from lightning_tgnn.tasks.returned import check_returned, check_step
 from lightning_tgnn.tasks.split_metrics import SplitMetrics
 from lightning_tgnn.tasks.states_of_ranks import random_states
 from lightning_tgnn.types import (
@@ -176,7 +176,7 @@ class SnapshotModule(OptimizedTask):
             cure = "set it so, or leave it out of SnapshotDataModule, which takes that of the task"
             raise InvalidArgumentError(refusal("num_layers", f"{len(snapshot.layers)}, as of the snapshots", own, cure))
         model = cast(SnapshotModel, self.model)
-        carried, embeddings = model.step(snapshot, carried, self.operators, last=last)
+        carried, embeddings = check_step(model.step(snapshot, carried, self.operators, last=last))
         if last and self._rows is not None:
             cure = "let its `step` return embedding_dim numbers for each of the rows that `start` was called with"
             check_returned(embeddings, (self._rows, model.embedding_dim), cure)

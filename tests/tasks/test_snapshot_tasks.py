@@ -336,6 +336,20 @@ def test_a_model_of_ones_own(tmp_path):
         assert torch.equal(value, again.state_dict()[name])
 
 
+class EmbeddingsAlone(WDGCN):
+    def step(self, snapshot, carried, operators, *, last):
+        return super().step(snapshot, carried, operators, last=True)[1]
+
+
+def test_a_step_of_ones_own_returns_a_pair():
+    def build(info):
+        return EmbeddingsAlone(info.feature_dim, 5, 2, lambda i, o: GraphConvolution(GCNFilter(), i, o))
+
+    message = r"result of step must be \(carried, embeddings\), got \[24, 5\]; return both"
+    with pytest.raises(InvalidArgumentError, match=message):
+        fitted(SnapshotLinkPrediction(build), structured())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
