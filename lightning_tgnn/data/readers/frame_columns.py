@@ -27,7 +27,7 @@ _CONVERSIONS = {
 """How to convert a column of Python objects, by their type."""
 
 Times: TypeAlias = ArrayLike | datetime | Sequence[datetime]
-"""Times in an array, list or column, or a single one: numbers, dates, or texts that tell dates."""
+"""Times in an array, list or column, or a single one: numbers or dates."""
 
 
 def time_column(name: str, values: Times) -> np.ndarray:
@@ -95,6 +95,9 @@ class Column:
             return seconds_of(series)
         if series.dtype == nw.Boolean:
             raise self._refusal("numbers or dates", self.kind, "give the time of every event")
+        if series.dtype == nw.String:
+            cure = "convert it; in pandas, pd.to_datetime(column, utc=True) for dates, pd.to_numeric for numbers"
+            raise self._refusal("numbers or dates", self.kind, cure)
         return self.floats(np.float64)
 
     def floats(self, dtype: type, where_none: str = _DROP) -> np.ndarray:

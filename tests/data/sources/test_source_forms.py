@@ -241,7 +241,10 @@ def test_an_event_without_a_label_is_to_have_the_label_minus_1(missing, tmp_path
             {"src": ["a", "b", "b\0"], "dst": list("abc")},
             "must be a node id without NUL .*, got 'one with NUL in row 2",
         ),
-        ({"time": ["1", "2", "3"]}, r"time \(column 'time'\) must be numbers, got '\w+'; convert it, or leave the col"),
+        (
+            {"time": ["1", "2", "3"]},
+            r"time \(column 'time'\) must be numbers or dates, got '\w+'; convert it; in pandas, pd.to_dat",
+        ),
         (
             {"time": [True, False, True]},
             r"time \(column 'time'\) must be numbers or dates, got 'Boolean'; give the time",
