@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +17,18 @@ from lightning_tgnn.types import RankLayout
 
 # The groups that have been made beside a default one, which Lightning keeps from one Trainer to the next, too.
 _made: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[object, ...], dist.ProcessGroup]] = WeakKeyDictionary()
+_SECONDS_TO_LET_GO = 0.1
+
+
+@atexit.register
+def _have_threads_let_go() -> None:
+    """Leave Python to the threads of gloo for a moment before it ends.
+
+    They need it to let go of the tensors that they have moved last. A thread that comes to it later, when Python is
+    being taken down, aborts the process, and the run, which had ended well, is taken for a failed one.
+    """
+    if dist.is_available() and dist.is_initialized():
+        time.sleep(_SECONDS_TO_LET_GO)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Process groups of a layout: the same calls in the same order on all ranks, whatever the layout."""
 
+import subprocess
+import sys
 from datetime import timedelta
 from types import SimpleNamespace
 from unittest import mock
@@ -139,3 +141,32 @@ def test_no_rank_splits_a_default_group_for_one_of_gloo(default, on_hosts, is_bo
         made.of("pairs", "rows", on_hosts=on_hosts)
     assert bound == [gpu if is_bound else None] * 2
     assert world.bound_device_id == gpu
+
+
+ENDS_AT_ONCE = """
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import lightning_tgnn.comm
+
+
+class SlowToGo:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+sys.setswitchinterval(10)  # other threads get hold of Python only where it is left to them
+late = SlowToGo()  # Python is being taken down for a while
+for _ in range(100):
+    dist.all_reduce(torch.ones(100_000), async_op=True)
+"""
+
+
+def test_a_process_ends_well_while_threads_of_gloo_still_hold_tensors():
+    for _ in range(2):  # without that moment about two of three abort
+        ended = subprocess.run([sys.executable, "-c", ENDS_AT_ONCE], capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 0, ended.stderr
