@@ -417,6 +417,18 @@ def test_another_task_keeps_its_own_defaults(capsys):
             r"README\.md must be a complete checkpoint .*, got 'something else'; give",
         ),
         (["--trainer.accelerator=mps"], r"lightning-tgnn: .*MPSAccelerator"),
+        (["--trainer.accelerator=gpus"], r"lightning-tgnn: .*invalid accelerator name: `accelerator='gpus'`"),
+        (["--trainer.num_nodes=0"], r"lightning-tgnn: `num_nodes` must be a positive integer"),
+        (["--trainer=null"], r"--trainer must be a mapping, or the path of a YAML file with one, got 'null'; write"),
+        (["--model=null"], r"--model must be a task, got 'null'; name one .* or leave the section out for Link"),
+        (["--seed_everything=-1"], r"--seed_everything must be from 0 to 4294967295, got -1; choose one of these"),
+        *(
+            (
+                [f"--trainer.accumulate_grad_batches={batches}"],
+                rf"_batches must be at least 1, got {batches}; give 1",
+            )
+            for batches in (0, -2)
+        ),
     ],
 )
 def test_mistakes_are_one_clear_line(arguments, message, capsys):
@@ -463,6 +475,11 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
             "# \xe4".encode("latin-1"),
             r"--config must be text in UTF-8, got .*recipe.yaml: .* position 2.*; save it as UTF-8",
         ),
+        ("data:\n  # class_path: TemporalDataModule", r"--data must be a DataModule, got 'null'; .* for TemporalData"),
+        (
+            "seed_everything: 1\ntrainer:",
+            r"--trainer must be a mapping of settings, got 'null'; give one, or leave the section out",
+        ),
         ("many words " * 100, r"--config must be a recipe in YAML, got '(many words ){45}many \.\.\.; correct"),
         (
             "trainer: {strategy: {class_path: lightning_tgnn.SvenStrategy, init_args: {stalenes: 1}}}",
@@ -473,9 +490,9 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
 )
 def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, capsys):
     (tmp_path / "recipe.yaml").write_bytes(recipe if isinstance(recipe, bytes) else recipe.encode())
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as stopped:
         main(["fit", "--config=recipe.yaml"])
-    printed = capsys.readouterr().err
+    printed = f"{stopped.value}\n{capsys.readouterr().err}"
     assert re.search(rf"^lightning-tgnn: .*{message}", printed, re.MULTILINE), printed
 
 

@@ -13,10 +13,12 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from lightning_tgnn.checks import CheckpointError, did_you_mean, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, did_you_mean, refusal
 from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
+from lightning_tgnn.commands.fit.checks import check_settings
 from lightning_tgnn.commands.fit.saved_task import saved_task
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
@@ -30,8 +32,9 @@ class ResumingCLI(LightningCLI):
     """Takes ``last`` and ``best`` for a checkpoint, and settings beside it that it does not fix."""
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parse the arguments, and keep them: a checkpoint will put its own in their place."""
+        """Parse the arguments, check them, and keep them: a checkpoint will put its own in their place."""
         super().parse_arguments(parser, args)
+        check_settings(self.config[self.config["subcommand"]])
         self._words = sys.argv[1:] if args is None else args
         if self.config["subcommand"] != "fit":
             self.config[self.config["subcommand"]][OF_FIT] = None
@@ -101,7 +104,12 @@ class ResumingCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, watched."""
-        trainer = super().instantiate_trainer(**kwargs)
+        try:
+            trainer = super().instantiate_trainer(**kwargs)
+        except (InvalidArgumentError, MisconfigurationException):
+            raise
+        except ValueError as error:  # of an accelerator that it does not know, say
+            raise MisconfigurationException(str(error)) from error
         path = self._get(self.config, "ckpt_path")
         self._watch = RunWatch(trainer, path)
         trainer.callbacks[:0] = [self._watch, SameCheckpoint(path)]  # type: ignore[attr-defined]
