@@ -17,7 +17,9 @@ from lightning_tgnn import (
     DepCacheStrategy,
     DepCommStrategy,
     DistTGLStrategy,
+    FullGraphDataModule,
     LinkPrediction,
+    NodeClassification,
     PipeTGLStrategy,
     SnapshotPartitionStrategy,
     SvenStrategy,
@@ -45,6 +47,7 @@ from lightning_tgnn.strategies.parts import (
 )
 from lightning_tgnn.strategies.planned import PlannedStrategy
 from lightning_tgnn.types import OrderPart, Plan, RankLayout, Schedule, StorePart, UpdatesPart
+from lightning_tgnn.types.layout import families_of
 from tests.data.example_streams import random_store
 
 CPU = torch.device("cpu")
@@ -180,6 +183,19 @@ def test_hosts_are_numbered_from_0_on_and_as_many_as_ranks(monkeypatch):
     assert PlannedStrategy(**OF_EVENTS, hosts=[5, 5, 2]).layout.hosts == (1, 1, 0)
     with pytest.raises(InvalidArgumentError, match="hosts must be as many as the 3 ranks, got "):
         _ = PlannedStrategy(**OF_EVENTS, hosts=(0, 1)).layout
+
+
+def test_several_groups_are_refused_where_a_graph_is_cut():
+    data = FullGraphDataModule("synthetic", synthetic={"num_nodes": 60, "num_edges": 200})
+    data.prepare_data()
+    data.setup("fit")
+    layout = RankLayout.of(2, families=families_of(2, copies=2))
+    task, trainer = NodeClassification(), SimpleNamespace(state=SimpleNamespace(fn="validate"))
+    run = SimpleNamespace(schedule=WholeGraph(), layout=layout, ranks=2, task=task, trainer=trainer)
+    state = VertexCut().open(run)
+    state.give(run, {})
+    with pytest.raises(InvalidArgumentError, match=r"groups must be 1 under WholeGraph, .* got 2; leave it out, or "):
+        state.loader(data.train_dataloader())
 
 
 class Backwards(DataParallel):

@@ -126,7 +126,8 @@ def check_one_copy(schedule: Schedule, layout: RankLayout) -> None:
     """
     if len(layout.copies) > 1:
         requirement = f"1 under {type(schedule).__name__}, whose ranks share one copy of the state"
-        raise InvalidArgumentError(refusal("groups", requirement, len(layout.copies), "take the schedule RoundRobin"))
+        cure = "leave it out, or take a schedule of events that plays several, RoundRobin or EpochsAndCopies"
+        raise InvalidArgumentError(refusal("groups", requirement, len(layout.copies), cure))
 
 
 def check_ranks(layout: RankLayout, num_events: int) -> None:

@@ -145,7 +145,7 @@ class ReplicaState:
         """Return a loader of this rank's subgraph.
 
         Raises:
-            InvalidArgumentError: ``loader`` is not of a graph that can be cut.
+            InvalidArgumentError: ``loader`` is not of a graph that can be cut, or the ranks do not fit the schedule.
         """
         if not isinstance(loader, CuttableLoader):
             cure = "take the loaders of FullGraphDataModule, or strategy='sven' for event streams"
@@ -154,6 +154,7 @@ class ReplicaState:
         run, task = self._run, self._task
         assert run is not None
         assert task is not None
+        run.schedule.check(run.layout, 0)
         if run.ranks == 1:
             return loader
         if self._cut is None or self._cut_of is not loader.edges[0]:
