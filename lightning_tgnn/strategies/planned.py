@@ -67,6 +67,8 @@ class PlannedStrategy(TunedRunner):
     @override
     def layout(self) -> RankLayout:
         layout = super().layout
+        if "groups" in self._parts["schedule"].offers:
+            layout = layout.with_pipelines(self._parts["schedule"].length(layout))
         if self._hosts is None:
             return layout
         if len(self._hosts) != layout.ranks:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.snapshot_groups import SnapshotGroups
@@ -12,7 +10,6 @@ from lightning_tgnn.strategies.parts.snapshot_memory import SnapshotState
 from lightning_tgnn.strategies.parts.updates import MeanUpdates
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import RankLayout
-from lightning_tgnn.types.layout import PIPELINES, consecutive
 
 
 class SnapshotRunner(PlanRunner):
@@ -27,8 +24,7 @@ class SnapshotRunner(PlanRunner):
     def layout(self) -> RankLayout:
         """The ranks of this run; those of a device are a pipeline."""
         layout = super().layout
-        length = self._schedule.length(layout)
-        return replace(layout, families={**layout.families, PIPELINES: consecutive(layout.ranks, length)})
+        return layout.with_pipelines(self._schedule.length(layout))
 
     @property
     def gradient_traffic(self) -> Traffic:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
@@ -62,6 +62,10 @@ class RankLayout:
 
     def __reduce__(self) -> tuple[type[RankLayout], tuple[tuple[int, ...], dict[str, Groups]]]:
         return type(self), (self.hosts, dict(self.families))  # the view of the families cannot be pickled
+
+    def with_pipelines(self, length: int) -> RankLayout:
+        """Return this layout, in which so many consecutive ranks each hand snapshots on."""
+        return replace(self, families={**self.families, PIPELINES: consecutive(self.ranks, length)})
 
     @property
     def ranks(self) -> int:

@@ -193,4 +193,7 @@ _OFFERED_BY = {
     "sums": "the store VertexCut, or parts for event streams",
     "groups": "the schedule SnapshotGroups, or parts for event streams",
     "hand-over": "the store SnapshotMemory, or parts for event streams",
+    "shared groups": "the schedule SharedGroups, or the order GroupPipeline",
+    "vertex shares": "the order VertexShares, or the schedule SnapshotGroups",
+    "cut groups": "the order HybridPipeline, or set cut=False",
 }

@@ -127,6 +127,10 @@ class Schedule(PlannedPart, ABC):
         """Return in how many groups the ranks of a copy of node state read and write it one after the other."""
         return 1
 
+    def length(self, layout: RankLayout) -> int:
+        """Return how many consecutive ranks hand snapshots on to each other; 1 where none does."""
+        return 1
+
     def draws(self, layout: RankLayout, rank: int, epoch: int) -> Sequence[int]:
         """Return which sets of negatives the turns of a rank draw in an epoch of training: one, by default."""
         return (epoch,)

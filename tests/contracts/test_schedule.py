@@ -10,7 +10,14 @@ import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin, WholeGraph
+from lightning_tgnn.algorithms.schedules import (
+    DataParallel,
+    EpochsAndCopies,
+    RoundRobin,
+    SharedGroups,
+    SnapshotGroups,
+    WholeGraph,
+)
 from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order, rank_of
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data.batches.turn_checks import check_goes_on, check_parts, check_turn
@@ -311,7 +318,7 @@ def test_an_order_that_there_is_not_is_refused():
         DataParallel("source")
 
 
-@pytest.mark.parametrize("schedule", [DataParallel(), WholeGraph()])
+@pytest.mark.parametrize("schedule", [DataParallel(), WholeGraph(), SnapshotGroups(1), SharedGroups()])
 def test_schedules_of_one_copy_refuse_several(schedule):
     with pytest.raises(InvalidArgumentError, match=r"groups must be 1 under \w+, whose ranks share one copy"):
         schedule.check(RankLayout.of(4, families=families_of(4, 2)), 100)

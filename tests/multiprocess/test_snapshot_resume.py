@@ -7,10 +7,17 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_tgnn import BLADStrategy, SnapshotPartitionStrategy, VertexPartitionStrategy
+from lightning_tgnn import BLADStrategy, PlannedStrategy, SnapshotPartitionStrategy, VertexPartitionStrategy
 from lightning_tgnn.algorithms.partitions.simple import metis_partition
+from lightning_tgnn.algorithms.schedules import SharedGroups, SnapshotGroups
 from lightning_tgnn.checks import CheckpointError
-from lightning_tgnn.strategies.parts import vertex_shares
+from lightning_tgnn.strategies.parts import (
+    GroupPipeline,
+    HybridPipeline,
+    SnapshotMemory,
+    VertexShares,
+    vertex_shares,
+)
 from tests.multiprocess import snapshots
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, fit
@@ -144,8 +151,15 @@ def test_limits_of_another_machine_are_not_taken_over(tmp_path):
     assert all(0 < of_any < 0.01 and vertex > 0 for of_any, vertex, *_ in anew)
 
 
-def frozen(rank, ranks):
-    """Train the head alone, and in half precision; what no weight has part in is handed over all the same."""
+def plans(ranks):
+    """Return plans of parts that a user names: through all ranks, to each a group, and to each some vertices."""
+    chain, dealt = SnapshotGroups(None, "even"), SnapshotGroups(1, cut=True)
+    for schedule, order in ((chain, GroupPipeline()), (dealt, HybridPipeline()), (SharedGroups(), VertexShares())):
+        yield PlannedStrategy(schedule=schedule, store=SnapshotMemory(), order=order), ranks if schedule == dealt else 1
+
+
+def several(rank, ranks):
+    """Train the head alone, in half precision, and by plans; what no weight has part in is handed over all the same."""
     as_torchrun(rank, ranks)
     losses = []
     for options in ({"vertices": "all"}, {"vertices": "seen"}):
@@ -161,9 +175,11 @@ def frozen(rank, ranks):
         data, task = snapshots.build("wd_gcn", 4, **options)
         strategy = BLADStrategy(processes_per_device=ranks, balance="even", reorder=False)
         losses.append(fit(data, task, strategy, ranks, epochs=2, precision="bf16-mixed")["losses"])
+    for strategy, devices in plans(ranks):
+        losses.append(fit(*snapshots.build("wd_gcn", 4 // devices), strategy, ranks, epochs=2)["losses"])
     return torch.stack(losses)
 
 
-def test_two_processes_train_a_head_alone_and_in_half_precision_as_one_does():
-    (alone,), together = run_ranks(frozen, 1), torch.stack(run_ranks(frozen, 2)).mean(0)
+def test_two_processes_train_a_head_alone_in_half_precision_and_by_plans_as_one_does():
+    (alone,), together = run_ranks(several, 1), torch.stack(run_ranks(several, 2)).mean(0)
     torch.testing.assert_close(together, alone, rtol=2e-2, atol=1e-3)

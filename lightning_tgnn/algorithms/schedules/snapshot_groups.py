@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
 from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load, groups_to_cut
 from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
 from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds, splits_that_fit
@@ -56,8 +57,12 @@ class SnapshotGroups(Schedule):
     cut: bool = False
     open_groups: int = OPEN_GROUPS
 
-    needs: ClassVar[frozenset[str]] = frozenset({"hand-over"})
     offers: ClassVar[frozenset[str]] = frozenset({"groups"})
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """What another part of the plan has to offer: an order that cuts groups, if they may be cut."""
+        return frozenset({"hand-over", "cut groups"} if self.cut else {"hand-over"})
 
     def __post_init__(self) -> None:
         if self.processes is not None:
@@ -79,12 +84,13 @@ class SnapshotGroups(Schedule):
         return length
 
     def check(self, layout: RankLayout, num_events: int) -> None:
-        """Refuse ranks that do not fill whole devices.
+        """Refuse ranks that do not fill whole devices, or that are in several groups.
 
         Raises:
-            InvalidArgumentError: The ranks are no multiple of the processes of a device.
+            InvalidArgumentError: The ranks are no multiple of the processes of a device, or in several groups.
         """
         self.length(layout)
+        check_one_copy(self, layout)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
         """Return the groups of an update."""
@@ -182,11 +188,16 @@ class SharedGroups(Schedule):
     [2]
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"hand-over"})
-    offers: ClassVar[frozenset[str]] = frozenset({"groups"})
+    needs: ClassVar[frozenset[str]] = frozenset({"hand-over", "vertex shares"})
+    offers: ClassVar[frozenset[str]] = frozenset({"groups", "shared groups"})
 
     def check(self, layout: RankLayout, num_events: int) -> None:
-        """Take any number of ranks."""
+        """Take any number of ranks, in one group.
+
+        Raises:
+            InvalidArgumentError: The ranks are in several groups.
+        """
+        check_one_copy(self, layout)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
         """Return the number of groups in an update: all ranks have the same groups."""

@@ -48,6 +48,7 @@ class HybridPipeline(OrderPart):
     partition: str | Path | Tensor = "metis"
 
     needs: ClassVar[frozenset[str]] = frozenset({"groups"})
+    offers: ClassVar[frozenset[str]] = frozenset({"cut groups"})
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> HybridGroups:
         """Return the order of this rank."""

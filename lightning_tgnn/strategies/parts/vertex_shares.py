@@ -53,7 +53,8 @@ class VertexShares(OrderPart):
 
     partition: str | Path | Tensor = "metis"
 
-    needs: ClassVar[frozenset[str]] = frozenset({"groups"})
+    needs: ClassVar[frozenset[str]] = frozenset({"groups", "shared groups"})
+    offers: ClassVar[frozenset[str]] = frozenset({"vertex shares"})
 
     def __post_init__(self) -> None:
         check_partition_type(self.partition)
