@@ -127,10 +127,16 @@ class Plan:
             if missing := sorted(part.needs - offered):
                 others = ", ".join(type(other).__name__ for other in parts.values() if other is not part)
                 requirement = f"one that fits {others}: none of them offers {' and '.join(missing)}"
-                cure = f"take {_OFFERED_BY.get(missing[0], 'another part')}"
+                cure = f"take {self._instead(part, missing[0])}"
                 if silent := [type(other).__name__ for other in (self.schedule, self.store) if not other.offers]:
                     cure += f", or set `offers` of {' and '.join(silent)}, which is empty"
                 raise InvalidArgumentError(refusal(name, requirement, type(part).__name__, cure))
+
+    def _instead(self, part: PlannedPart, missing: str) -> str:
+        for word, order in _ORDERS.items():
+            if part is self.order and word in self.schedule.offers - part.needs:
+                return order  # a store that goes with this one would not go with the schedule
+        return _OFFERED_BY.get(missing, "another part")
 
     def open_store(self, run: Run) -> OpenState:
         """Return the state of the rank that begins a run.
@@ -186,14 +192,15 @@ _OFFERED_BY = {
     "rows": "a store of node state, such as Sharded or Replicated",
     "passes": "the order ReadOnce, or the schedule DataParallel",
     "rows ahead": "the store HostMemory or HostShards, or the order InOrder",
-    "pipeline": "the schedule RoundRobin, or another store and other updates",
+    "pipeline": "the schedule RoundRobin, or MeanGradients and a store other than HostMemory and HostShards",
     "shared batches": "the schedule DataParallel, or the store HostMemory or HostShards",
     "pieces": "a store that hands out rows in pieces, such as Sharded, or the order InOrder",
     "owners": "a store whose rows have owners, such as Sharded, or the order InOrder",
-    "sums": "the store VertexCut, or parts for event streams",
+    "sums": "the store VertexCut with the schedule WholeGraph, or parts for event streams",
     "groups": "the schedule SnapshotGroups, or parts for event streams",
     "hand-over": "the store SnapshotMemory, or parts for event streams",
     "shared groups": "the schedule SharedGroups, or the order GroupPipeline",
     "vertex shares": "the order VertexShares, or the schedule SnapshotGroups",
     "cut groups": "the order HybridPipeline, or set cut=False",
 }
+_ORDERS = {"graph": "the order WholeStep", "groups": "the order GroupPipeline"}

@@ -435,7 +435,7 @@ def test_epochs_and_copies_alone_are_data_parallel():
     [
         (
             (2, 1, 1),
-            "minibatch, epoch, memory must be three factors whose product is the 4 ranks, got '2 x 1 x 1'",
+            "three factors whose product is the 4 ranks, got '2 x 1 x 1'.*, or take DistTGLStrategy.minibatch='auto'",
         ),
         ((4, 1, 1), "memory must be the 2 copies of node state that the ranks share, got 1; let groups be the same"),
         ((0, 1, 1), "minibatch must be an integer of at least 1, got 0"),

@@ -1,16 +1,28 @@
 """A plan takes parts that fit together, in their places, and says why others do not."""
 
+import re
 from functools import partial
 from itertools import product
 
 import pytest
 
-from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin, WholeGraph
+from lightning_tgnn.algorithms.schedules import (
+    DataParallel,
+    EpochsAndCopies,
+    RoundRobin,
+    SharedGroups,
+    SnapshotGroups,
+    WholeGraph,
+)
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.strategies.parts import (
+    GroupPipeline,
+    HostMemory,
+    HostShards,
+    HybridPipeline,
     InOrder,
     MeanGradients,
     Pipelined,
@@ -19,8 +31,11 @@ from lightning_tgnn.strategies.parts import (
     RingUpdates,
     Served,
     Sharded,
+    SnapshotMemory,
+    TargetsFirst,
     UpdatedByOwners,
     VertexCut,
+    VertexShares,
     WholeStep,
 )
 from lightning_tgnn.types import Plan, PlannedPart, RankLayout, UpdatesPart
@@ -66,7 +81,7 @@ REASONS = [
     (
         {"order": WholeStep},
         "order must be one that fits DataParallel, Sharded, MeanGradients: none of them offers sums, got 'WholeStep'; "
-        "take the store VertexCut, or parts for event streams",
+        "take the store VertexCut with the schedule WholeGraph, or parts for event streams",
     ),
     (
         {"store": Replicated, "order": Pipelined},
@@ -86,7 +101,7 @@ REASONS = [
     (
         {"schedule": WholeGraph},
         "schedule must be one that fits Sharded, InOrder, MeanGradients: none of them offers sums, got 'WholeGraph'; "
-        "take the store VertexCut, or parts for event streams",
+        "take the store VertexCut with the schedule WholeGraph, or parts for event streams",
     ),
 ]
 
@@ -96,6 +111,52 @@ def test_the_reason_names_what_is_lacking_and_who_has_it(parts, message):
     with pytest.raises(InvalidArgumentError) as refused:
         plan(**parts)
     assert str(refused.value) == message
+
+
+OF_SNAPSHOTS = (GroupPipeline, HybridPipeline, VertexShares)
+EVERY = {
+    "schedule": [DataParallel, RoundRobin, EpochsAndCopies, WholeGraph, SnapshotGroups, SharedGroups],
+    "store": [Sharded, Replicated, HostMemory, HostShards, Served, VertexCut, SnapshotMemory],
+    "order": [InOrder, Pipelined, UpdatedByOwners, TargetsFirst, ReadOnce, WholeStep, *OF_SNAPSHOTS],
+    "updates": [MeanGradients, RingUpdates],
+}
+
+
+def leads_to_a_plan(parts, seen=()):
+    """Return whether parts fit, or some advice of the refusal leads to parts that do."""
+    try:
+        return bool(plan(*parts))
+    except InvalidArgumentError as refused:
+        cure = str(refused).split("; take ")[1].partition(" and a store other than")[0]
+    if parts in seen:
+        return False
+    for advice in re.split(r"\bor\b", cure):
+        kinds = {
+            name: kind for name, kinds in EVERY.items() for kind in kinds if re.search(rf"\b{kind.__name__}\b", advice)
+        }
+        other = tuple(kinds.get(name, part) for name, part in zip(EVERY, parts, strict=True))
+        if kinds and leads_to_a_plan(other, (*seen, parts)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("schedule", EVERY["schedule"])
+def test_who_does_what_refusals_say_comes_to_a_plan(schedule):
+    others = [EVERY[name] for name in ("store", "order", "updates")]
+    assert [parts for parts in product([schedule], *others) if not leads_to_a_plan(parts)] == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "order", "message"),
+    [
+        (SnapshotGroups, VertexShares, "take the schedule SharedGroups, or the order GroupPipeline"),
+        (SharedGroups, GroupPipeline, "take the order VertexShares, or the schedule SnapshotGroups"),
+        (partial(SnapshotGroups, cut=True), GroupPipeline, "take the order HybridPipeline, or set cut=False"),
+    ],
+)
+def test_an_order_of_snapshots_computes_what_the_schedule_deals_out(schedule, order, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        plan(schedule, SnapshotMemory, order)
 
 
 def test_a_part_may_need_words_of_its_own():

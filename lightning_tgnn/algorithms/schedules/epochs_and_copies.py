@@ -86,7 +86,7 @@ class EpochsAndCopies(Schedule):
         """
         i, j, k = self.minibatch, self.epoch, self.memory
         if i * j * k != ranks:
-            cure = "let their product be the ranks (devices times num_nodes), or give minibatch='auto'"
+            cure = "let their product be the ranks (devices times num_nodes), or take DistTGLStrategy(minibatch='auto')"
             requirement = f"three factors whose product is the {ranks} ranks"
             raise InvalidArgumentError(refusal("minibatch, epoch, memory", requirement, f"{i} x {j} x {k}", cure))
 
