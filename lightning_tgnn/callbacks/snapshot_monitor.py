@@ -69,7 +69,8 @@ class SnapshotMonitor(WindowedMonitor):
         strategy = trainer.strategy
         if isinstance(strategy, SnapshotRunner):
             return strategy
-        rank_zero_info(f"SnapshotMonitor has nothing to do: {type(strategy).__name__} trains no groups of snapshots")
+        measured = "blad, snapshot_partition and vertex_partition"
+        rank_zero_info(f"SnapshotMonitor has nothing to do: {type(strategy).__name__} is none of {measured}")
         return None
 
     @override

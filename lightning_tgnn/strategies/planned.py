@@ -68,7 +68,7 @@ class PlannedStrategy(TunedRunner):
     def layout(self) -> RankLayout:
         layout = super().layout
         if "groups" in self._parts["schedule"].offers:
-            layout = layout.with_pipelines(self._parts["schedule"].length(layout))
+            layout = layout.with_pipelines(self._parts["schedule"].pipeline_length(layout))
         if self._hosts is None:
             return layout
         if len(self._hosts) != layout.ranks:

@@ -24,7 +24,7 @@ class SnapshotRunner(PlanRunner):
     def layout(self) -> RankLayout:
         """The ranks of this run; those of a device are a pipeline."""
         layout = super().layout
-        return layout.with_pipelines(self._schedule.length(layout))
+        return layout.with_pipelines(self._schedule.pipeline_length(layout))
 
     @property
     def gradient_traffic(self) -> Traffic:
@@ -38,5 +38,5 @@ class SnapshotRunner(PlanRunner):
 
     @override
     def _configure_launcher(self) -> None:
-        self._schedule.length(RankLayout.of(self.world_size))  # refused before ranks are started
+        self._schedule.pipeline_length(RankLayout.of(self.world_size))  # refused before ranks are started
         super()._configure_launcher()

@@ -127,7 +127,7 @@ class Schedule(PlannedPart, ABC):
         """Return in how many groups the ranks of a copy of node state read and write it one after the other."""
         return 1
 
-    def length(self, layout: RankLayout) -> int:
+    def pipeline_length(self, layout: RankLayout) -> int:
         """Return how many consecutive ranks hand snapshots on to each other; 1 where none does."""
         return 1
 

@@ -70,7 +70,7 @@ class SnapshotGroups(Schedule):
         check_choice("balance", self.balance, BALANCES)
         check_int("open_groups", self.open_groups, minimum=1, cure="2 is usual")
 
-    def length(self, layout: RankLayout) -> int:
+    def pipeline_length(self, layout: RankLayout) -> int:
         """Return the ranks of a device.
 
         Raises:
@@ -89,17 +89,17 @@ class SnapshotGroups(Schedule):
         Raises:
             InvalidArgumentError: The ranks are no multiple of the processes of a device, or in several groups.
         """
-        self.length(layout)
+        self.pipeline_length(layout)
         check_one_copy(self, layout)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
         """Return the groups of an update."""
-        return batch_size * (layout.ranks // self.length(layout))
+        return batch_size * (layout.ranks // self.pipeline_length(layout))
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank: the updates of a pass."""
         assert isinstance(over, SnapshotPass)
-        length = self.length(layout)
+        length = self.pipeline_length(layout)
         return _Turns(layout.ranks // length, length, *divmod(rank, length), self, over)
 
 
