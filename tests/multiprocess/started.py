@@ -48,6 +48,15 @@ class FirstWeights(Callback):
             torch.save(module.state_dict(), self.path)
 
 
+class Freezes(Callback):
+    """Freezes the first weights of a task, as `StaticMemory` does with its rows."""
+
+    def setup(self, trainer, module, stage):
+        module.configure_model()
+        if stage == "fit":
+            next(module.parameters()).requires_grad_(False)
+
+
 class Occurred(Metric):
     """Counts in place, as many metrics do."""
 
@@ -102,7 +111,7 @@ def run(strategy, name, folder):
     saved = ModelCheckpoint(folder, monitor=monitor, mode="max")
     loggers = [TensorBoardLogger(folder), CSVLogger(folder, "csv")]
     trainer = pl.Trainer(
-        **QUIET, strategy=strategy, max_epochs=2, callbacks=[saved], logger=loggers, log_every_n_steps=5
+        **QUIET, strategy=strategy, max_epochs=2, callbacks=[saved, Freezes()], logger=loggers, log_every_n_steps=5
     )
     trainer.fit(task, datamodule=data)
     rows_of_fit = table_of(loggers[1])
@@ -118,6 +127,7 @@ def run(strategy, name, folder):
         "tables": [path.parent.name for path in Path(folder).glob("csv/*/metrics.csv")],
         "keeps rows": table_of(loggers[1])[: len(rows_of_fit)] == rows_of_fit,
         "rows": [len(rows_of_fit), len(table_of(loggers[1]))],
+        "frozen": [not parameter.requires_grad for parameter in task.parameters()],
         "finite": all(bool(value.isfinite().all()) for value in weights.values()),
     }
     if name != "cdfgnn":

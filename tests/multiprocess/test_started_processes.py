@@ -43,6 +43,8 @@ def check(line):
     assert found["steps"][1] == 2
     assert found["folders"] == ["version_0"]
     assert found["finite"]
+    assert found["frozen"][0]
+    assert not any(found["frozen"][1:])
     assert found["tables"] == ["version_0"]  # of fit and validation
     assert found["keeps rows"]
     assert 0 < found["rows"][0] < found["rows"][1]

@@ -168,6 +168,9 @@ def _trained(trainer: pl.Trainer) -> dict[str, Any]:
         "state_dict": trainer.strategy.lightning_module_state_dict(),
         "callbacks": call._call_callbacks_state_dict(trainer),
         "loops": trainer.fit_loop.state_dict(),
+        "requires_grad": {
+            name: parameter.requires_grad for name, parameter in trainer.lightning_module.named_parameters()
+        },
     }
     before = getattr(trainer.strategy, "state_dict_type", FULL)
     try:
@@ -197,6 +200,8 @@ def _take_over(held: dict[str, Any], trainer: pl.Trainer) -> None:
     finally:
         task._trainer = before
     differing = task.load_state_dict(held["state_dict"], strict=False)
+    for name, parameter in task.named_parameters():  # what callbacks of the ranks have frozen stays frozen
+        parameter.requires_grad_(held["requires_grad"].get(name, parameter.requires_grad))
     if differing.unexpected_keys:
         received = f"no place for {', '.join(differing.unexpected_keys[:5])}"
         cure = "build its layers in __init__ or on_load_checkpoint, or evaluate with ckpt_path='best'"
