@@ -630,7 +630,11 @@ def test_columns_that_are_not_there(write):
     refused(write("1 2 3", "bare"), "columns['time']", "below 3", "without a header", columns={**POSITIONS, "time": 3})
     refused(path, "one usual name for src", "source", "none in ['a', 'b', 'c']", "columns={'src': 'a'")
     several = write("user,user_id,item,time\n1,2,3,4\n", "several")
-    refused(several, "one usual name for src", "several in ['user', 'user_id', 'item', 'time']", "columns=")
+    refused(
+        several, "one usual name for src", "several in ['user', 'user_id', 'item', 'time']", "columns={'src': 'user'"
+    )
+    timeless = write("src,dst,when\n1,2,3\n")
+    refused(timeless, "one usual name for time", "none in ['src', 'dst', 'when']", "columns={'time': 'when'")
 
 
 def test_columns_that_are_shared_or_twice(write):

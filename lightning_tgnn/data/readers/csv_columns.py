@@ -167,12 +167,14 @@ def usual_columns(rows: Rows) -> dict[str, int]:
         DataError: No column, or several, have a usual name for a role.
     """
     lower = [name.lower() for name in rows.names]
-    columns = {}
+    columns, usual_names = {}, _USUAL_NAMES.values()
     for role, usual in _USUAL_NAMES.items():
         candidates = [position for position, name in enumerate(lower) if name in usual]
         if len(candidates) != 1:
             found = "several" if candidates else "none"
-            cure = f"say which is which, for example columns={{'{role}': {rows.names[0]!r}, ...}}"
+            spare = [place for place, name in enumerate(lower) if not any(name in names for names in usual_names)]
+            example = rows.names[[*candidates, *spare, 0][0]]
+            cure = f"say which is which, for example columns={{'{role}': {example!r}, ...}}"
             requirement = f"a header with one usual name for {role} ({', '.join(usual)})"
             raise DataError(refusal(str(rows.path), requirement, f"{found} in {list(rows.names)}", cure))
         columns[role] = candidates[0]
