@@ -212,6 +212,8 @@ class StagedTask(OptimizedTask):
         """Return the embeddings: [C, d_emb] of a batch's candidates, [R, d_emb] of the roots of a query."""
         embeddings = self._model.embed(updated, batch)
         check_result(f"{type(self.model).__name__}.embed", embeddings, (len(batch.root_index), self.embedding_dim))
+        if embeddings.dtype == torch.float64:  # as all is that is computed with times
+            embeddings = embeddings.float()
         return batch.of_candidates(embeddings) if isinstance(batch, EventBatch) else embeddings
 
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:

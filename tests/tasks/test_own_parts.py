@@ -395,6 +395,21 @@ def test_misuse_of_models_and_messages_is_refused(arguments, message):
         trainer(max_epochs=1).fit(LinkPrediction(**sizes, **arguments), datamodule=data_module())
 
 
+class Double(MeanModel):
+    def embed(self, updated, batch):
+        return super().embed(updated, batch) * torch.ones_like(batch.neighbor_time[:, :1])
+
+
+def test_embeddings_may_be_computed_with_times_in_64_bits():
+    figures = []
+    for model in (MeanModel, Double):
+        pl.seed_everything(0, verbose=False)
+        run = trainer(max_epochs=1)
+        run.fit(LinkPrediction(model), datamodule=data_module())
+        figures.append(float(run.callback_metrics["val/ap"]))
+    assert figures[0] == figures[1]
+
+
 class OneTensor(LinkPrediction):
     def score(self, embeddings, batch):
         return super().score(embeddings, batch)[0]
