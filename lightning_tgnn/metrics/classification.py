@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MultilabelF1Score
 from torchmetrics.classification.stat_scores import _AbstractStatScores
 from torchmetrics.utilities.data import dim_zero_cat
@@ -148,3 +149,26 @@ class ClassMetrics(nn.Module):
         """Forget all batches."""
         for metric in (*self.of_decisions.values(), *self.of_scores.values()):
             metric.reset()  # type: ignore[operator]
+
+
+def update_members(
+    metric: Metric | MetricCollection, predictions: Tensor, labels: Tensor, logits: Tensor | None = None
+) -> None:
+    """Add a batch to a metric, or to each of a collection.
+
+    Only metrics that keep lists hear of a batch without events: those lists have to have the types of the other ranks'
+    when they are gathered. Metrics that count may refuse such a batch.
+
+    Args:
+        metric: What measures.
+        predictions: Decisions or probabilities. torchmetrics takes logits for probabilities where all of a batch
+            happen to be in [0, 1].
+        labels: [B].
+        logits: Given to `LabelAUROC` and `LabelAveragePrecision` in place of ``predictions``: two of them may have the
+            same probability in 32 bits.
+    """
+    members: Iterable[Metric] = metric.values(copy_state=False) if isinstance(metric, MetricCollection) else [metric]
+    for member in members:
+        if len(labels) or any(isinstance(state, list) for state in member.metric_state.values()):
+            takes_logits = logits is not None and isinstance(member, LabelAUROC | LabelAveragePrecision)
+            member.update(logits if takes_logits else predictions, labels)

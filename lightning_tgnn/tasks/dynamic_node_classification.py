@@ -7,6 +7,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.metrics import LabelAUROC
+from lightning_tgnn.metrics.classification import update_members
 from lightning_tgnn.tasks.event_classification import EventClassification, known, refuse_labels
 from lightning_tgnn.types import EventBatch, StreamInfo
 
@@ -47,10 +48,7 @@ class DynamicNodeClassification(EventClassification):
 
     def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
         """Add a batch to a metric."""
-        if len(labels):  # a rank may have none of a short batch
-            # torchmetrics takes logits as probabilities where all of a batch happen to be in [0, 1].
-            scores = logits[:, 0] if isinstance(metric, LabelAUROC) else logits[:, 0].sigmoid()
-            metric.update(scores, known(labels))
+        update_members(metric, logits[:, 0].sigmoid(), known(labels), logits[:, 0])
 
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
         """Return event ids and the probability of label 1."""

@@ -7,6 +7,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.metrics import LabelF1, MultiLabelF1
+from lightning_tgnn.metrics.classification import update_members
 from lightning_tgnn.tasks.event_classification import EventClassification, known, refuse_labels
 from lightning_tgnn.types import EventBatch, StreamInfo
 
@@ -58,9 +59,7 @@ class EdgeClassification(EventClassification):
 
     def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
         """Add a batch to a metric."""
-        if len(labels):  # a rank may have none of a short batch
-            # Decisions rather than logits: torchmetrics takes those as probabilities where all happen to be in [0, 1].
-            metric.update(logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long(), known(labels))
+        update_members(metric, logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long(), known(labels))
 
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
         """Return event ids and the probability of each class, [B, C]."""

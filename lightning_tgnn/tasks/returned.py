@@ -24,7 +24,7 @@ def check_step(returned: object) -> tuple[Any, Any]:
     """Return what the ``step`` of a model of snapshots has returned if it is a pair.
 
     Raises:
-        InvalidArgumentError: ``returned`` is no tuple of two.
+        InvalidArgumentError: ``returned`` is no tuple or list of two.
     """
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         cure = "return both; the embeddings are read after the last snapshot of a group, and may be None before"

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
-from torchmetrics import MeanAbsoluteError, MeanSquaredError, MetricCollection
+from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.metrics import ClassMetrics
+from lightning_tgnn.metrics.classification import update_members
 from lightning_tgnn.models import EventClassifier
 from lightning_tgnn.tasks.group_order import embed_group
 from lightning_tgnn.tasks.snapshot_module import SnapshotModule
@@ -72,8 +73,11 @@ class _LabelledTargets(SnapshotModule):
         """Add the answers of a group to metrics."""
         answers, labels = self.answer(embeddings, group)
         self.check_scores(answers)
-        if len(labels):
-            metrics.update(self._for_metrics(answers, metrics), labels)
+        predictions = self._for_metrics(answers, metrics)
+        if isinstance(metrics, Metric | MetricCollection):
+            update_members(metrics, predictions, labels)
+        elif len(labels):
+            metrics.update(predictions, labels)
 
     def _for_metrics(self, answers: Tensor, metrics: SplitMetrics) -> Tensor:
         """Return what metrics take of answers [q, C]."""
@@ -105,7 +109,6 @@ class _ClassifiedTargets(_LabelledTargets):
 
     def _for_metrics(self, answers: Tensor, metrics: SplitMetrics) -> Tensor:
         """Return logits for the task's own metrics, and for others probabilities."""
-        # torchmetrics takes logits as probabilities where all of a group happen to be in [0, 1].
         return answers if isinstance(metrics, ClassMetrics) else answers.softmax(-1)
 
     def predict_step(self, batch: SnapshotBatch, batch_idx: int) -> list[dict[str, Tensor]]:

@@ -9,11 +9,14 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import yaml
+from torchmetrics import MetricCollection
+from torchmetrics.classification import BinaryAccuracy, BinaryAveragePrecision
 
 from lightning_tgnn import (
     CDFGNNStrategy,
     DepCacheStrategy,
     DepCommStrategy,
+    DynamicNodeClassification,
     FullGraphDataModule,
     NodeClassification,
     SvenStrategy,
@@ -148,14 +151,26 @@ def trained_on_a_stream(name, strategy, ranks):
     return outcome["losses"], {**outcome["weights"], **tables}
 
 
+def measured(rank):
+    """Return what metrics of torchmetrics make of two batches, of which the second rank has none."""
+    task = DynamicNodeClassification("jodie", **SIZES)
+    metrics = MetricCollection({"ap": BinaryAveragePrecision(), "accuracy": BinaryAccuracy()})
+    for logits, labels in (([2.0, -1.0, 0.5], [1, 0, 0]), ([0.2, 0.9], [0, 1])):
+        own = len(logits) if rank == 0 else 0
+        task.measure(metrics, torch.tensor(logits)[:own].unsqueeze(1), torch.tensor(labels)[:own])
+    return metrics.compute()
+
+
 def streams_on_rank(rank, ranks):
     as_torchrun(rank, ranks)
-    return {(name, strategy): trained_on_a_stream(name, STRATEGIES[strategy](), ranks) for name, strategy in CASES}
+    outcome = {(name, strategy): trained_on_a_stream(name, STRATEGIES[strategy](), ranks) for name, strategy in CASES}
+    return outcome | {"figures": measured(rank)}
 
 
 @pytest.mark.timeout(200)
 def test_models_messages_and_samplers_on_streams_end_on_two_ranks_as_on_one():
     outcomes = run_ranks(streams_on_rank, 2, timeout=190)
+    assert outcomes[0]["figures"] == outcomes[1]["figures"] == measured(0)
     alone = {name: trained_on_a_stream(name, "auto", 1) for name in ON_STREAMS}
     for name, strategy in CASES:
         losses, tensors = alone[name]

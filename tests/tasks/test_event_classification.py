@@ -21,7 +21,7 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data import generate_stream
-from lightning_tgnn.metrics import LabelAccuracy
+from lightning_tgnn.metrics import LabelAccuracy, LabelAUROC, LabelAveragePrecision
 from tests.data.example_streams import random_store
 
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4, "hidden_dim": 8, "mailbox_size": 3}
@@ -149,7 +149,7 @@ def test_a_collection_of_metrics_names_its_figures():
 class OfTorchmetrics(DynamicNodeClassification):
     def make_metric(self, info):
         of_labels = {"ap": BinaryAveragePrecision(ignore_index=-1), "accuracy": BinaryAccuracy(ignore_index=-1)}
-        return MetricCollection(of_labels, compute_groups=False)
+        return MetricCollection(of_labels)
 
 
 def test_metrics_of_torchmetrics_are_given_probabilities():
@@ -164,6 +164,18 @@ def test_metrics_of_torchmetrics_are_given_probabilities():
     expected, told = labels[event][known], told[known]
     assert tested["test/ap"] == pytest.approx(average_precision_score(expected, told), abs=1e-5)
     assert tested["test/accuracy"] == pytest.approx(accuracy_score(expected, told > 0.5), abs=1e-5)
+
+
+def test_areas_beside_other_metrics_tell_scores_apart_that_round_to_one_probability():
+    areas = {"auc": LabelAUROC(), "ap": LabelAveragePrecision()}
+    metrics, task = (
+        MetricCollection({**areas, "accuracy": BinaryAccuracy()}),
+        DynamicNodeClassification("jodie", **SMALL),
+    )
+    logits, labels = torch.tensor([[18.0], [25.0], [30.0], [-5.0]]), torch.tensor([0, 1, 1, 0])
+    assert logits.sigmoid().unique().numel() == 2
+    task.measure(metrics, logits, labels)
+    assert metrics.compute() == {"auc": 1, "ap": 1, "accuracy": 0.75}
 
 
 def test_the_loss_of_classes_leaves_out_what_has_none():
