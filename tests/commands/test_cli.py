@@ -419,7 +419,7 @@ def test_another_task_keeps_its_own_defaults(capsys):
         (["--trainer.accelerator=mps"], r"lightning-tgnn: .*MPSAccelerator"),
         (["--trainer.accelerator=gpus"], r"lightning-tgnn: .*invalid accelerator name: `accelerator='gpus'`"),
         (["--trainer.num_nodes=0"], r"lightning-tgnn: `num_nodes` must be a positive integer"),
-        (["--trainer=null"], r"--trainer must be a mapping, or the path of a YAML file with one, got 'null'; write"),
+        (["--trainer=null"], r"--trainer must be a mapping, or a YAML file that is there, got 'null'; write"),
         (["--model=null"], r"--model must be a task, got 'null'; name one .* or leave the section out for Link"),
         (["--seed_everything=-1"], r"--seed_everything must be from 0 to 4294967295, got -1; choose one of these"),
         *(
@@ -440,6 +440,21 @@ def test_mistakes_are_one_clear_line(arguments, message, capsys):
     assert "Traceback" not in printed
     assert len(re.search(r"^lightning-tgnn: .*", printed, re.MULTILINE).group()) < 400
     assert "usage:" not in printed
+
+
+def test_a_mistake_in_a_file_of_settings_is_told_as_elsewhere(capsys):
+    Path("settings.yaml").write_text("max_epochs: abc")
+    with pytest.raises(SystemExit):
+        main(["fit", *QUIET, "--trainer=settings.yaml"])
+    assert "max_epochs must be an integer or null, got 'abc'" in capsys.readouterr().err
+
+
+def test_settings_that_are_not_needed_may_be_null():
+    words = ["--data.source=synthetic", "--data.synthetic={num_events: 100}", *QUIET]
+    Path("recipe.yaml").write_text("seed_everything:\ntrainer: {max_epochs: 1}\n")
+    TGNNCommand(["fit", "--config=recipe.yaml", "--test_after_fit=false", *words, *TINY])
+    (checkpoint,) = Path("runs/tgnn").glob("version_0/checkpoints/*.ckpt")
+    TGNNCommand(["test", "--model=null", f"--ckpt_path={checkpoint}", "--trainer.accumulate_grad_batches=0", *words])
 
 
 def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
@@ -475,7 +490,10 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
             "# \xe4".encode("latin-1"),
             r"--config must be text in UTF-8, got .*recipe.yaml: .* position 2.*; save it as UTF-8",
         ),
-        ("data:\n  # class_path: TemporalDataModule", r"--data must be a DataModule, got 'null'; .* for TemporalData"),
+        (
+            "model:\n  # class_path: LinkPrediction",
+            r"--model must be a task, got 'null'; name one by its class_path, or",
+        ),
         (
             "seed_everything: 1\ntrainer:",
             r"--trainer must be a mapping of settings, got 'null'; give one, or leave the section out",

@@ -187,7 +187,7 @@ def _a_folder(found: re.Match[str], told: _Told) -> str:
 
 def _no_settings(found: re.Match[str], told: _Told) -> str:
     cure = f"write {told.key}.NAME VALUE for a setting"
-    return refusal(told.key, "a mapping, or the path of a YAML file with one", found["given"], cure)
+    return refusal(told.key, "a mapping, or a YAML file that is there", found["given"], cure)
 
 
 def _no_yaml(found: re.Match[str], told: _Told) -> str:
@@ -235,7 +235,7 @@ _RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
     ),
     (r"Path is not a file: '(?P<given>[^']*)'", _a_folder),
     (r"File does not exist: '(?P<given>[^']*)'", _no_file),
-    (r"Unable to load config '(?P<given>[^']*)'", _no_settings),
+    (r'Unable to load config "(?P<given>[^"\n]*)"$', _no_settings),
     (r"argument (?P<given>\S+): expected one argument", _no_value),
     (r"arguments are required: (?P<given>[^\n]+)", _required),
     (r"(?:Problems parsing config|Unexpected config): (?P<given>.+)", _no_yaml),
