@@ -95,7 +95,7 @@ class Column:
             return seconds_of(series)
         if series.dtype == nw.Boolean:
             raise self._refusal("numbers or dates", self.kind, "give the time of every event")
-        if series.dtype == nw.String:
+        if not (series.dtype.is_integer() or series.dtype.is_float()):
             cure = "convert it; in pandas, pd.to_datetime(column, utc=True) for dates, pd.to_numeric for numbers"
             raise self._refusal("numbers or dates", self.kind, cure)
         return self.floats(np.float64)

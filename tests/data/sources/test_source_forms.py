@@ -295,6 +295,10 @@ def test_bad_columns_are_refused(tmp_path, changes, message, form):
         ({"src": [b"a", b"b", b"c"]}, r"of type bytes'; in pandas, column.str.decode\('utf-8'\)"),
         ({"src": [1, np.nan, 3]}, r"src \(column 'src'\) must be a value in every row, got 'none in row 1"),
         ({"time": pd.to_datetime(["2024", None, "2025"])}, r"time \(column 'time'\) must be a value in every row"),
+        *(
+            ({"time": column}, r"numbers or dates, got .*; convert it; in pandas, pd.to_datetime\(column, utc=True\)")
+            for column in (pd.Categorical(["2024", "2025", "2026"]), pd.to_timedelta([1, 2, 3], "s"))
+        ),
     ],
 )
 def test_bad_pandas_columns_are_refused(changes, message):
