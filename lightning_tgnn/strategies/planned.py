@@ -76,6 +76,11 @@ class PlannedStrategy(TunedRunner):
             raise InvalidArgumentError(refusal("hosts", f"as many as the {layout.ranks} ranks", self._hosts, cure))
         return replace(layout, hosts=self._hosts)
 
+    @override
+    def _configure_launcher(self) -> None:
+        _ = self.layout  # refused before ranks are started
+        super()._configure_launcher()
+
     @property
     @override
     def order_part(self) -> OrderPart:

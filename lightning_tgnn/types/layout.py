@@ -64,7 +64,14 @@ class RankLayout:
         return type(self), (self.hosts, dict(self.families))  # the view of the families cannot be pickled
 
     def with_pipelines(self, length: int) -> RankLayout:
-        """Return this layout, in which so many consecutive ranks each hand snapshots on."""
+        """Return this layout, in which so many consecutive ranks each hand snapshots on.
+
+        Raises:
+            InvalidArgumentError: The ranks do not fill pipelines of that length.
+        """
+        if length < 1 or self.ranks % length:
+            requirement = f"of pipelines that the {self.ranks} ranks fill"
+            raise InvalidArgumentError(refusal("pipeline_length", requirement, length, "return a divisor of the ranks"))
         return replace(self, families={**self.families, PIPELINES: consecutive(self.ranks, length)})
 
     @property

@@ -45,7 +45,7 @@ def test_options_are_checked(options, message):
 def test_odd_numbers_of_processes_are_refused_before_they_are_started():
     with pytest.raises(
         InvalidArgumentError,
-        match=r"devices times num_nodes must be a multiple of processes_per_device=2, got 3; set devices=4, or pro",
+        match=r"num_nodes must be a multiple of the 2 processes per device, got 3; set devices=4, or 1",
     ):
         pl.Trainer(accelerator="cpu", devices=3, strategy=BLADStrategy(processes_per_device=2), logger=False)
     pl.Trainer(accelerator="cpu", devices=3, strategy=BLADStrategy(processes_per_device=1), logger=False)

@@ -26,11 +26,12 @@ from lightning_tgnn import (
     TemporalDataModule,
     VertexPartitionStrategy,
 )
-from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, WholeGraph
+from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, SnapshotGroups, WholeGraph
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts import (
+    GroupPipeline,
     HostMemory,
     HostShards,
     InOrder,
@@ -41,6 +42,7 @@ from lightning_tgnn.strategies.parts import (
     Replicated,
     RingUpdates,
     Sharded,
+    SnapshotMemory,
     TargetsFirst,
     VertexCut,
     WholeStep,
@@ -183,6 +185,17 @@ def test_hosts_are_numbered_from_0_on_and_as_many_as_ranks(monkeypatch):
     assert PlannedStrategy(**OF_EVENTS, hosts=[5, 5, 2]).layout.hosts == (1, 1, 0)
     with pytest.raises(InvalidArgumentError, match="hosts must be as many as the 3 ranks, got "):
         _ = PlannedStrategy(**OF_EVENTS, hosts=(0, 1)).layout
+
+
+def test_ranks_that_do_not_fill_pipelines_are_refused_before_they_are_started(monkeypatch):
+    monkeypatch.setattr(PlannedStrategy, "world_size", 3)
+    strategy = PlannedStrategy(schedule=SnapshotGroups(2), store=SnapshotMemory(), order=GroupPipeline())
+    with pytest.raises(InvalidArgumentError, match=r"the 2 processes per device, got 3; .*of SnapshotGroups"):
+        strategy._configure_launcher()
+    for length in (0, 2):
+        with pytest.raises(InvalidArgumentError, match=f"pipeline_length must be of .* got {length}; return"):
+            RankLayout.of(3).with_pipelines(length)
+    assert "cut groups" in SnapshotGroups(2, cut=True).needs - SnapshotGroups.needs
 
 
 def test_several_groups_are_refused_where_a_graph_is_cut():

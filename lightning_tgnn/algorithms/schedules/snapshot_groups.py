@@ -57,14 +57,12 @@ class SnapshotGroups(Schedule):
     cut: bool = False
     open_groups: int = OPEN_GROUPS
 
+    needs: ClassVar[frozenset[str]] = frozenset({"hand-over"})
     offers: ClassVar[frozenset[str]] = frozenset({"groups"})
 
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """What another part of the plan has to offer: an order that cuts groups, if they may be cut."""
-        return frozenset({"hand-over", "cut groups"} if self.cut else {"hand-over"})
-
     def __post_init__(self) -> None:
+        if self.cut:
+            object.__setattr__(self, "needs", self.needs | {"cut groups"})  # of this one, not of its class
         if self.processes is not None:
             check_int("processes_per_device", self.processes, minimum=1, cure="2 is a pipeline, 1 is none")
         check_choice("balance", self.balance, BALANCES)
@@ -78,8 +76,9 @@ class SnapshotGroups(Schedule):
         """
         length = self.processes or layout.ranks
         if layout.ranks % length:
-            cure = f"set devices={layout.ranks + length - layout.ranks % length}, or processes_per_device=1"
-            requirement = f"a multiple of processes_per_device={length}"
+            by = "processes_per_device of BLADStrategy, processes of SnapshotGroups"
+            cure = f"set devices={layout.ranks + length - layout.ranks % length}, or 1 process per device ({by})"
+            requirement = f"a multiple of the {length} processes per device"
             raise InvalidArgumentError(refusal("devices times num_nodes", requirement, layout.ranks, cure))
         return length
 

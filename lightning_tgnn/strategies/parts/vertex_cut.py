@@ -12,6 +12,7 @@ from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
+from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
 from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_fraction, refusal
@@ -145,7 +146,7 @@ class ReplicaState:
         """Return a loader of this rank's subgraph.
 
         Raises:
-            InvalidArgumentError: ``loader`` is not of a graph that can be cut, or the ranks do not fit the schedule.
+            InvalidArgumentError: ``loader`` is not of a graph that can be cut, or the ranks are in several groups.
         """
         if not isinstance(loader, CuttableLoader):
             cure = "take the loaders of FullGraphDataModule, or strategy='sven' for event streams"
@@ -154,7 +155,7 @@ class ReplicaState:
         run, task = self._run, self._task
         assert run is not None
         assert task is not None
-        run.schedule.check(run.layout, 0)
+        check_one_copy(run.schedule, run.layout)
         if run.ranks == 1:
             return loader
         if self._cut is None or self._cut_of is not loader.edges[0]:
