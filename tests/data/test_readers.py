@@ -215,6 +215,14 @@ def test_dates_are_seconds_since_1970_in_utc(write, tmp_path, form, date, second
     assert convert_text(tmp_path / "events", tmp_path / "store").time.tolist() == store.time.tolist()
 
 
+def test_a_date_without_a_zone_is_of_utc_whatever_was_before_it(write):
+    """pandas before 3 takes it for one of the zone of the date before it."""
+    store = read_events(
+        write("src,dst,time\n1,2,2024-02-29T14:30:00+02:00\n2,1,2024-02-29T13:00:00\n1,2,2024-02-29T15Z\n")
+    )
+    assert store.time.tolist() == [1709209800, 1709211600, 1709218800]
+
+
 @pytest.mark.usefixtures("small_chunks")
 def test_dates_read_as_those_of_a_data_frame(write):
     times = pd.date_range("2020-01-01", periods=50, freq="37min17s", tz="Europe/Vienna")

@@ -65,7 +65,12 @@ def seconds_of_dates(texts: Sequence[str] | np.ndarray | pd.Series) -> np.ndarra
     is_plain = _PLAIN[rest].all(axis=1) & ~bare_points.any(axis=1)
     if not all(_DATE.fullmatch(text) for text in column[~is_plain]):
         raise ValueError("a time that is no date")
-    return seconds_of(nw.from_native(pd.to_datetime(column, format="ISO8601", utc=True), series_only=True))
+    seconds = np.empty(len(column))
+    for part in (is_plain, ~is_plain):  # pandas before 3 takes a date without a zone for one of the zone before it
+        if part.any():
+            dates = pd.to_datetime(column[part], format="ISO8601", utc=True)
+            seconds[part] = seconds_of(nw.from_native(dates, series_only=True))
+    return seconds
 
 
 def seconds_of(series: nw.Series[Any]) -> np.ndarray:
