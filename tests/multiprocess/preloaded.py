@@ -7,11 +7,11 @@ imported is no garbage, and of what a few steps leave little is: looking for it 
 import gc
 import os
 from contextlib import contextmanager, redirect_stdout, suppress
+from importlib import import_module
 from unittest import mock
 
 import pandas  # noqa: F401
 import torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook
-import torch.profiler._cupti_monitor
 import torch.utils.serialization.config
 import torch.utils.tensorboard  # noqa: F401
 from fsspec.implementations import chained  # noqa: F401
@@ -41,6 +41,9 @@ from lightning_tgnn.models.memory import (
     link_loops,
 )
 from tests.multiprocess import faulty_run, started, training  # noqa: F401
+
+with suppress(ImportError):  # torch 2.10 has none
+    import_module("torch.profiler._cupti_monitor")
 
 LOOPS = (
     adjacency_loops,

@@ -1,6 +1,6 @@
 """Times of questions: dates mean what they mean in a DataFrame to train on, in whatever form they come."""
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cache
 
 import numpy as np
@@ -33,7 +33,7 @@ SECONDS = [1710034200.0, 1710072000.25]
         pd.Series(TIMES, dtype="timestamp[us][pyarrow]"),
         list(TIMES),
         [time.to_pydatetime() for time in TIMES],
-        [time.to_pydatetime().replace(tzinfo=UTC) for time in TIMES],
+        [time.to_pydatetime().replace(tzinfo=timezone.utc) for time in TIMES],
         np.array(list(TIMES), dtype=object),
         pl.Series(list(TIMES.to_pydatetime())),
         pl.Series(list(TIMES.to_pydatetime())).dt.replace_time_zone("UTC").dt.convert_time_zone("Asia/Tokyo"),
