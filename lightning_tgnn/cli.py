@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from traceback import walk_tb
 from typing import Any
 
 import lightning.pytorch as pl
 from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 import lightning_tgnn
@@ -27,6 +29,8 @@ from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.commands.shared.recipe_file import RecipeFile
 from lightning_tgnn.files.best_checkpoint import deciding_callback
 from lightning_tgnn.tasks.optimized_task import OptimizedTask
+
+_LARGEST_SEED = 2**32 - 1
 
 for _name in lightning_tgnn.__all__:  # a class is known by its short name when it has been imported
     getattr(lightning_tgnn, _name)
@@ -60,6 +64,12 @@ class TGNNCommand(ResumingCLI):
             parser_kwargs=_parser_options(self.subcommands()),
             args=args,
         )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse the arguments, and check what the parser lets pass and would end in an error of Python later."""
+        super().parse_arguments(parser, args)
+        subcommand = self.config["subcommand"]
+        _check_settings(self.config[subcommand], subcommand)
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """Return the parser of the command, or of a subcommand."""
@@ -122,7 +132,12 @@ class TGNNCommand(ResumingCLI):
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
         if not has_bar and given.get("enable_progress_bar") is not False and not given.get("barebones"):
             kwargs["callbacks"] = [*callbacks, EventProgressBar()]
-        trainer = super().instantiate_trainer(**kwargs)
+        try:
+            trainer = super().instantiate_trainer(**kwargs)
+        except ValueError as error:
+            if not _is_of_lightning(error):
+                raise
+            raise MisconfigurationException(str(error)) from error  # an accelerator that it does not know, say
         if self._get(self.config, "edgebank", default=False):
             trainer.callbacks.append(EdgeBankBaseline())  # type: ignore[attr-defined]
         return trainer
@@ -172,6 +187,35 @@ def _maker(chosen: Namespace) -> Callable[..., Any]:
     """Return what makes an optimizer or a schedule, from its class path and arguments."""
     module, _, name = chosen["class_path"].rpartition(".")
     return partial(getattr(import_module(module), name), **chosen.get("init_args", {}))
+
+
+def _check_settings(settings: Namespace, subcommand: str) -> None:
+    """Check what a subcommand has been given.
+
+    Raises:
+        InvalidArgumentError: A section is empty that is needed, or a number is one that it cannot be.
+    """
+    # A section is null where a recipe has all lines below it commented out.
+    if settings.get("model") is None and not settings.get("ckpt_path"):  # which knows its task
+        cure = "name one by its class_path, or leave the section out for LinkPrediction"
+        raise InvalidArgumentError(refusal("--model", "a task", "null", cure))
+    if settings.get("trainer") is None:
+        cure = "give one, or leave the section out"
+        raise InvalidArgumentError(refusal("--trainer", "a mapping of settings", "null", cure))
+    seed = settings.get("seed_everything")
+    if isinstance(seed, int) and not 0 <= seed <= _LARGEST_SEED:
+        cure = "choose one of these, or true for a random seed"
+        raise InvalidArgumentError(refusal("--seed_everything", f"from 0 to {_LARGEST_SEED}", seed, cure))
+    batches = settings.trainer.get("accumulate_grad_batches")
+    if subcommand == "fit" and (batches is None or batches < 1):  # Lightning divides by it
+        cure = "give 1 for an update after each batch"
+        raise InvalidArgumentError(refusal("--trainer.accumulate_grad_batches", "at least 1", batches, cure))
+
+
+def _is_of_lightning(error: ValueError) -> bool:
+    """Whether Lightning itself has raised an error, not a part of the user's, or of ours, that it has called."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("lightning.")
 
 
 def _check_left_out(name: str, refused: bool, task: pl.LightningModule, why: str) -> None:

@@ -8,7 +8,7 @@ from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.metrics import LabelAUROC
 from lightning_tgnn.metrics.classification import update_members
-from lightning_tgnn.tasks.event_classification import EventClassification, known, refuse_labels
+from lightning_tgnn.tasks.event_classification import EventClassification, int_labels, refuse_labels
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -48,7 +48,7 @@ class DynamicNodeClassification(EventClassification):
 
     def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
         """Add a batch to a metric."""
-        update_members(metric, logits[:, 0].sigmoid(), known(labels), logits[:, 0])
+        update_members(metric, logits[:, 0].sigmoid(), int_labels(labels), logits[:, 0])
 
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
         """Return event ids and the probability of label 1."""

@@ -8,7 +8,7 @@ from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.metrics import LabelF1, MultiLabelF1
 from lightning_tgnn.metrics.classification import update_members
-from lightning_tgnn.tasks.event_classification import EventClassification, known, refuse_labels
+from lightning_tgnn.tasks.event_classification import EventClassification, int_labels, refuse_labels
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 _FEWEST_CLASSES = 1000  # that are taken for what they are in however short a stream
@@ -51,7 +51,7 @@ class EdgeClassification(EventClassification):
         """Return the cross entropy, binary with several labels per event, a mean over what is labelled."""
         labelled = labels >= 0
         if labels.ndim == 1:
-            total = cross_entropy(logits, known(labels), ignore_index=-1, reduction="sum")
+            total = cross_entropy(logits, int_labels(labels), ignore_index=-1, reduction="sum")
         else:
             losses = binary_cross_entropy_with_logits(logits, labels.clamp(min=0).float(), reduction="none")
             total = (losses * labelled).sum()
@@ -59,7 +59,7 @@ class EdgeClassification(EventClassification):
 
     def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
         """Add a batch to a metric."""
-        update_members(metric, logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long(), known(labels))
+        update_members(metric, logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long(), int_labels(labels))
 
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
         """Return event ids and the probability of each class, [B, C]."""

@@ -201,7 +201,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         return dict(metrics.compute()) if isinstance(metrics, MetricCollection) else {self.figure: metrics.compute()}
 
 
-def known(labels: Tensor) -> Tensor:
+def int_labels(labels: Tensor) -> Tensor:
     """Return labels as int64, and -1 for none."""
     return labels.clamp(min=-1).long()
 

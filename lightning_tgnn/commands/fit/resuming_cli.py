@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from traceback import walk_tb
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,12 +13,10 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from lightning_tgnn.checks import CheckpointError, did_you_mean, refusal
 from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
-from lightning_tgnn.commands.fit.checks import check_settings
 from lightning_tgnn.commands.fit.saved_task import saved_task
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
@@ -33,9 +30,8 @@ class ResumingCLI(LightningCLI):
     """Takes ``last`` and ``best`` for a checkpoint, and settings beside it that it does not fix."""
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parse the arguments, check them, and keep them: a checkpoint will put its own in their place."""
+        """Parse the arguments, and keep them: a checkpoint will put its own in their place."""
         super().parse_arguments(parser, args)
-        check_settings(self.config[self.config["subcommand"]], self.config["subcommand"])
         self._words = sys.argv[1:] if args is None else args
         if self.config["subcommand"] != "fit":
             self.config[self.config["subcommand"]][OF_FIT] = None
@@ -105,12 +101,7 @@ class ResumingCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, watched."""
-        try:
-            trainer = super().instantiate_trainer(**kwargs)
-        except ValueError as error:
-            if not _is_of_lightning(error):
-                raise
-            raise MisconfigurationException(str(error)) from error  # an accelerator that it does not know, say
+        trainer = super().instantiate_trainer(**kwargs)
         path = self._get(self.config, "ckpt_path")
         self._watch = RunWatch(trainer, path)
         trainer.callbacks[:0] = [self._watch, SameCheckpoint(path)]  # type: ignore[attr-defined]
@@ -175,12 +166,6 @@ class SameCheckpoint(Callback):
         if path != self._path:
             cure = "give its path, and keep runs in a folder that all machines see"
             raise CheckpointError(refusal("ckpt_path", f"{path} as on the first rank", self._path, cure))
-
-
-def _is_of_lightning(error: ValueError) -> bool:
-    """Whether Lightning itself has raised an error, not a part of the user's, or of ours, that it has called."""
-    *_, (frame, _) = walk_tb(error.__traceback__)
-    return str(frame.f_globals.get("__name__")).startswith("lightning.")
 
 
 def _plain(settings: Namespace | Mapping[str, Any] | None) -> dict[str, Any]:
