@@ -23,7 +23,7 @@ from tests.data.example_streams import random_store
 
 EVENTS = 100
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4}
-LAYER = ("dgl.nn.SAGEConv", {"in_feats": 8, "out_feats": 8, "aggregator_type": "mean"})
+LAYER = ("torch_geometric.nn.SAGEConv", {"in_channels": 8, "out_channels": 8})
 TASKS = {
     "link": lambda: LinkPrediction("jodie", **SMALL),
     "layer": lambda: LayerLinkPrediction(*LAYER, **SMALL),

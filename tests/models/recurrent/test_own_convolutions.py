@@ -27,9 +27,7 @@ def pyg_gcn():
 
 
 def dgl_gcn():
-    from dgl.nn import GraphConv
-
-    return partial(GraphConv, norm="none", allow_zero_in_degree=True)
+    return partial(pytest.importorskip("dgl.nn").GraphConv, norm="none", allow_zero_in_degree=True)
 
 
 class Dense(torch.nn.Module):
@@ -85,6 +83,7 @@ def test_sampled_layers(library):
 
 
 def test_the_graph_is_made_once_for_a_snapshot_and_not_copied():
+    pytest.importorskip("dgl")
     snapshots = random_sequence((7, 5), ROWS, WIDTH)
     model = model_of("wd_gcn", Dense)
     first = run(model, snapshots, ROWS, SnapshotOperators())
@@ -137,6 +136,7 @@ class Wrong(torch.nn.Module):
     ],
 )
 def test_what_they_return_is_checked(result, message):
+    pytest.importorskip("dgl")
     model = model_of("wd_gcn", partial(Wrong, result=result))
     with pytest.raises(InvalidArgumentError, match=message):
         run(model, random_sequence((5,), ROWS, WIDTH), ROWS, SnapshotOperators())
