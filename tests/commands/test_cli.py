@@ -504,6 +504,11 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
             r"an argument of SvenStrategy in --trainer\.strategy must be .*; did you mean 'staleness'\?",
         ),
         ("model: {class_path: LinkPrediction, init_args: {lrr: 1}}", r"got 'lrr'; did you mean 'lr'\?"),
+        (
+            "model: {class_path: LinkPrediction, init_args: {model: {class_path: lightning_tgnn.models.MemoryModel, "
+            "init_args: {memory_dm: 8}}}}",
+            r"an argument of MemoryModel in --model must be one that .* 'memory_dm'; did you mean 'memory_dim'\?",
+        ),
     ],
 )
 def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, capsys):

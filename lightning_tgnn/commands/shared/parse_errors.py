@@ -11,6 +11,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from inspect import isclass, signature
 from itertools import pairwise
 from typing import NoReturn
@@ -114,10 +115,11 @@ def _unknown_option(found: re.Match[str], told: _Told) -> str:
     return refusal("the option", f"one of {told.command}", name, cure)
 
 
-def _unknown_argument(found: re.Match[str], told: _Told) -> str:
+def _unknown_argument(found: re.Match[str], told: _Told, passed: int = 0) -> str:
+    """Say of what ``init_args`` gives that it is no argument; the first ``passed`` arguments come from its caller."""
     path, given = found["path"], found["given"]
     kind = _object_at(path)
-    names = [name for name in signature(kind).parameters if name != "options"] if isclass(kind) else []
+    names = [name for name in signature(kind).parameters if name != "options"][passed:] if callable(kind) else []
     cure = did_you_mean(given, names) or f"it has {', '.join(names)}"
     return refusal(f"an argument of {path.rpartition('.')[2]} in {told.key}", "one that it has", given, cure)
 
@@ -221,6 +223,11 @@ _RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
     (r"unrecognized arguments: (?P<given>.+)", _unknown_option),
     (r"does not accept option '(?P<given>[^']+)'", _unknown_option),
     (r"class_path '(?P<path>[^']+)':\s+Option '(?P<given>[^']+)' is not accepted", _unknown_argument),
+    (
+        r"callable class: Option '(?P<given>[^']+)' is not accepted\. "
+        r"Got value: Namespace\(class_path='(?P<path>[^']+)'",
+        partial(_unknown_argument, passed=1),
+    ),
     (r"class_path '(?P<path>[^']+)':\s+the following arguments are required: (?P<given>[^\n]+)", _required_of_class),
     (
         r"class_path '[^']+':\s+Parser key \"\w+\":(?:(?!Parser key).)*?Expected a <class '(?:int|float|bool)'>",
