@@ -91,7 +91,9 @@ def check_global_batch_size(saved: int, batch_size: int, ranks: int) -> None:
     if saved != batch_size * ranks:
         name = "batch_size" if ranks == 1 else f"batch_size times the {ranks} ranks"
         requirement = f"{saved} to resume in the middle of this epoch"
-        cure = "give that size, or resume from a checkpoint of the end of an epoch"
+        own, rest = divmod(saved, ranks)
+        way = f"resume on a number of ranks that divides {saved}" if rest else f"give batch_size {own}"
+        cure = f"{way}, or resume from a checkpoint of the end of an epoch"
         raise CheckpointError(refusal(name, requirement, batch_size * ranks, cure))
 
 

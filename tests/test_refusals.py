@@ -28,7 +28,7 @@ from lightning_tgnn import (
     TemporalDataModule,
     VertexPartitionStrategy,
 )
-from lightning_tgnn.checks import LightningTGNNError
+from lightning_tgnn.checks import CheckpointError, LightningTGNNError, check_global_batch_size
 from lightning_tgnn.data import Graph, generate_graph, read_events
 from lightning_tgnn.data.sources.open_events import place_of
 from lightning_tgnn.files import memory
@@ -263,3 +263,8 @@ def test_labels_of_a_single_class_are_classes():
     task = SnapshotNodeRegression("tgcn", hidden_dim=4)
     refused(lambda: task.build(info), "the labels for SnapshotNodeRegression must be real numbers, got '2 classes'")
     assert snapshots(torch.zeros(20)).info.num_classes == 1
+
+
+def test_no_batch_size_is_asked_for_that_these_ranks_cannot_have():
+    with pytest.raises(CheckpointError, match="resume on a number of ranks that divides 100, or"):
+        check_global_batch_size(100, 40, 3)
