@@ -509,6 +509,18 @@ def test_a_stream_for_a_class_is_not_printed(tmp_path, capsys):
             "init_args: {memory_dm: 8}}}}",
             r"an argument of MemoryModel in --model must be one that .* 'memory_dm'; did you mean 'memory_dim'\?",
         ),
+        (
+            "model: {class_path: LinkPrediction, init_args: {model: {class_path: lightning_tgnn.models.MemoryModell}}}",
+            r"--model must be the name or import path of a Module, got .*; did you mean 'MemoryModel'\?",
+        ),
+        (
+            "model: {class_path: LinkPrediction, init_args: {optimizer: {class_path: no_module.Mine}}}",
+            r"--model.optimizer must be the name or import path of an Optimizer, got 'no_module.Mine'; .*No module",
+        ),
+        (
+            "model: {class_path: LinkPrediction, init_args: {optimizer: torch.optim.Adm}}",
+            r"--model.optimizer must be .* an Optimizer, got 'torch.optim.Adm'; did you mean 'Adam'\?",
+        ),
     ],
 )
 def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, capsys):

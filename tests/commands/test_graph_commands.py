@@ -335,6 +335,13 @@ def test_options_are_written_out(capsys):
     assert "got '--sourc'; did you mean '--source'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["bench", "plan", "predict", "simulate"])
+def test_a_recipe_is_no_file_of_options(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--config=recipes/cdfgnn_synthetic.yaml"])
+    assert f"--config must be a file of options of lightning-tgnn {command}, got 'the recipe" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not (DATA / "cora.npz").exists(), reason="needs cora.npz in LIGHTNING_TGNN_DATA")
 def test_cuts_of_cora(tmp_path):
     main(["partition", f"--source={DATA / 'cora.npz'}", "--ranks=4", "--hosts=2", f"--output={tmp_path}"])

@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
-from lightning_tgnn.commands.shared.recipe_file import RecipeFile
+from lightning_tgnn.commands.shared.recipe_file import OptionsFile
 
 
 class _Parser(OneLineErrors, ArgumentParser):
@@ -47,7 +47,7 @@ class Options:
             formatter_class=_Formatter,
             allow_abbrev=False,
         )
-        self._parser.add_argument("--config", action=RecipeFile, help="A YAML file of these options.")
+        self._parser.add_argument("--config", action=OptionsFile, help="A YAML file of these options.")
         self._names = {
             group: self._add(group)(group, as_group=True, skip=set(skipped)) for group, skipped in groups.items()
         }

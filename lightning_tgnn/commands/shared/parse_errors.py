@@ -101,8 +101,9 @@ class _Told:
 
     @property
     def base(self) -> object:
-        """The class of which a subclass is wanted."""
-        found = re.search(r"<class '((?!NoneType)[\w.]+\.\w+)'>", self.message)
+        """The class of which a subclass is wanted, or what returns an instance."""
+        innermost = re.split(r'Parser key "', self.message)[-1]
+        found = re.search(r"(?:<class '|Callable\[\[[^\]]*\], )((?!NoneType|jsonargparse)[\w.]+\.\w+)", innermost)
         return _object_at(found[1]) if found else None
 
 
@@ -143,7 +144,8 @@ def _unknown_class(found: re.Match[str], told: _Told) -> str:
     missing = re.search(r"No module named '([^']+)'", told.message)
     if missing and missing[1].partition(".")[0] not in sys.modules and short not in names:
         cure = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({missing[0]})"
-    return refusal(told.key, f"the name or import path of a {kind}", given, cure)
+    article = "an" if kind[0] in "AEIO" else "a"
+    return refusal(told.key, f"the name or import path of {article} {kind}", given, cure)
 
 
 def _not_of_the_kind(found: re.Match[str], told: _Told) -> str:
@@ -234,6 +236,10 @@ _RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
         _wrong_type,
     ),
     (r"class_path '(?P<given>[^']+)':\s+(?:module '[^']*' has no|No module named)", _unknown_class),
+    (
+        r"callable class: (?:module '[^']*' has no|No module named).*?(?:class_path='|Given value: )(?P<given>[\w.]+)",
+        _unknown_class,
+    ),
     (r"Expected a dot import path string: (?P<given>\S+)(?=.*Given value)", _unknown_class),
     (r"^(?P<option>--\S+): Expected a dot import path string: (?P<given>\S+)", _no_name),
     (

@@ -27,14 +27,30 @@ class RecipeFile(ActionConfigFile):
         option_string: str | None = None,
     ) -> None:
         try:
-            _check(str(values))
+            self._check_file(str(values), parser.prog)
         except InvalidArgumentError as error:
             assert isinstance(parser, ArgumentParser)
             parser.error(str(error), error)
         super().__call__(parser, namespace, values, option_string)
 
+    def _check_file(self, given: str, command: str) -> None:
+        _check(given)
 
-def _check(given: str) -> None:
+
+class OptionsFile(RecipeFile):
+    """Reads the options of a command that is no run; a recipe is refused, too."""
+
+    @override
+    def _check_file(self, given: str, command: str) -> None:
+        root = _check(given)
+        keys = root.value if isinstance(root, yaml.MappingNode) else []
+        if any(isinstance(key, yaml.ScalarNode) and key.value in ("trainer", "data") for key, _ in keys):
+            wanted, cure = f"a file of options of {command}", f"`{command} --help` lists them; a recipe is one of fit"
+            raise InvalidArgumentError(refusal("--config", wanted, f"the recipe {given}", cure))
+
+
+def _check(given: str) -> yaml.Node | None:
+    """Refuse what nothing should be read from; return what is written, None where the parser refuses it."""
     try:
         is_file = Path(given).expanduser().is_file()
         text = Path(given).expanduser().read_bytes().decode() if is_file else given
@@ -44,7 +60,7 @@ def _check(given: str) -> None:
         cure = "save it as UTF-8"
         raise InvalidArgumentError(refusal("--config", "text in UTF-8", f"{given}: {error}", cure)) from error
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return  # the parser refuses it
+        return None  # the parser refuses it
     where = given if is_file else "the text"
     if root is None:
         raise InvalidArgumentError(refusal("--config", "a recipe in YAML", f"{where}: empty", "write settings into it"))
@@ -52,6 +68,7 @@ def _check(given: str) -> None:
         name, first, second = repeated
         received, cure = f"'{name}' in lines {first} and {second} of {where}", "merge the two, or leave one out"
         raise InvalidArgumentError(refusal("--config", "a recipe with each setting once", received, cure))
+    return root
 
 
 def _settings(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
