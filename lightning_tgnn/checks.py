@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from inspect import signature
@@ -256,6 +257,21 @@ def check_import(argument: str, path: str) -> Any:
         raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure))
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        cure = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({error})"
+    except Exception as error:
+        raised = raised_on_import(error)
+        cure = f"mend its module, which cannot be imported: {raised}"
+        if raised is None:
+            cure = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({error})"
         raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure)) from error
+
+
+def raised_on_import(error: BaseException) -> str | None:
+    """Return what a module's own lines raised while it was imported, and where; None if there is none, or no such name.
+
+    Args:
+        error: As whoever imported it caught it.
+    """
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error}"  # with file and line
+    run = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>"]
+    return f"{type(error).__name__}: {error} ({run[-1].filename}, line {run[-1].lineno})" if run else None

@@ -442,6 +442,26 @@ def test_mistakes_are_one_clear_line(arguments, message, capsys):
     assert "usage:" not in printed
 
 
+@pytest.mark.parametrize(
+    ("lines", "raised"),
+    [
+        ("x = 1 / 0", r"ZeroDivisionError: division by zero \(.*own_part\.py, line 1\)"),
+        ("def forward(:", r"SyntaxError: .* \(own_part\.py, line 1\)"),
+        ("import torch\ntorch.nn.Lineer", r"AttributeError: .* has no attribute 'Lineer' \(.*own_part\.py, line 2\)"),
+        ("import nowhere_else", r"ModuleNotFoundError: No module named 'nowhere_else' \(.*own_part\.py, line 1\)"),
+    ],
+)
+@pytest.mark.parametrize("options", [["--model"], ["--model=LinkPrediction", "--model.model"], ["--trainer.logger"]])
+def test_where_a_module_of_ones_own_fails_is_told(options, lines, raised, tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_part.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", *QUIET, *options, "own_part.Mine"])
+    printed = f"{stopped.value}\n{capsys.readouterr().err}"
+    assert re.search(rf"^lightning-tgnn: .* got 'own_part.Mine'; mend its module, .*: {raised}$", printed, re.MULTILINE)
+    assert "Traceback" not in printed
+
+
 def test_a_mistake_in_a_file_of_settings_is_told_as_elsewhere(capsys):
     Path("settings.yaml").write_text("max_epochs: abc")
     with pytest.raises(SystemExit):

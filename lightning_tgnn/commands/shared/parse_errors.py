@@ -9,14 +9,14 @@ import os
 import re
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from inspect import isclass, signature
 from itertools import pairwise
 from typing import NoReturn
 
-from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal, shown
+from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, raised_on_import, refusal, shown
 
 _TYPES = {
     **{"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"},
@@ -36,8 +36,17 @@ class OneLineErrors(ArgumentParser):
             super().error(message, ex)  # type: ignore[call-arg]
         parser = getattr(ex, "subcommand_parser", None) or self
         exit_if_told(ex or Exception(message), 2)
-        is_ours = isinstance(ex, InvalidArgumentError)  # else there is something to read off it
-        self.exit(2, f"lightning-tgnn: {message if is_ours else readable(message, parser, sys.argv[1:])}\n")
+        if not isinstance(ex, InvalidArgumentError):  # there is something to read off it
+            raised = next(filter(None, map(raised_on_import, _causes(ex))), None)
+            message = readable(message, parser, sys.argv[1:], raised)
+        self.exit(2, f"lightning-tgnn: {message}\n")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what has led to it, the first cause last."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def exit_if_told(error: Exception, status: int = 1) -> None:
@@ -50,15 +59,19 @@ def exit_if_told(error: Exception, status: int = 1) -> None:
             sys.exit(status)
 
 
-def readable(message: str, parser: ArgumentParser, words: Iterable[str] = ()) -> str:
+def readable(message: str, parser: ArgumentParser, words: Iterable[str] = (), raised: str | None = None) -> str:
     """Return a parser's message as one line.
 
     Args:
         message: Of argparse or jsonargparse.
         parser: Which has it.
         words: The command line.
+        raised: What a module raised that the parser imported.
     """
     told = _Told(message, parser, list(words))
+    if raised is not None:
+        cure = f"mend its module, which cannot be imported: {raised}"
+        return refusal(told.key, "the import path of a class", told.given, cure)
     for pattern, say in _RULES:
         found = re.search(pattern, message, re.DOTALL)
         if found:
