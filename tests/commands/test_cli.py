@@ -647,6 +647,11 @@ def test_report_tells_the_best_and_what_took_the_time():
     ]
 
 
+def test_report_names_paths_with_brackets_as_they_are():
+    best = Best("val/ap", 0.5, "runs/[lr=0.1]/[/b].ckpt")
+    assert ending(None, best=best) == ["best val/ap: 0.5000, runs/[lr=0.1]/[/b].ckpt"]
+
+
 def test_report_names_the_folders_and_commands_that_have_something_to_show(tmp_path):
     logs, saved = tmp_path / "my run", tmp_path / "my run" / "checkpoints"
     saved.mkdir(parents=True)

@@ -172,11 +172,11 @@ def test_a_run_with_nothing_but_a_loss_has_a_page(tmp_path):
 
 def test_of_several_versions_the_latest_is_taken(tmp_path, capsys):
     for version in (2, 9, 10):
-        write_run(tmp_path / "my runs ü" / f"version_{version}", config=None)
-    SummaryWriter(tmp_path / "my runs ü" / "version_11").close()  # of a run that was refused
-    printed = reported(capsys, tmp_path / "my runs ü")
-    assert "version_10 is the latest version that has trained in" in printed
-    assert (tmp_path / "my runs ü" / "version_10" / "report.html").exists()
+        write_run(tmp_path / "my runs ü [lr=0.1]" / f"version_{version}", config=None)
+    SummaryWriter(tmp_path / "my runs ü [lr=0.1]" / "version_11").close()  # of a run that was refused
+    printed = reported(capsys, tmp_path / "my runs ü [lr=0.1]")
+    assert f"version_10 is the latest version that has trained in {tmp_path / 'my runs ü [lr=0.1]'}" in printed
+    assert (tmp_path / "my runs ü [lr=0.1]" / "version_10" / "report.html").exists()
     assert "no settings: neither config.yaml nor hparams.yaml has any" in printed
 
 

@@ -124,7 +124,8 @@ def _print(console: Console, figures: Mapping[str, Any], folder: Path) -> None:
     console.print(f"{number:,} snapshots of {figures['nodes']:,} vertices: {varying}{empty}{left_out}", soft_wrap=True)
     vertices, edges = (f"{min(figures[name]):,} to {max(figures[name]):,}" for name in ("vertices", "edges"))
     console.print(f"a model is given {vertices} vertices and {edges} edges of each, loops among them", soft_wrap=True)
-    console.print(f"figures, which simulate --snapshots takes: {folder / 'snapshots.json'}", soft_wrap=True)
+    written = folder / "snapshots.json"
+    console.print(f"figures, which simulate --snapshots takes: {written}", soft_wrap=True, markup=False)
 
 
 def _text(value: float) -> str:

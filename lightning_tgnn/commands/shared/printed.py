@@ -66,7 +66,7 @@ def print_report(
         lines.append(time_line(seconds))
     lines += _places(log_dir, checkpoint_dir)
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _places(log_dir: str | None, checkpoint_dir: str | os.PathLike[str] | None) -> list[str]:
