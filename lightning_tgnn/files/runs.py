@@ -57,7 +57,7 @@ class RunFolders:
         callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
         named = (_arguments(callback).get("dirpath") for callback in callbacks)
         shared = tuple(Path(folder).expanduser() for folder in named if folder)
-        default = Path(settings.get("default_root_dir") or ".")
+        default = Path(settings.get("default_root_dir") or ".").expanduser()
         logger = settings.get("logger")
         logger = logger[0] if isinstance(logger, list) and logger else logger
         if logger is False or logger == []:
@@ -68,7 +68,7 @@ class RunFolders:
         chosen = _arguments(logger)
         version = chosen.get("version")
         return cls(
-            Path(chosen["save_dir"], chosen.get("name") or ""),
+            Path(chosen["save_dir"], chosen.get("name") or "").expanduser(),
             f"version_{version}" if isinstance(version, int) else version,
             chosen.get("sub_dir") or "",
             shared,
@@ -136,7 +136,7 @@ class RunFolders:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, the one saved last at the end."""
-    return sorted((path for path in folder.glob("*.ckpt") if is_checkpoint(path)), key=_age)
+    return sorted((path for path in folder.expanduser().glob("*.ckpt") if is_checkpoint(path)), key=_age)
 
 
 def class_at(class_path: str) -> type:

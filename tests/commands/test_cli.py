@@ -652,7 +652,7 @@ def test_report_names_paths_with_brackets_as_they_are():
     assert ending(None, best=best) == ["best val/ap: 0.5000, runs/[lr=0.1]/[/b].ckpt"]
 
 
-def test_report_names_the_folders_and_commands_that_have_something_to_show(tmp_path):
+def test_report_names_the_folders_and_commands_that_have_something_to_show(tmp_path, monkeypatch):
     logs, saved = tmp_path / "my run", tmp_path / "my run" / "checkpoints"
     saved.mkdir(parents=True)
     assert ending(str(logs), checkpoint_dir=str(saved)) == []
@@ -666,6 +666,9 @@ def test_report_names_the_folders_and_commands_that_have_something_to_show(tmp_p
     (saved / "last.ckpt").touch()
     assert ending(str(logs), checkpoint_dir=str(saved)) == [f"logs and checkpoints: {logs}", curves, page]
     assert ending(None, checkpoint_dir=str(saved)) == [f"checkpoints: {saved}"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert ending(str(logs), checkpoint_dir="~/my run/checkpoints") == [f"logs and checkpoints: {logs}", curves, page]
     (logs / "events.out.tfevents.1.host").unlink()
     assert ending(str(logs), checkpoint_dir=str(saved)) == [f"logs and checkpoints: {logs}", page]
 

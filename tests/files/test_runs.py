@@ -9,7 +9,7 @@ import torch
 
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.best_checkpoint import carry_best
-from lightning_tgnn.files.runs import RunFolders
+from lightning_tgnn.files.runs import RunFolders, checkpoints_in
 
 LOGGER = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger"}
 
@@ -52,6 +52,19 @@ def test_the_newest_run_counts_and_in_it_what_was_saved_last(tmp_path):
     assert folders().find("last").name == "last.ckpt"
     chosen = {**LOGGER, "init_args": {"save_dir": "runs", "name": "mine", "version": 2}}
     assert folders(logger=[chosen]).find("last").parts[2] == "version_2"
+
+
+@pytest.mark.parametrize("settings", [{}, {"logger": None}, {"logger": False}])
+def test_runs_in_the_home_are_found(tmp_path, monkeypatch, settings):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    logger = {**LOGGER, "init_args": {"save_dir": "~/runs", "name": "mine"}}
+    kept = folders(**{"logger": logger, "default_root_dir": "~/default", **settings})
+    place = tmp_path / "default" if settings else tmp_path / "runs/mine/version_0"
+    place = place / "lightning_logs/version_0" if settings == {"logger": None} else place
+    last = saved(place / "checkpoints/last.ckpt", 5)
+    assert kept.find("last") == last
+    assert checkpoints_in("~" / last.parent.relative_to(tmp_path)) == [last]  # as Ctrl-C looks for them
 
 
 def test_a_run_that_goes_on_and_has_saved_nothing_stands_for_the_one_before(tmp_path):

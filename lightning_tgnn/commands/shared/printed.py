@@ -71,6 +71,10 @@ def print_report(
 
 def _places(log_dir: str | None, checkpoint_dir: str | os.PathLike[str] | None) -> list[str]:
     """Return where logs and checkpoints are, and the commands that show the logs; nothing of what is not there."""
+    if log_dir is not None:
+        log_dir = os.path.expanduser(log_dir)
+    if checkpoint_dir is not None:
+        checkpoint_dir = os.path.expanduser(checkpoint_dir)
     curves = log_dir is not None and any(Path(log_dir).glob("events.out.tfevents.*"))
     logs = curves or (log_dir is not None and (Path(log_dir) / "metrics.csv").is_file())
     saved = checkpoint_dir is not None and any(Path(checkpoint_dir).glob("*.ckpt"))
