@@ -258,20 +258,19 @@ def check_import(argument: str, path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:
-        raised = raised_on_import(error)
-        cure = f"mend its module, which cannot be imported: {raised}"
-        if raised is None:
-            cure = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({error})"
+        not_found = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({error})"
+        cure = cure_of_failed_import(error) or not_found
         raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure)) from error
 
 
-def raised_on_import(error: BaseException) -> str | None:
-    """Return what a module's own lines raised while it was imported, and where; None if there is none, or no such name.
+def cure_of_failed_import(error: BaseException) -> str | None:
+    """Say what a module's own lines raised while it was imported, and where; None if they raised nothing.
 
     Args:
         error: As whoever imported it caught it.
     """
-    if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error}"  # with file and line
     run = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>"]
-    return f"{type(error).__name__}: {error} ({run[-1].filename}, line {run[-1].lineno})" if run else None
+    if not run and not isinstance(error, SyntaxError):
+        return None
+    where = "" if isinstance(error, SyntaxError) else f" ({run[-1].filename}, line {run[-1].lineno})"  # it has its own
+    return f"mend its module, which cannot be imported: {type(error).__name__}: {error}{where}"

@@ -16,8 +16,9 @@ from inspect import isclass, signature
 from itertools import pairwise
 from typing import NoReturn
 
-from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, raised_on_import, refusal, shown
+from lightning_tgnn.checks import InvalidArgumentError, cure_of_failed_import, did_you_mean, refusal, shown
 
+_WITH_VALUE = r"(?:Given value|Got value): "
 _TYPES = {
     **{"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"},
     **dict.fromkeys(("Mapping", "dict"), "a mapping"),
@@ -37,8 +38,8 @@ class OneLineErrors(ArgumentParser):
         parser = getattr(ex, "subcommand_parser", None) or self
         exit_if_told(ex or Exception(message), 2)
         if not isinstance(ex, InvalidArgumentError):  # there is something to read off it
-            raised = next(filter(None, map(raised_on_import, _causes(ex))), None)
-            message = readable(message, parser, sys.argv[1:], raised)
+            cure = next(filter(None, map(cure_of_failed_import, _causes(ex))), None)
+            message = readable(message, parser, sys.argv[1:], cure)
         self.exit(2, f"lightning-tgnn: {message}\n")
 
 
@@ -46,7 +47,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and what has led to it, the first cause last."""
     while error is not None:
         yield error
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
 
 
 def exit_if_told(error: Exception, status: int = 1) -> None:
@@ -59,18 +60,17 @@ def exit_if_told(error: Exception, status: int = 1) -> None:
             sys.exit(status)
 
 
-def readable(message: str, parser: ArgumentParser, words: Iterable[str] = (), raised: str | None = None) -> str:
+def readable(message: str, parser: ArgumentParser, words: Iterable[str] = (), cure: str | None = None) -> str:
     """Return a parser's message as one line.
 
     Args:
         message: Of argparse or jsonargparse.
         parser: Which has it.
         words: The command line.
-        raised: What a module raised that the parser imported.
+        cure: Of a module that the parser could not import.
     """
     told = _Told(message, parser, list(words))
-    if raised is not None:
-        cure = f"mend its module, which cannot be imported: {raised}"
+    if cure is not None and re.search(_WITH_VALUE, message):
         return refusal(told.key, "the import path of a class", told.given, cure)
     for pattern, say in _RULES:
         found = re.search(pattern, message, re.DOTALL)
@@ -108,7 +108,7 @@ class _Told:
     @property
     def given(self) -> str:
         """The value, as it has been written."""
-        found = re.findall(r"(?:Given value|Got value): ([^\n]*)", self.message)[0].strip()
+        found = re.findall(rf"{_WITH_VALUE}([^\n]*)", self.message)[0].strip()
         nested = re.fullmatch(r"NestedArg\(key='.*', val='(.*)'\)", found)
         return nested[1] if nested else found
 
@@ -265,5 +265,5 @@ _RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
     (r"argument (?P<given>\S+): expected one argument", _no_value),
     (r"arguments are required: (?P<given>[^\n]+)", _required),
     (r"(?:Problems parsing config|Unexpected config): (?P<given>.+)", _no_yaml),
-    (r"(?:Given value|Got value): ", _wrong_type),
+    (_WITH_VALUE, _wrong_type),
 ]
