@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
+_T = TypeVar("_T")
 _LONGEST_SHOWN = 500
 
 
@@ -149,6 +150,11 @@ def check_path(argument: str, value: object) -> Path:
         return Path(value).expanduser()
     except RuntimeError as error:
         raise InvalidArgumentError(refusal(argument, "of a user with a home", value, str(error))) from error
+
+
+def with_home(value: _T) -> _T:
+    """Return a path whose ``~`` stands for the home written out, and anything else as it is."""
+    return type(value)(os.path.expanduser(str(value))) if isinstance(value, (str, Path)) else value
 
 
 def check_mapping(argument: str, value: object) -> dict[str, Any]:

@@ -157,9 +157,12 @@ def test_a_run_fits_its_partition_on_most_batches_and_tells_what_it_gains_on_oth
     assert not torch.equal(owner, by_destination)  # that of the batches as they are dealt out
 
 
-def test_strategies_take_the_file(compared, tmp_path):
+def test_strategies_take_the_file(compared, tmp_path, monkeypatch):
     path = compared.output / "reflexbicut.pt"
     assert choose(path, RANKS, compared.source).bincount(minlength=RANKS).min() > 0
+    monkeypatch.setenv("HOME", str(compared.output))
+    monkeypatch.setenv("USERPROFILE", str(compared.output))
+    assert torch.equal(choose("~/reflexbicut.pt", RANKS, compared.source), choose(path, RANKS, compared.source))
     with pytest.raises(InvalidArgumentError, match=r"partition must be for 2 ranks, got '3 ranks in .*lightning-tgnn"):
         choose(path, 2, compared.source)
     with pytest.raises(InvalidArgumentError, match=r"partition must be of this graph, got 'that of another"):

@@ -58,6 +58,21 @@ def test_inspect_writes_figures_and_a_picture(text, tmp_path, capsys):
     assert str(output) in printed
 
 
+def test_the_home_is_written_out_as_a_shell_would(text, tmp_path, monkeypatch, capsys):
+    """A shell leaves the ``~`` of ``--output=~/runs`` as it is, and nobody does it in a file."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    main(["data", "convert", f"--source=~/{text.name}", "--output=~/store"])
+    Path("options.yaml").write_text("source: ~/store\noutput: ~/figures\n")
+    main(["data", "inspect", "--config=~/options.yaml"])
+    main(["partition", "--source=~/store", "--output=~/parts", "--ranks=2", "--batch_size=10", "--methods=interval"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [text.name, "store", "options.yaml", "figures", "parts"]
+    )
+    assert str(tmp_path / "parts") in capsys.readouterr().out
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(1, 400), st.integers(1, 40), st.integers(2, 900), st.floats(0, 0.99), st.integers(0, 1 << 30))
 def test_a_stream_has_the_same_figures_in_pieces(num_events, num_nodes, at_once, max_loss, seed):

@@ -84,7 +84,7 @@ def refused(*arguments):
     return str(stopped.value)
 
 
-def test_the_page_holds_the_run_and_nothing_from_elsewhere(tmp_path, capsys):
+def test_the_page_holds_the_run_and_nothing_from_elsewhere(tmp_path, capsys, monkeypatch):
     folder = write_run(tmp_path / "run")
     printed = reported(capsys, folder)
     assert printed.split() == ["page:", str(folder / "report.html")]
@@ -98,7 +98,9 @@ def test_the_page_holds_the_run_and_nothing_from_elsewhere(tmp_path, capsys):
     for text in ("tgn", "lightning_tgnn.SvenStrategy", "trainer.strategy.staleness", "0.9500", "0.8750", "75.0%"):
         assert text in page, text
     assert "trainer.none" not in page
-    assert reported(capsys, folder, "--output", tmp_path / "again.html")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert reported(capsys, "~/run", "--output=~/again.html")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 

@@ -14,7 +14,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from rich.console import Console
 
 from lightning_tgnn.callbacks import StaticPretraining
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal, with_home
 from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.commands.fit.broken_off import leave, was_interrupted
 from lightning_tgnn.files.whole import check_place
@@ -137,6 +137,7 @@ def _output(chosen: Namespace) -> Path:
     if path is None:
         cure = "write --output static.pt, or add the callback lightning_tgnn.StaticMemory to the recipe"
         raise InvalidArgumentError(refusal("--output", "the path of a file", path, cure))
+    place = Path(with_home(path))
     if chosen["output"] is not None:
-        check_place("--output", Path(path))
-    return Path(path)
+        check_place("--output", place)
+    return place

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, refusal, with_home
 from lightning_tgnn.commands.report.run_log import read_latest
 from lightning_tgnn.commands.report.run_page import is_page, page_of
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
@@ -42,17 +42,18 @@ def report(arguments: Sequence[str]) -> None:
     parser.add_argument("run_dir", metavar="RUN_DIR", help="Folder of a run, or of its versions.")
     parser.add_argument("--output", help=_OUTPUT)
     chosen = parser.parse_args(arguments)
-    if chosen.output:
-        check_ending("output", chosen.output, *_ENDINGS)
-        _check_kept(Path(chosen.output))
-    log = read_latest(chosen.run_dir)
+    given, run_dir = chosen.output and Path(with_home(chosen.output)), Path(with_home(chosen.run_dir))
+    if given:
+        check_ending("output", given, *_ENDINGS)
+        _check_kept(given)
+    log = read_latest(run_dir)
     folder = log.folder
     settings, without = read_settings(folder)
     notices = [*log.notices, *([] if without is None else [without])]
-    if folder != Path(chosen.run_dir):
+    if folder != run_dir:
         which = "the latest version that has trained" if log.has_trained else "the latest version"
-        notices.insert(0, f"{folder.name} is {which} in {chosen.run_dir}")
-    output = Path(chosen.output) if chosen.output else folder / "report.html"
+        notices.insert(0, f"{folder.name} is {which} in {run_dir}")
+    output = given or folder / "report.html"
     write_text(output, page_of(log, settings, notices))
     console = Console()
     for line in (*notices, f"page: {output}"):

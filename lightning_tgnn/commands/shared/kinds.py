@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal, with_home
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
@@ -96,7 +96,7 @@ def kind_of(source: object, kind: str = AUTO) -> str:
         return kind
     if is_synthetic(source):
         return SNAPSHOTS
-    path = Path(str(source))
+    path = Path(with_home(str(source)))
     named = str(source).lower() in GRAPH_NAMES
     is_graph_folder = path.is_dir() and not is_event_store(path) and not is_tgl_folder(path)
     return GRAPH if named or path.suffix == ".npz" or is_graph_folder else EVENTS
@@ -126,6 +126,6 @@ def _named(name: str, value: str) -> dict[str, Any]:
 
 def _of_file(path: str) -> dict[str, Any]:
     with suppress(OSError, yaml.YAMLError, ValueError, RecursionError):  # the parser of the options says what is wrong
-        held = yaml.safe_load(Path(path).read_text())
+        held = yaml.safe_load(Path(with_home(path)).read_text())
         return held if isinstance(held, dict) else {}
     return {}

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal, with_home
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.recipe_file import OptionsFile
 
@@ -69,7 +69,7 @@ class Options:
 
 
 def _chosen(config: Namespace, names: Iterable[str]) -> dict[str, Any]:
-    return {name: config[name] for name in names}
+    return {name: with_home(config[name]) for name in names}  # a shell leaves the ~ of --output=~/runs
 
 
 def names_of(argument: str, text: str, valid: Collection[str], name_in: Callable[[str], str] = str) -> list[str]:

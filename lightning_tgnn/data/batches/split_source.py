@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lightning_tgnn.checks import with_home
 from lightning_tgnn.data.pipeline import Pipeline
 from lightning_tgnn.data.sources.open_events import (
     EventSource,
@@ -47,7 +48,7 @@ class SplitSource(Pipeline):
         seed: int,
     ) -> None:
         super().__init__()
-        self.source = source
+        self.source = with_home(source)
         self.seed = seed
         self._split_options: dict[str, Any] = {
             "val_ratio": val_ratio,
@@ -146,4 +147,5 @@ def shown_name(source: object) -> str:
 
 def lasting_name(source: str | Path) -> str:
     """Return the name of a source as it reads from any folder."""
-    return str(Path(source).resolve()) if Path(source).exists() else str(source)
+    path = Path(with_home(source))
+    return str(path.resolve()) if path.exists() else str(source)

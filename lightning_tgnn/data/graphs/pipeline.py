@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import check_bool, check_choice, check_mapping, check_path, check_seed
+from lightning_tgnn.checks import check_bool, check_choice, check_mapping, check_path, check_seed, with_home
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, open_source, prepare_graph
@@ -54,7 +54,7 @@ class GraphPipeline(Pipeline):
         check_bool("undirected", undirected, usual=True)
         check_bool("self_loops", self_loops, usual=True)
         check_seed("seed", seed)
-        self.source = source
+        self.source = with_home(source)
         self.undirected, self.self_loops, self.normalization = undirected, self_loops, normalization
         self.seed = seed
         self.synthetic = check_mapping("synthetic", synthetic)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, check_path, refusal
 from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, uses_names
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
@@ -62,7 +62,7 @@ def read_events(
             of roles to columns.
         DataError: The file is missing, damaged, empty or no text, or a row of it must not be trained on.
     """
-    path = Path(path)
+    path = check_path("path", path)
     check_arguments(format, columns, bipartite, longest_id)
     if is_event_store(path):
         given = {"format": None if format == "auto" else format, "columns": columns, "bipartite": bipartite}

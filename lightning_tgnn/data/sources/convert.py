@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
+from lightning_tgnn.checks import check_path
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, read_chunks
 from lightning_tgnn.data.readers.read import check_arguments, open_table
@@ -87,9 +88,9 @@ def convert_text(
         DataError: The file holds something that must not be trained on.
     """
     check_arguments(format, columns, bipartite, longest_id)
-    folder = Path(folder)
+    path, folder = check_path("path", path), check_path("folder", folder)
     check_new(folder)
-    table = open_table(Path(path), format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
+    table = open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
     with new_folder(folder, keep_other=False) as partial:
         found = read_by_ids(table, lambda kind: _write_columns(table, partial, kind, report))
         node_ids = found.numbering.node_ids

@@ -17,6 +17,7 @@ from lightning_tgnn.checks import (
     check_path,
     check_settings,
     refusal,
+    with_home,
 )
 from lightning_tgnn.data.readers import FORMATS, read_events
 from lightning_tgnn.data.readers.frame import read_frame
@@ -112,6 +113,7 @@ def read_source(
         DataError: The source cannot be downloaded, or holds something that must not be trained on.
     """
     options = read_options(format, columns, bipartite, synthetic, root, longest_id)
+    source = with_home(source)
     prepare_events(source, options.root)
     return open_events(opened(source, options.root), options)
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, refusal
 from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.data.streams.columns import (
     check_forms,
@@ -162,7 +162,7 @@ class EventStore:
         Raises:
             DataError: The folder holds no store, or one that is damaged or of another version.
         """
-        folder = Path(folder)
+        folder = check_path("folder", folder)
         manifest = read_manifest(folder)
         arrays: dict[str, np.ndarray | None] = dict.fromkeys(COLUMNS)
         for name, expected in manifest["columns"].items():
@@ -212,7 +212,7 @@ class EventStore:
         Raises:
             InvalidArgumentError: The folder exists and is not empty, or what is written does not fit there.
         """
-        folder = Path(folder)
+        folder = check_path("folder", folder)
         check_new(folder)
         with new_folder(folder, keep_other=False) as partial:
             self.write_to(partial)

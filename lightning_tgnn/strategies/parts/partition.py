@@ -22,7 +22,7 @@ from lightning_tgnn.algorithms.partitions.simple import (
 )
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, check_enough_edges, vertex_cut
 from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_path, refusal
 from lightning_tgnn.files.partitions import check_is_file, given_partition
 from lightning_tgnn.types import Run, StreamData, datamodule_of
 from lightning_tgnn.types.layout import GRADIENTS
@@ -55,7 +55,7 @@ def choose_partition(partition: str | Path | Tensor, num_nodes: int, ranks: int,
     data = datamodule_of(run.trainer)
     if not isinstance(partition, Tensor):
         if str(partition) not in PARTITION_METHODS:
-            check_is_file(Path(partition), PARTITION_METHODS)  # on one rank, too
+            check_is_file(check_path("partition", partition), PARTITION_METHODS)  # on one rank, too
         if ranks == 1:
             return torch.zeros(num_nodes, dtype=torch.int64)
         if partition == "range":
@@ -63,7 +63,7 @@ def choose_partition(partition: str | Path | Tensor, num_nodes: int, ranks: int,
         if partition == "interval":
             return interval_partition(num_nodes, ranks)
     if isinstance(partition, Tensor) or str(partition) not in PARTITION_METHODS:
-        given = partition if isinstance(partition, Tensor) else Path(partition)
+        given = partition if isinstance(partition, Tensor) else check_path("partition", partition)
         read = given_partition(given, "nodes", num_nodes, ranks, data, PARTITION_METHODS)
         return of_first_rank(run, read, num_nodes).long()
     if not isinstance(data, DemandingData):
@@ -148,7 +148,7 @@ def choose_edge_partition(
     src, dst, num_nodes = edges
     dtype = torch.uint8 if len(hosts) <= 256 else torch.int32  # it is kept as long as the graph
     if isinstance(partition, Tensor) or str(partition) not in CUT_METHODS:
-        given = partition if isinstance(partition, Tensor) else Path(partition)
+        given = partition if isinstance(partition, Tensor) else check_path("partition", partition)
         read = given_partition(given, "edges", len(src), len(hosts), datamodule_of(trainer), CUT_METHODS)
         return broadcast(_of_this_rank(read, len(src), dtype))
     check_enough_edges(len(src), len(hosts))  # on every rank: else the others would wait for the one that cuts

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
+from lightning_tgnn import EventStore, FullGraphDataModule, LinkPrediction, SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
+from lightning_tgnn.data import generate_graph, read_events, save_graph
 from lightning_tgnn.data.readers.frame import read_frame
 
 EVENTS = 120
@@ -478,3 +479,21 @@ def test_a_frame_in_which_a_label_is_a_feature_too_is_refused():
     names = ["user_id", "item_id", "timestamp", "state_label", "state_label"]
     with pytest.raises(DataError, match=r"the DataFrame must be a header with .* once each, got .*'state_label'"):
         read_frame(pd.DataFrame([[1, 2, 3.0, 0, 0]], columns=names))
+
+
+def test_a_path_below_the_home_is_a_path(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    table.to_csv("events.csv", index=False)
+    store = EventStore.open(read_events("~/events.csv").save("~/store"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events.csv", "store"]
+    save_graph("~/graph", generate_graph(30, 100))
+    generate_graph(30, 100, folder="~/drawn")
+    np.save("features.npy", np.ones((15, 2), np.float32))
+    snapshots = SnapshotDataModule("~/events.csv", num_snapshots=8, features="~/features.npy")
+    for data in (TemporalDataModule("~/events.csv"), snapshots, FullGraphDataModule("~/graph")):
+        data.prepare_data()
+        data.setup()
+    assert snapshots.recipe["source"] == str(tmp_path / "events.csv")
+    assert len(store) == EVENTS

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, refusal
 from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.files.new_folder import check_new, new_folder
@@ -26,7 +26,7 @@ def open_graph(folder: str | Path) -> Graph:
     Raises:
         DataError: A file is missing or damaged, or holds something that must not be trained on.
     """
-    folder = Path(folder)
+    folder = check_path("folder", folder)
     files = [f"{file}.npy" for file in COLUMNS.values()]
     missing = [file for file in files if not (folder / file).is_file()]
     if missing:
@@ -59,7 +59,7 @@ def save_graph(folder: str | Path, graph: Graph) -> Path:
     if not isinstance(graph, Graph):
         cure = "give a Graph, for example FullGraphDataModule(source).graph, or an event stream to EventStore.save"
         raise InvalidArgumentError(refusal("graph", "a Graph", type(graph).__name__, cure))
-    folder = Path(folder)
+    folder = check_path("folder", folder)
     check_new(folder)
     with new_folder(folder) as partial, GraphWriter(partial, graph.num_nodes) as writer:
         for name in COLUMNS:

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_not_negative, refusal
+from lightning_tgnn.checks import (
+    InvalidArgumentError,
+    check_fraction,
+    check_int,
+    check_not_negative,
+    check_path,
+    refusal,
+)
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.data.graphs.sources.communities import Communities
 from lightning_tgnn.data.graphs.sources.folder import GraphWriter, open_graph
@@ -77,7 +84,7 @@ def generate_graph(
         "noise": float(noise),
         "seed": seed,
     }
-    return _in_memory(settings) if folder is None else _in_folder(settings, Path(folder))
+    return _in_memory(settings) if folder is None else _in_folder(settings, check_path("folder", folder))
 
 
 def _in_memory(settings: dict[str, Any]) -> Graph:

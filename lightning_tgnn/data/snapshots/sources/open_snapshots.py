@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_settings, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, check_settings, refusal, with_home
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.sources.folder import is_graph_folder
 from lightning_tgnn.data.graphs.sources.graph_objects import GraphSource
@@ -69,6 +69,9 @@ class SnapshotSource:
     relations: Column
     labels: Column
     labels_of: str | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source", with_home(self.source))
 
     def prepare(self) -> None:
         """Download and convert what a name stands for, unless it is there."""
@@ -190,7 +193,7 @@ def _is_static(source: object) -> bool:
         return isinstance(source, Graph)
     if str(source).lower() in {*GRAPH_NAMES} - {*STREAMS}:
         return True
-    path = Path(source)
+    path = Path(with_home(source))
     return path.suffix.lower() == ".npz" or (is_graph_folder(path) and not is_event_store(path))
 
 
@@ -213,7 +216,7 @@ def given_features(features: object) -> VertexFeatures:
 
 def _matrix(name: str, matrix: object) -> Tensor:
     if isinstance(matrix, (str, Path)):
-        matrix = mapped_tensor(map_npy(Path(matrix)))
+        matrix = mapped_tensor(map_npy(check_path("features", matrix)))
     if isinstance(matrix, np.ndarray):
         matrix = torch.from_numpy(matrix)
     if not isinstance(matrix, Tensor):
