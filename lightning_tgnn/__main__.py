@@ -251,7 +251,7 @@ def _refusal(error: BaseException | None, *, has_run_folder: bool) -> LightningT
     if isinstance(error, OSError):  # of a logger, say
         from lightning_tgnn.files.whole import refusal_to_write
 
-        refused = refusal_to_write(Path(error.filename or "the folder of the run"), error)
+        refused = refusal_to_write(Path(error.filename or "the folder of the run"), error, removed=False)
         if refused is not None and error.filename is None and not has_run_folder:  # files are written under their names
             cure = "free space there, or send it elsewhere"
             return InvalidArgumentError(refusal("standard output", "where it fits", str(error), cure))

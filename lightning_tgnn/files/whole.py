@@ -219,11 +219,17 @@ def _lies_at(place: Path, path: Path) -> bool:
     return place.is_relative_to(folder) or folder.is_relative_to(place)
 
 
-def refusal_to_write(path: Path, error: OSError) -> InvalidArgumentError | None:
-    """Return what is said of a disk that is full or a place that may not be written; None for another error."""
+def refusal_to_write(path: Path, error: OSError, *, removed: bool = True) -> InvalidArgumentError | None:
+    """Return what is said of a disk that is full or a place that may not be written; None for another error.
+
+    Args:
+        path: What was to be written.
+        error: Of the system.
+        removed: Whether nothing stays of what was written before the disk was full.
+    """
     # NumPy says of a write that has broken off how much was written, but not why.
     if error.errno in _NO_ROOM or (error.errno is None and re.search(r"\d+ requested and \d+ written", str(error))):
-        cure = "free space or choose another place; what was written of it is removed"
+        cure = f"free space or choose another place{'; what was written of it is removed' if removed else ''}"
         return InvalidArgumentError(refusal(str(path), "where it fits", str(error), cure))
     return not_writable(path, error) if error.errno in _NOT_WRITABLE else None
 
