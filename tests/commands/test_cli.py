@@ -623,9 +623,10 @@ def test_report_leaves_out_what_was_not_measured():
 
 def test_report_has_figures_that_only_the_task_knows():
     out = io.StringIO()
-    print_report({"val/rmse": 0.25, "val/ap": 0.5, "val/edgebank/ap": 0.75}, None, Console(file=out, width=100))
+    figures = {"val/rmse[b]": 0.25, "val/ap": 0.5, "val/edgebank/ap": 0.75}
+    print_report(figures, None, Console(file=out, width=100))
     head, *rows = [line for line in out.getvalue().splitlines() if re.search(r"\w", line)]
-    assert re.findall(r"\w+", head) == ["AP", "rmse"]
+    assert re.findall(r"[^\s┃]+", head) == ["AP", "rmse[b]"]
     assert [re.findall(r"[\w.]+", row) for row in rows] == [
         ["validation", "0.5000", "0.2500"],
         ["validation", "EdgeBank", "0.7500"],

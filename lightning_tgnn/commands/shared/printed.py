@@ -92,13 +92,15 @@ def _places(log_dir: str | None, checkpoint_dir: str | os.PathLike[str] | None) 
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print a table with all that is in it, also where that is wider than the terminal, or than a file is taken to be.
 
+    Names may have brackets, which rich would take for markup.
+
     Args:
         table: What to print.
         console: Where to; standard output if None.
     """
     console = console or Console()
-    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
-    Console(file=console.file, width=max(console.width, needed)).print(table)
+    needed = Console(file=console.file, width=_WIDEST, markup=False).measure(table).maximum
+    Console(file=console.file, width=max(console.width, needed), markup=False).print(table)
 
 
 def time_line(seconds: Mapping[str, float]) -> str:
