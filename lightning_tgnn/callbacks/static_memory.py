@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_path, refusal
 from lightning_tgnn.files.static_memory import (
     CURE,
     FORMAT,
@@ -47,7 +47,7 @@ class StaticMemory(pl.Callback):
     def __init__(self, path: str | Path, trained: bool = False) -> None:
         if not isinstance(trained, bool):
             raise InvalidArgumentError(refusal("trained", "True or False", trained, "False keeps the rows as they are"))
-        self.path, self.trained = Path(path), trained
+        self.path, self.trained = check_path("path", path), trained
         self._digest = ""
         self._saved: dict[str, Any] | None = None  # of the checkpoint that is restored
 
@@ -130,12 +130,12 @@ class StaticPretraining(pl.Callback):
         path: Where the file is written; a file of an earlier pretraining is replaced.
 
     Raises:
-        InvalidArgumentError: At the start of the fit: no file can be written there, or something else would be
-            replaced, the Trainer validates, or the task has no static node memory.
+        InvalidArgumentError: ``path`` is no path. At the start of the fit: no file can be written there, or something
+            else would be replaced, the Trainer validates, or the task has no static node memory.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = check_path("path", path)
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

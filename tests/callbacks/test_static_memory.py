@@ -1,6 +1,7 @@
 """Static node memory: pretrained on training alone, given to later runs; what does not fit is refused."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -249,6 +250,10 @@ def test_pretraining_refuses_what_would_see_too_much_or_leave_nothing(data, file
         trainer(callbacks=[StaticPretraining(tmp_path / "a.pt")]).test(task(), datamodule=data, verbose=False)
     with pytest.raises(InvalidArgumentError, match="trained must be True or False, got 'no'"):
         StaticMemory(file, trained="no")
+    for make in (StaticMemory, StaticPretraining):
+        with pytest.raises(InvalidArgumentError, match="path must be a path, got 3"):
+            make(3)
+        assert make("~/rows.pt").path == Path.home() / "rows.pt"
     assert list(tmp_path.iterdir()) == [other]
     assert other.read_text() == "src,dst,time"
 

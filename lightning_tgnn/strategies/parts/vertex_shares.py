@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.simple import interval_partition, metis_partition, range_partition
 from lightning_tgnn.algorithms.partitions.vertex_shares import RowLinks, share_of_snapshot, share_of_targets
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_path, refusal
 from lightning_tgnn.comm import HandOver, Messages
 from lightning_tgnn.files.partitions import check_partition_type, given_partition
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
@@ -224,7 +224,7 @@ def _owner(partition: str | Path | Tensor, run: Run) -> Tensor:
     edges, ranks = data.sequence, run.ranks
     num_nodes = edges.num_nodes
     if isinstance(partition, Tensor) or partition not in METHODS:
-        given = partition if isinstance(partition, Tensor) else Path(partition)
+        given = partition if isinstance(partition, Tensor) else check_path("partition", partition)
         return of_first_rank(run, given_partition(given, "nodes", num_nodes, ranks, data, METHODS), num_nodes).long()
     if partition == "interval":
         return interval_partition(num_nodes, ranks)
