@@ -47,7 +47,7 @@ def is_sharded(path: object) -> bool:
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Whether a path is that of a file, or of a folder that is a checkpoint."""
-    return Path(path).is_file() or is_sharded(path)
+    return Path(path).expanduser().is_file() or is_sharded(path)
 
 
 def is_own(path: Path) -> bool:

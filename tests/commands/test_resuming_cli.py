@@ -165,6 +165,12 @@ def test_without_a_checkpoint_the_command_ends_with_where_it_looked():
         assert looked in said, said
 
 
+def test_a_checkpoint_in_the_home_gives_its_settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    main(["validate", *COMMON, f"--ckpt_path=~/{RUN}/checkpoints/last.ckpt"])  # without the sizes of its model
+
+
 def test_a_run_that_ends_before_it_trains_leaves_no_folder():
     Path("bad.csv").write_text("src,dst,time\n" + "\n".join(f"{n},{n + 1},1" for n in range(99)) + "\n1,2,nan\n")
     assert "nan" in refused("fit", RECIPE, *QUIET, "--data.source=bad.csv", "--trainer.logger.name=bad")

@@ -84,6 +84,14 @@ def test_a_run_that_goes_on_and_has_saved_nothing_stands_for_the_one_before(tmp_
         folders().find("last")
 
 
+def test_a_run_that_goes_on_with_a_checkpoint_in_the_home_stands_for_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    first = saved(tmp_path / "kept/last.ckpt", 5)
+    fitted(tmp_path / "runs/mine/version_0", ckpt_path="~/kept/last.ckpt")
+    assert folders().find("last").expanduser() == first
+
+
 @pytest.mark.parametrize("word", ["last", "best"])
 def test_without_a_checkpoint_it_is_said_where_it_was_looked_for(tmp_path, word):
     def refused(pattern, **settings):
