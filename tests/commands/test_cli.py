@@ -583,6 +583,7 @@ def test_mistakes_in_a_recipe_are_one_clear_line(tmp_path, recipe, message, caps
         (["validate", "--trainer.device=1"], r"got '--trainer\.device'; did you mean '--trainer\.devices'\?"),
         (["test", "--ckpt=a.ckpt"], r"got '--ckpt'"),
         (["partition", "--rank=2"], r"got '--rank'; did you mean '--ranks'\?"),
+        (["bench", "--config={strategis: sven}"], r"got '--strategis'; did you mean '--strategies'\?"),
         (["predict", "--outpu=a.csv"], r"got '--outpu'; did you mean '--output'\?"),
         (["data", "inspect", "--sourc=a.csv"], r"got '--sourc'; did you mean '--source'\?"),
         (["predict", "--score=a.csv"], r"--ckpt_path, --output must be given"),

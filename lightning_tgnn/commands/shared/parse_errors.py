@@ -237,6 +237,7 @@ def _subclasses(base: object) -> dict[str, type]:
 _RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
     (r"unrecognized arguments: (?P<given>.+)", _unknown_option),
     (r"does not accept option '(?P<given>[^']+)'", _unknown_option),
+    (r"^Option '(?P<given>[^']+)' is not accepted", _unknown_option),
     (r"class_path '(?P<path>[^']+)':\s+Option '(?P<given>[^']+)' is not accepted", _unknown_argument),
     (
         r"callable class: Option '(?P<given>[^']+)' is not accepted\. "
