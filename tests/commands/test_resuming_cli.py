@@ -171,6 +171,25 @@ def test_a_checkpoint_in_the_home_gives_its_settings(tmp_path, monkeypatch):
     main(["validate", *COMMON, f"--ckpt_path=~/{RUN}/checkpoints/last.ckpt"])  # without the sizes of its model
 
 
+@pytest.mark.parametrize("logger", ["TensorBoardLogger", "CSVLogger"])
+def test_a_run_in_the_home_that_ends_before_it_trains_leaves_no_folder(logger, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    logger = [f"--trainer.logger={logger}", "--trainer.logger.save_dir=~/kept", "--trainer.logger.name=mine"]
+
+    class Ends(Callback):
+        def on_train_start(self, trainer, pl_module):
+            trainer.logger.log_metrics({"rate": 1.0})
+            trainer.logger.save()
+            assert (tmp_path / "kept/mine/version_0").is_dir()
+            raise RuntimeError("early")
+
+    sys.modules[__name__].Ends = Ends
+    with pytest.raises(RuntimeError, match="early"):
+        main(["fit", *COMMON, *SIZES, f"--trainer.callbacks+={__name__}.Ends", *logger])
+    assert not (tmp_path / "kept").exists()
+
+
 def test_a_run_that_ends_before_it_trains_leaves_no_folder():
     Path("bad.csv").write_text("src,dst,time\n" + "\n".join(f"{n},{n + 1},1" for n in range(99)) + "\n1,2,nan\n")
     assert "nan" in refused("fit", RECIPE, *QUIET, "--data.source=bad.csv", "--trainer.logger.name=bad")

@@ -43,7 +43,7 @@ class RunWatch(Callback):
         self._began = False
 
     def _folders(self) -> set[Path]:
-        root = None if self._logger is None else Path(self._logger.root_dir)
+        root = None if self._logger is None else Path(self._logger.root_dir).expanduser()
         return set(root.iterdir()) if root is not None and root.is_dir() else set()
 
     def on_train_batch_end(self, *_: object) -> None:
@@ -67,15 +67,16 @@ class RunWatch(Callback):
         if self._began or self._logger is None or isinstance(trainer.strategy.launcher, _MultiProcessingLauncher):
             return
         new = self._folders() - self._before
-        own = Path(self._logger.log_dir) if new else Path()  # asked for earlier, it would fix the number of the run
+        # Asked for earlier, it would fix the number of the run.
+        own = Path(self._logger.log_dir).expanduser() if new else Path()
         for folder in new:
             has_more = checkpoints_in(folder / "checkpoints") or _is_shared(folder, trainer)
             if own.is_relative_to(folder) and not has_more:
                 shutil.rmtree(folder, ignore_errors=True)
         if new and not self._before:
             with suppress(OSError):  # they hold something else
-                Path(self._logger.root_dir).rmdir()
-                Path(self._logger.save_dir).rmdir()
+                Path(self._logger.root_dir).expanduser().rmdir()
+                Path(self._logger.save_dir).expanduser().rmdir()
 
     def how_to_go_on(self, words: Sequence[str] | None, trainer: pl.Trainer) -> str:
         """Return the line for somebody who has interrupted the run.
