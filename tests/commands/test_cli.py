@@ -624,10 +624,10 @@ def test_report_leaves_out_what_was_not_measured():
 
 def test_report_has_figures_that_only_the_task_knows():
     out = io.StringIO()
-    figures = {"val/rmse[b]": 0.25, "val/ap": 0.5, "val/edgebank/ap": 0.75}
+    figures = {"val/rmse[b]:100:": 0.25, "val/ap": 0.5, "val/edgebank/ap": 0.75}
     print_report(figures, None, Console(file=out, width=100))
     head, *rows = [line for line in out.getvalue().splitlines() if re.search(r"\w", line)]
-    assert re.findall(r"[^\s┃]+", head) == ["AP", "rmse[b]"]
+    assert re.findall(r"[^\s┃]+", head) == ["AP", "rmse[b]:100:"]
     assert [re.findall(r"[\w.]+", row) for row in rows] == [
         ["validation", "0.5000", "0.2500"],
         ["validation", "EdgeBank", "0.7500"],
@@ -649,9 +649,9 @@ def test_report_tells_the_best_and_what_took_the_time():
     ]
 
 
-def test_report_names_paths_with_brackets_as_they_are():
-    best = Best("val/ap", 0.5, "runs/[lr=0.1]/[/b].ckpt")
-    assert ending(None, best=best) == ["best val/ap: 0.5000, runs/[lr=0.1]/[/b].ckpt"]
+def test_report_names_paths_with_brackets_and_colons_as_they_are():
+    best = Best("val/ap", 0.5, "runs/[lr=0.1]/:100:[/b].ckpt")
+    assert ending(None, best=best) == ["best val/ap: 0.5000, runs/[lr=0.1]/:100:[/b].ckpt"]
 
 
 def test_report_names_the_folders_and_commands_that_have_something_to_show(tmp_path, monkeypatch):

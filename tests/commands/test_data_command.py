@@ -39,7 +39,7 @@ def text(tmp_path):
 
 
 def test_inspect_writes_figures_and_a_picture(text, tmp_path, capsys):
-    output = tmp_path / "was drin ist [/b]"
+    output = tmp_path / "was drin ist [/b]:100:"
     main(["data", "inspect", f"--source={text}", f"--output={output}", "--max_loss=0.5"])
     figures = json.loads((output / "stream.json").read_text(encoding="utf-8"))
     store = read_events(text)

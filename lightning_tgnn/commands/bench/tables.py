@@ -30,7 +30,7 @@ def without_setup_notes() -> Iterator[None]:
 @rank_zero_only
 def say(line: str) -> None:
     """Print a line."""
-    Console().print(line, soft_wrap=True, highlight=False, markup=False)
+    Console().out(line, highlight=False)
 
 
 @rank_zero_only

@@ -160,7 +160,7 @@ def _print_stream(console: Console, figures: dict[str, Any], folder: Path) -> No
     _print_rows(console, "events per", figures["degrees"])
     _print_rows(console, "gaps of", figures["gaps"])
     _print_batches(console, figures["batches"])
-    console.print(f"figures and picture: {folder}", soft_wrap=True, markup=False)
+    console.out(f"figures and picture: {folder}")
 
 
 def _print_rows(console: Console, title: str, rows: dict[str, dict[str, float]]) -> None:

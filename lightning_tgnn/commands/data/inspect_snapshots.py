@@ -125,7 +125,7 @@ def _print(console: Console, figures: Mapping[str, Any], folder: Path) -> None:
     vertices, edges = (f"{min(figures[name]):,} to {max(figures[name]):,}" for name in ("vertices", "edges"))
     console.print(f"a model is given {vertices} vertices and {edges} edges of each, loops among them", soft_wrap=True)
     written = folder / "snapshots.json"
-    console.print(f"figures, which simulate --snapshots takes: {written}", soft_wrap=True, markup=False)
+    console.out(f"figures, which simulate --snapshots takes: {written}")
 
 
 def _text(value: float) -> str:

@@ -30,7 +30,7 @@ def make_each(makers: Mapping[str, Callable[[], Made]], console: Console) -> dic
             if not isinstance(error.__cause__, ImportError):
                 raise
             refused = error
-            console.print(f"{name} is left out: {error}", soft_wrap=True, highlight=False, markup=False)
+            console.out(f"{name} is left out: {error}", highlight=False)
     if refused is not None and not made:
         raise refused
     return made

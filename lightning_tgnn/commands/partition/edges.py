@@ -210,7 +210,7 @@ def _print_cuts(console: Console, results: dict[str, CutResult], edges: EdgesToC
     )
     print_table(_table(results), console)
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.out(line, highlight=False)
 
 
 def _table(results: dict[str, CutResult]) -> Table:

@@ -100,7 +100,7 @@ def print_partitions(
     )
     print_table(_table(results), console)
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.out(line, highlight=False)
 
 
 def _table(results: dict[str, PartitionResult]) -> Table:

@@ -192,7 +192,7 @@ def _recommend(
         f"figures: {folder / 'plan.json'}; simulate --stages {folder / 'costs.yaml'}",
     ]
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.out(line, highlight=False)
 
 
 def said_of_share(fixed_share: float | None) -> str:

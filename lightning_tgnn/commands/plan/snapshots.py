@@ -175,7 +175,7 @@ def _recommend(
         f"the same, for other clusters: {_simulation(plans, where, folder)}",
     ]
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.out(line, highlight=False)
 
 
 def _with_first_product(costs: SnapshotCosts, shared: SnapshotCosts) -> SnapshotCosts:

@@ -40,15 +40,15 @@ def print_plans(found: Sequence[Assessment], console: Console) -> None:
         )
     print_table(table, console)
     if note := where_state_belongs(found):
-        console.print(note, soft_wrap=True, highlight=False, markup=False)
+        console.out(note, highlight=False)
     hidden = found[_SHOWN:]
     left_out = [one for one in hidden if one.objection]
     if left_out:  # by speed, as `planner.rank` has them
         more = f"; {len(left_out) - 1} more are left out, see plan.json" if len(left_out) > 1 else ""
         line = f"left out: {left_out[0].candidate.written}: {left_out[0].objection}{more}"
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.out(line, highlight=False)
     if slower := len(hidden) - len(left_out):
-        console.print(f"slower and in plan.json: {slower} more", soft_wrap=True, highlight=False, markup=False)
+        console.out(f"slower and in plan.json: {slower} more", highlight=False)
 
 
 def where_state_belongs(found: Sequence[Assessment]) -> str:

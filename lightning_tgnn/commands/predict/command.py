@@ -77,7 +77,7 @@ def predict(arguments: Sequence[str]) -> None:
         predictor.save(options.save)
     failed = f" ({not_ok:,} not ok, see column status)" if not_ok else ""
     said = f"{count:,} answer{'' if count == 1 else 's'}{failed}: {options.output}"
-    Console().print(said, soft_wrap=True, highlight=False, markup=False)
+    Console().out(said, highlight=False)
 
 
 def _path(options: PredictOptions, name: str) -> Path | None:
@@ -131,7 +131,7 @@ def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple
         unread = [] if read is None else [repr(column) for column in piece.columns if column not in read]
         if unread and number == 0:
             notice = f"{path}: nothing reads the column(s) {', '.join(unread)}"
-            Console(stderr=True).print(notice, soft_wrap=True, highlight=False, markup=False)
+            Console(stderr=True).out(notice, highlight=False)
         yield piece
 
 

@@ -121,7 +121,7 @@ class PretrainingCommand(TGNNCommand):
                 raise
             leave(f"{_NAME}: interrupted, and no file is written")
         said = f"static node memory: {self._path}; give it to a run by the callback lightning_tgnn.StaticMemory"
-        Console().print(said, soft_wrap=True, highlight=False, markup=False)
+        Console().out(said, highlight=False)
 
 
 def _output(chosen: Namespace) -> Path:

@@ -57,7 +57,7 @@ def report(arguments: Sequence[str]) -> None:
     write_text(output, page_of(log, settings, notices))
     console = Console()
     for line in (*notices, f"page: {output}"):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.out(line, highlight=False)
 
 
 def _check_kept(output: Path) -> None:

@@ -66,7 +66,7 @@ def print_report(
         lines.append(time_line(seconds))
     lines += _places(log_dir, checkpoint_dir)
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.out(line, highlight=False)
 
 
 def _places(log_dir: str | None, checkpoint_dir: str | os.PathLike[str] | None) -> list[str]:
@@ -92,15 +92,15 @@ def _places(log_dir: str | None, checkpoint_dir: str | os.PathLike[str] | None) 
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print a table with all that is in it, also where that is wider than the terminal, or than a file is taken to be.
 
-    Names may have brackets, which rich would take for markup.
+    Names may have brackets or colons, which rich would take for markup or emojis.
 
     Args:
         table: What to print.
         console: Where to; standard output if None.
     """
     console = console or Console()
-    needed = Console(file=console.file, width=_WIDEST, markup=False).measure(table).maximum
-    Console(file=console.file, width=max(console.width, needed), markup=False).print(table)
+    needed = Console(file=console.file, width=_WIDEST, markup=False, emoji=False).measure(table).maximum
+    Console(file=console.file, width=max(console.width, needed), markup=False, emoji=False).print(table)
 
 
 def time_line(seconds: Mapping[str, float]) -> str:

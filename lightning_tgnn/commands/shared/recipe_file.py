@@ -45,7 +45,8 @@ class OptionsFile(RecipeFile):
         root = _check(given)
         keys = root.value if isinstance(root, yaml.MappingNode) else []
         if any(isinstance(key, yaml.ScalarNode) and key.value in ("trainer", "data") for key, _ in keys):
-            wanted, cure = f"a file of options of {command}", f"`{command} --help` lists them; a recipe is one of fit"
+            wanted = f"a file of options of {command}"
+            cure = f"`{command} --help` lists them; recipes are for `lightning-tgnn fit`"
             raise InvalidArgumentError(refusal("--config", wanted, f"the recipe {given}", cure))
 
 

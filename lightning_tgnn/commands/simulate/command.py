@@ -48,7 +48,7 @@ def simulate(arguments: Sequence[str]) -> None:
     check_apart(options.places, options.files_read)
     console = Console()
     for line in (_snapshots if options.on_snapshots else _events)(options, console):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.out(line, highlight=False)
 
 
 def _events(options: SimulateOptions, console: Console) -> list[str]:

@@ -65,7 +65,7 @@ def _check_room(name: str, stream: PublishedStream, fetched: Path) -> None:
         requirement = f"on a disk with about {needed / 1e9:,.0f} GB free for {name}"
         raise InvalidArgumentError(refusal("root", requirement, f"{free / 1e9:,.0f} GB in {place}", cure))
     notice = f"{name}: {stream.num_events:,} events take about {needed / 1e9:,.0f} GB of {place}, files and store"
-    Console(stderr=True).print(notice, soft_wrap=True, highlight=False, markup=False)
+    Console(stderr=True).out(notice, highlight=False)
 
 
 def _convert_fetched(stream: PublishedStream, fetched: Path, folder: Path) -> None:
