@@ -426,6 +426,16 @@ def test_a_saved_predictor_is_no_checkpoint_of_a_run(run, tmp_path):
         ),
         ("src,dst,time\nu1,03,soon", ["--score=Q", "--output=O"], "must be a number, got 'soon'; repair that row"),
         (
+            "src,dst,time\nu1,03,300\nu1,03,nan",
+            ["--score=Q", "--output=O"],
+            "time in row 1 of Q, counted from 0, must be a number, got 'nan'; repair that row",
+        ),
+        (
+            "src,dst,time\nu1,03,True",
+            ["--score=Q", "--output=O"],
+            "time in row 0 of Q, counted from 0, must be a number",
+        ),
+        (
             "src,dst,time,weight\nu1,03,17,1",
             ["--events=Q", "--score=Q", "--output=O"],
             "must be at least 299.0, got 17.0",
