@@ -249,14 +249,22 @@ def test_bench_measures_no_step_that_is_incomplete(monkeypatch, capsys):
         main([*stream, "--warmup=10"])
 
 
+def test_bench_refuses_an_output_that_is_no_folder_before_it_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_tgnn.commands.bench.comparison._trained", None)
+    (tmp_path / "taken").touch()
+    words = ["bench", "--synthetic.num_events=600", "--devices=2", "--batch_size=5", f"--output={tmp_path / 'taken'}"]
+    with pytest.raises(SystemExit, match=r"output must be where files can be written, got .*taken.*; choose another"):
+        main(words)
+
+
 @pytest.mark.parametrize(("warmup", "inside"), [(10, 30), (80, 20), (100, 0)])
-def test_bench_says_where_powersgd_has_not_begun(warmup, inside, monkeypatch, capsys):
+def test_bench_says_where_powersgd_has_not_begun(warmup, inside, tmp_path, monkeypatch, capsys):
     figures = {"events_per_second": 1.0, "sent_per_event": 1.0, "sent_per_event_by_operation": {}, "hidden_share": None}
     monkeypatch.setattr("lightning_tgnn.commands.bench.comparison._trained", lambda *a, **o: figures | {"val_ap": None})
     monkeypatch.setattr("lightning_tgnn.commands.bench.comparison._write", lambda *given: None)
     names = ("depcache", "sven:gradient_compression=powersgd", "sven:gradient_compression=int8")
     stream = ["--synthetic.num_events=3000", "--batch_size=5", f"--strategies={','.join(names)}", "--steps=30"]
-    words = ["bench", *stream, f"--warmup={warmup}", "--rounds=1"]
+    words = ["bench", *stream, f"--warmup={warmup}", "--rounds=1", f"--output={tmp_path}"]
     main([*words, "--devices=2"])
     said = f"{names[1]}: {inside} of the 30 updates that are measured are among the first 100, whose gradients travel"
     printed = capsys.readouterr().out

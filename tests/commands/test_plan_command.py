@@ -411,6 +411,7 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(tmp_path, monkeypatch, capsys)
     [
         (["--machines=5", "--devices=9"], 1 << 30, "devices times machines must be at most the 42 events .*, got 45"),
         (["--processes=50"], 1 << 30, "processes must be at most the 42 events that are trained on, got 50; "),
+        ([f"--output={__file__}"], 1 << 30, "output must be where files can be written, got .*; choose another place"),
         (["--devices=2"], None, "memory must be given where the system does not tell .*, got None; give gigabytes"),
     ],
 )

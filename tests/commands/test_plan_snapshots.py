@@ -344,6 +344,7 @@ def test_two_processes_measure_and_simulate_forecasts_the_same(tmp_path, monkeyp
         (["--batch_size=3"], "batch_size must be left out with --kind snapshots, got 'an option of --kind events'"),
         (["--kind=graph"], "kind must be one of 'auto', 'events', 'snapshots', got 'graph'"),
         (["--groups_per_updat=3"], "did you mean '--groups_per_update'?"),
+        ([f"--output={__file__}"], "output must be where files can be written, got"),
         (["--processes=9", "--group_size=3"], "processes must be at most the 7 groups, got 9; give fewer --processes"),
     ],
 )

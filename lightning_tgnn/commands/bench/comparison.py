@@ -21,10 +21,11 @@ from lightning_tgnn.commands.bench.contestants import Contestant, said_of_plain_
 from lightning_tgnn.commands.bench.meters import Figures, Meter
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.data import FullGraphDataModule, SnapshotDataModule, TemporalDataModule
-from lightning_tgnn.files.whole import write_text
+from lightning_tgnn.files.whole import check_place, write_text
 from lightning_tgnn.strategies.runner import PlanRunner
 
 _DEVICES = 2
+_FILE = "bench.json"
 _Plugin: TypeAlias = Precision | ClusterEnvironment | CheckpointIO | LayerSync  # what a Trainer takes
 
 
@@ -175,8 +176,12 @@ def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Figures]
 
     Returns:
         Figures of every contestant, and how they were measured.
+
+    Raises:
+        InvalidArgumentError: bench.json cannot be written.
     """
     processes = run.processes
+    _check_output(Path(run.output))  # before training, which takes minutes
     about = {"kind": comparison.kind, "source": str(comparison.data.source), "ranks": processes.ranks}
     about |= {"hosts": processes.num_nodes, **comparison.about, "rounds": run.rounds}
     runs: dict[str, list[Figures]] = {name: [] for name in comparison.contestants}
@@ -210,5 +215,10 @@ def _median_round(found: list[Figures], comparison: Comparison) -> Figures:
 
 
 @rank_zero_only
+def _check_output(folder: Path) -> None:
+    check_place("output", folder / _FILE)
+
+
+@rank_zero_only
 def _write(folder: Path, figures: Figures) -> None:
-    write_text(folder / "bench.json", json.dumps(figures, indent=1))
+    write_text(folder / _FILE, json.dumps(figures, indent=1))

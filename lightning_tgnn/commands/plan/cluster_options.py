@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.commands.bench.comparison import RunOptions
 from lightning_tgnn.commands.simulate.given_costs import read_link
+from lightning_tgnn.files.whole import check_place
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,15 @@ class ClusterOptions:
     def cluster(self, memory: float) -> Cluster:
         """Return where the plan is to run, given the bytes of node state that a machine has room for."""
         return Cluster(self.machines, self.devices, self.links, memory)
+
+    @rank_zero_only
+    def check_output(self) -> None:
+        """Refuse a folder that cannot be written before anything is measured, which takes minutes.
+
+        Raises:
+            InvalidArgumentError: The results cannot be written.
+        """
+        check_place("output", Path(self.output) / "recipe.yaml")
 
     @property
     def start(self) -> str:

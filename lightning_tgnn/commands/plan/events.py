@@ -119,6 +119,7 @@ def plan_events(
     LinkPrediction(**of_task)  # before processes are started: a mistake is said once
     cluster = where.cluster(options.memory_bytes)
     _check_events(len(data.split.train), cluster.ranks, where)
+    where.check_output()
     found = measure(
         data,
         of_task,

@@ -112,6 +112,7 @@ def plan_snapshots(
     if (fewer := len(data.split.train)) < run.processes.ranks:
         cure = "give fewer --processes, or cut the source into more snapshots"
         raise InvalidArgumentError(refusal("processes", f"at most the {fewer} groups", run.processes.ranks, cure))
+    where.check_output()
     # Where vertices are cut no product is kept: rows of neighbours travel each time.
     ways = {of_task["reuse"]: options.measured_epochs}
     if cluster.ranks > 1:
