@@ -299,6 +299,19 @@ def test_help_helps(command, expected, capsys):
         ),
         (["bench", "--strategies=,"], r"strategies must be names out of .*depcomm"),
         (["bench", "--strategies=sven:staleness"], r"strategies must be a name with options, got 'sven:staleness'"),
+        (["bench", "--strategies=sven:staleness=["], r"staleness with a value as in YAML, got .*; correct '\['"),
+        (
+            ["bench", "--strategies=sven:store=2024-13-01"],
+            r"store with a value as in YAML, got .*; correct '2024-13-01'",
+        ),
+        (
+            ["simulate", "--stages={}", "--strategy=sven:remote=@"],
+            r"strategy must be .*, remote with a value as in YAML",
+        ),
+        (
+            ["simulate", "--stages={}", "--strategy=sven:remote=1:remote=2"],
+            r"strategy must be a name with each option once, got 'sven:remote=1:remote=2'; leave one of them out",
+        ),
         (["bench", "--strategies=sven:stale=0"], r"option of SvenStrategy must be one of .*staleness.*, got 'stale'"),
         (["bench", "--strategies=sven:staleness=2"], r"staleness must be 0 or 1, got 2"),
         (["bench", "--devices=0"], r"devices must be an integer of at least 1, got 0"),

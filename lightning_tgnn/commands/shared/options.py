@@ -104,13 +104,16 @@ def name_and_options(argument: str, written: str) -> tuple[str, dict[str, Any]]:
         written: NAME, or NAME:OPTION=VALUE:OPTION=VALUE.
 
     Raises:
-        InvalidArgumentError: An option has no name, or no equals sign.
+        InvalidArgumentError: An option has no name, no equals sign or a value that is no YAML, or is given twice.
 
     >>> name_and_options("strategies", "cdfgnn:cache=false:bits=none")
     ('cdfgnn', {'cache': False, 'bits': None})
     """
     name, *settings = written.split(":")
-    return name, dict(_option(argument, setting, written) for setting in settings)
+    options = [_option(argument, setting, written) for setting in settings]
+    if len(dict(options)) < len(options):
+        raise InvalidArgumentError(refusal(argument, "a name with each option once", written, "leave one of them out"))
+    return name, dict(options)
 
 
 def _option(argument: str, setting: str, written: str) -> tuple[str, Any]:
@@ -118,4 +121,8 @@ def _option(argument: str, setting: str, written: str) -> tuple[str, Any]:
     if not (key and equals):
         cure = "write NAME:OPTION=VALUE:OPTION=VALUE"
         raise InvalidArgumentError(refusal(argument, "a name with options", written, cure))
-    return key, None if value.lower() == "none" else yaml.safe_load(value)
+    try:
+        return key, None if value.lower() == "none" else yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError) as error:  # of a date that there is not
+        requirement = f"a name with options, {key} with a value as in YAML"
+        raise InvalidArgumentError(refusal(argument, requirement, written, f"correct {value!r}")) from error
