@@ -34,7 +34,9 @@ STRATEGIES = {
     "pipetgl, two copies": lambda: PipeTGLStrategy(groups=2),
     "disttgl": lambda: DistTGLStrategy(minibatch="auto", epoch=2, max_loss=0.01, scale_epochs=True),  # 1 x 2 x 2
     "disttgl, sharded in passes": lambda: DistTGLStrategy(epoch=2, memory=2, store="sharded"),
-    "disttgl, sharded": lambda: DistTGLStrategy(minibatch=2, memory=2, store="sharded", partition="interval"),
+    "disttgl, sharded": lambda: DistTGLStrategy(
+        minibatch=2, memory=2, store="sharded", partition="interval", state_dict_type="sharded"
+    ),
 }
 # A run that is resumed repeats the steps before it, too: one of each kind is enough to tell the two apart.
 REPEATED = ("sven", "pipetgl", "disttgl")

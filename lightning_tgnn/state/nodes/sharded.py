@@ -295,6 +295,6 @@ class ShardedStateStore:
         own = self.own_nodes
         rows = {name: state[name][own] for name in _TABLES}
         self._forget()
-        self._changed = state.get("changed", own[:0]).cpu()  # one process keeps none
+        self._changed = state.get("changed", own[:0])[:].cpu()  # one process keeps none; a folder has a `SavedTable`
         self.local.put({"position": state["position"], **rows})
         self._pieces = state.get("pieces", 0)
