@@ -125,7 +125,7 @@ class NodeState:
             store.load_state_dict(state if isinstance(store, ShardingStore) else read_tables(state))
         elif copy:
             store.reset()
-        if goes_on and isinstance(store, TurnTakingStore):
+        if goes_on and _TURNS in saved and isinstance(store, TurnTakingStore):
             store.load_turn_state(read_tables(saved[_TURNS][run.rank]))
         if goes_on and _KEPT in saved:
             run.kept_rows.load_state_dict(read_tables(saved[_KEPT][run.rank]), run.device)
