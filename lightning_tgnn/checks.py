@@ -9,11 +9,15 @@ import importlib
 import math
 import os
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from enum import Enum
 from inspect import signature
-from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from numbers import Integral, Real
+from operator import is_
+from pathlib import Path, PurePath
+from typing import Any, TypeGuard, TypeVar, cast
 
 _T = TypeVar("_T")
 _LONGEST_SHOWN = 500
@@ -99,15 +103,63 @@ def check_global_batch_size(saved: int, batch_size: int, ranks: int) -> None:
         raise CheckpointError(refusal(name, requirement, batch_size * ranks, cure))
 
 
+def plain(value: _T, *, arrays: bool = True) -> _T:
+    """Return a value as checkpoints hold and read it: numbers, text and containers of exactly Python's own classes.
+
+    What is *like* a plain value, such as a number of NumPy or a list of a configuration library, becomes one. Anything
+    else, such as a tensor or a function, is returned as it is; so is a container in which nothing changes.
+
+    Args:
+        value: Any value.
+        arrays: Whether an array, or an index of a DataFrame, becomes a list.
+
+    >>> import numpy as np
+    >>> plain({"lr": np.float64(0.1), "columns": np.array(["f", "g"])})
+    {'lr': 0.1, 'columns': ['f', 'g']}
+    """
+    return cast("_T", _plain(value, arrays))
+
+
+def _plain(value: object, arrays: bool) -> object:
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if isinstance(value, Enum):
+        return _plain(value.value, arrays)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if kind.__module__.partition(".")[0] in ("numpy", "pandas") and hasattr(value, "tolist"):
+        is_number = getattr(value, "ndim", 0) == 0
+        return _plain(value.tolist(), arrays) if arrays or is_number else value
+    if isinstance(value, (tuple, list)) and kind in (tuple, list):
+        entries = [_plain(entry, arrays) for entry in value]
+        return value if all(map(is_, entries, value)) else kind(entries)
+    if isinstance(value, Mapping):
+        items = [(_plain(key, arrays), _plain(entry, arrays)) for key, entry in value.items()]
+        unchanged = kind in (dict, OrderedDict) and all(
+            key is k and entry is e for (key, entry), (k, e) in zip(items, value.items(), strict=True)
+        )
+        return value if unchanged else dict(items)
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, tuple, range)):
+        return [_plain(entry, arrays) for entry in value]
+    return value
+
+
 def check_int(argument: str, value: object, *, minimum: int, cure: str) -> int:
-    """Return ``value`` if it is an integer of at least ``minimum``.
+    """Return ``value`` as an int if it is an integer of at least ``minimum``, of whatever library.
 
     Raises:
         InvalidArgumentError: ``value`` is no integer, or below ``minimum``.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
         raise InvalidArgumentError(refusal(argument, f"an integer of at least {minimum}", value, cure))
-    return value
+    return int(value)
 
 
 def check_seed(argument: str, value: object) -> int:
@@ -165,7 +217,7 @@ def check_mapping(argument: str, value: object) -> dict[str, Any]:
     """
     if not isinstance(value, Mapping | None):
         raise InvalidArgumentError(refusal(argument, "settings by name", value, f"write {argument}={{'seed': 1}}"))
-    return dict(value or {})
+    return dict(plain(value or {}))
 
 
 def check_fraction(argument: str, value: object, *, cure: str, zero_allowed: bool = True) -> float:
@@ -214,7 +266,7 @@ def check_not_negative(argument: str, value: object, *, cure: str) -> float:
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def did_you_mean(value: object, names: Iterable[str]) -> str | None:
@@ -238,7 +290,7 @@ def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
         listed = ", ".join(repr(choice) for choice in sorted(choices))
         cure = did_you_mean(value, choices) or "choose a name from that list"
         raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, cure))
-    return str(value)
+    return str(plain(value))
 
 
 def check_settings(argument: str, settings: Mapping[str, Any], function: Callable[..., object]) -> None:

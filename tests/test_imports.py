@@ -25,7 +25,7 @@ def may_import():
 ALLOWED = {"__init__": None, **may_import()}
 POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}
 LATE = {"dgl", "pymetis", "torch_geometric", "pandas", "pyarrow", "polars", "matplotlib"}
-LONGEST = 300  # lines of a file
+LONGEST = 500  # lines of a file
 BARE_ANY = 55  # what Lightning, autograd or torch takes, jsonargparse reads as any value, or a file holds
 FORMAT = "torch.distributed.checkpoint"  # files read it; nothing is exchanged
 PURE = {"torch.distributed", "lightning", "pathlib", "os", "time", "io"}  # late, for METIS: dgl, pymetis

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
+
+from lightning_tgnn.checks import plain
 
 
 class Pipeline:
@@ -51,10 +52,9 @@ def plain_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
+    value = plain(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, Path):
-        return str(value)
     if isinstance(value, Mapping):
         return plain_values(value)
     if isinstance(value, (list, tuple)):

@@ -22,6 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.files.saved_table import GONE, SavedTable
 
@@ -40,14 +43,29 @@ _Held = TypeVar("_Held")
 _CURE = "give a folder that was written whole, with the files of one checkpoint"
 
 
+def local_path(path: object) -> Path | None:
+    """Return the place of a path or an address on a disk of this machine; None for other storage, or an open file."""
+    if not isinstance(path, (str, os.PathLike)):
+        return None
+    if ":" not in str(path):
+        return Path(path).expanduser()
+    storage, place = url_to_fs(str(path))
+    return Path(place) if isinstance(storage, LocalFileSystem) else None
+
+
 def is_sharded(path: object) -> bool:
     """Whether a path is that of a checkpoint in a folder."""
-    return isinstance(path, (str, os.PathLike)) and "://" not in str(path) and _meta_of(path).is_file()
+    place = local_path(path)
+    return place is not None and _meta_of(place).is_file()
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is that of a file, or of a folder that is a checkpoint."""
-    return Path(path).expanduser().is_file() or is_sharded(path)
+    """Whether a path or an address is that of a file, or of a folder that is a checkpoint."""
+    place = local_path(path)
+    if place is None:
+        storage, name = url_to_fs(str(path))
+        return bool(storage.isfile(name))
+    return place.is_file() or is_sharded(place)
 
 
 def is_own(path: Path) -> bool:

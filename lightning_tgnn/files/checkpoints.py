@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, TypeGuard, cast
+from typing import IO, Any, cast
 
 import torch
+from fsspec.core import url_to_fs
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.strategies import Strategy
@@ -16,13 +16,14 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import UntypedStorage
 from typing_extensions import override
 
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError, plain, refusal
 from lightning_tgnn.files.checkpoint_folder import (
     META,
     WRITING,
     check_folder,
     is_own,
     is_sharded,
+    local_path,
     of_one_writing,
     read_tables,
     with_tables,
@@ -50,15 +51,19 @@ class WholeCheckpointIO(TorchCheckpointIO):
     """Writes beside the place where the checkpoint will be.
 
     Lightning writes to the system's temporary folder and moves the file, which from one disk to another is a copy that
-    may break off, and it passes over a folder that may not be written. Addresses of other storage are left to it.
+    may break off, and it passes over a folder that may not be written. It writes to addresses of other storage.
     """
+
+    what = "a complete checkpoint of tensors and plain values"
+    """What a refusal says that a file has to be."""
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: _PATH, storage_options: object = None) -> None:
-        if storage_options is not None or "://" in str(path):
+        checkpoint, local = plain(checkpoint, arrays=False), local_path(path)
+        if storage_options is not None or local is None:
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        place = Path(path).expanduser().resolve()
+        place = local.resolve()
         if is_own(place):  # a checkpoint of the same name, from when each rank wrote its own rows
             whole = hidden_name(place)
             try:
@@ -92,7 +97,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
             held = self._open(path, map_location, weights_only, ALL_PARTS)
             return read_tables(held) if held.pop(WRITING, None) is not None else held
 
-        return of_one_writing(Path(path).expanduser(), read) if _is_local(path) else read()
+        return read() if (local := local_path(path)) is None else of_one_writing(local, read)
 
     def open_checkpoint(
         self,
@@ -122,33 +127,32 @@ class WholeCheckpointIO(TorchCheckpointIO):
         def read() -> dict[str, Any]:
             return self._open(path, map_location, weights_only, checked)
 
-        return of_one_writing(Path(path).expanduser(), read) if _is_local(path) else read()
+        return read() if (local := local_path(path)) is None else of_one_writing(local, read)
 
     def _open(
         self, path: _PATH | IO[bytes], map_location: object, weights_only: bool | None, checked: slice
     ) -> dict[str, Any]:
         plain_only = True if weights_only is None else weights_only
-        with reading_tensors(path, "a complete checkpoint of tensors and plain values"):
-            if _is_local(path):
-                folder = Path(path).expanduser()
-                check_folder(folder)
-                if is_sharded(folder):
-                    held = self._load(folder / META, map_location, plain_only)
-                    held = with_tables(held, folder, checked)
+        with reading_tensors(path, self.what):
+            local = local_path(path)
+            if local is not None:
+                check_folder(local)
+                if is_sharded(local):
+                    held = self._load(local / META, map_location, plain_only)
+                    held = with_tables(held, local, checked)
                     _forget_files_elsewhere(held, str(path))
                     return held
-            held = self._load(path, map_location, plain_only)
+            held = self._load(path if local is None else local, map_location, plain_only)
             _forget_files_elsewhere(held, str(path))
             return held
 
     def _load(self, path: _PATH | IO[bytes], map_location: object, plain_only: bool) -> dict[str, Any]:
-        """Return what a file holds."""
+        """Return what a file holds, whole: of other storage its bytes are fetched first."""
+        if isinstance(path, str):
+            storage, name = url_to_fs(path)
+            path = BytesIO(storage.cat_file(name))
         check_records(path)
-        where = cast("Callable[..., Any] | None", map_location)  # or a device, and the like
-        if not isinstance(path, (str, os.PathLike)):
-            held = torch.load(path, map_location=where, weights_only=plain_only)
-        else:
-            held = super().load_checkpoint(path, where, plain_only)
+        held = torch.load(path, map_location=cast("Any", map_location), weights_only=plain_only)
         if not isinstance(held, dict):
             raise ValueError(f"a {type(held).__name__}")
         return held
@@ -156,8 +160,8 @@ class WholeCheckpointIO(TorchCheckpointIO):
     @override
     def remove_checkpoint(self, path: _PATH) -> None:
         """Remove a checkpoint, a folder at once; a folder that is none stays."""
-        place = Path(path).expanduser()
-        if "://" in str(path):
+        place = local_path(path)
+        if place is None:
             super().remove_checkpoint(path)
         elif place.is_symlink() or place.is_file() or is_own(place):
             remove(place)
@@ -179,11 +183,6 @@ class RunCheckpointIO(WholeCheckpointIO):
             cure = "give one that a Trainer has saved"
             raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
         return held
-
-
-def _is_local(path: _PATH | IO[bytes]) -> TypeGuard[_PATH]:
-    """Whether it is a path on a disk, no address of other storage and no open file."""
-    return isinstance(path, (str, os.PathLike)) and "://" not in str(path)
 
 
 def save_whole_checkpoints(strategy: Strategy) -> None:

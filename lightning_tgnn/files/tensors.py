@@ -53,10 +53,10 @@ def reason_of(error: Exception, path: object) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def says_format(path: str | Path, expected: str) -> bool:
-    """Whether a file of plain values says of itself that it is of a format; does not read its tensors."""
+def says_format(path: Path | IO[bytes], expected: str) -> bool:
+    """Whether a file of plain values says of itself that it is of a format; reads no tensors of one on a disk."""
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=isinstance(path, Path))
     except Exception:  # as above
         return False
     return isinstance(held, dict) and type(held.get("format")) is str and held["format"] == expected

@@ -196,6 +196,26 @@ def reading_tensors(path: object, what: str) -> Iterator[None]:
         raise CheckpointError(refusal(str(path), what, reason, cure)) from error
 
 
+SAVED = "the checkpoint", "as a task of this package has saved it"
+"""What `content_of` says of a checkpoint whose path nobody knows any more."""
+
+
+@contextmanager
+def content_of(path: object, what: str) -> Iterator[None]:
+    """Turn an error from a file's invalid content into a CheckpointError that names the file.
+
+    Raises:
+        CheckpointError: The content is invalid; replaces the error that it has caused.
+    """
+    try:
+        yield
+    except LightningTGNNError:
+        raise
+    except (AttributeError, LookupError, ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise CheckpointError(refusal(str(path), what, reason, "give a file that was written whole")) from error
+
+
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
     """Say of a disk that is full, of a file that may not grow and of a folder that may not be written which it is.

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from lightning_tgnn.checks import plain
+
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -38,7 +40,7 @@ def class_path(build: Callable[..., Any]) -> dict[str, Any]:
         return {"class_path": import_path(build), "init_args": {}}
     # jsonargparse puts the class among the arguments of a function of its own.
     kind = next((part for part in (build.func, *build.args) if isinstance(part, type)), build.func)
-    arguments = {name: value for name, value in build.keywords.items() if _is_plain(value)}
+    arguments = {name: value for name, value in plain(build.keywords).items() if _is_plain(value)}
     return {"class_path": import_path(kind), "init_args": arguments}
 
 

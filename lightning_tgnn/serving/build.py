@@ -16,16 +16,18 @@ from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_i
 from lightning_tgnn.data import EventStore, TemporalAdjacency, TemporalDataModule
 from lightning_tgnn.data.batches.recipe import data_of_recipe
 from lightning_tgnn.data.sources.open_events import EventSource
+from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+from lightning_tgnn.files.whole import content_of
 from lightning_tgnn.serving.clock import StreamClock
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.live_state import Events, LiveState
 from lightning_tgnn.serving.node_numbers import NodeNumbers
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
-from lightning_tgnn.serving.saved_checks import check_numbers, check_saved, content_of
-from lightning_tgnn.serving.saved_predictor import check_format, read_tensors
+from lightning_tgnn.serving.saved_checks import check_numbers, check_saved
+from lightning_tgnn.serving.saved_predictor import read_saved
 from lightning_tgnn.serving.seen_pairs import SeenPairs
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
-from lightning_tgnn.tasks.restorable_task import task_again
+from lightning_tgnn.tasks.restorable_task import load_weights, task_again
 from lightning_tgnn.tasks.resumable_task import check_same_data, task_name
 from lightning_tgnn.tasks.same_graph import check_same_stream
 from lightning_tgnn.trust import saved_class
@@ -103,7 +105,7 @@ def from_checkpoint(
             checkpoint names a class that is none of this package and was not given.
     """
     what = "a checkpoint of a lightning_tgnn task"
-    checkpoint = read_tensors(path, what, device)
+    checkpoint = WholeCheckpointIO().load_checkpoint(path, device)
     saved = checkpoint.get(_KEY, {})
     if not isinstance(saved, dict) or "state" not in saved:
         other = next((name for name in _TOLD if isinstance(saved, dict) and name in saved), None)
@@ -130,7 +132,8 @@ def from_checkpoint(
         check_same_stream(module.info, data.info)
         if module.sampled_roots != "none":
             _check_neighbors(data)
-        module = _ready(module, checkpoint["state_dict"], device)
+        load_weights(module, checkpoint, path)
+        module = _ready(module, device)
         check_numbers(module, module.state_store.state_dict(), path)
         batch_size = saved.get("global_batch_size") or data.batch_size
         check_int("batch_size", batch_size, minimum=1, cure="give a file that was written whole")
@@ -207,17 +210,16 @@ def from_saved(
         CheckpointError: The file holds something else.
         InvalidArgumentError: The file names a class that is none of this package and was not given.
     """
-    what = "a saved Predictor"
-    held = read_tensors(path, what, "cpu")
-    check_format(held, path)
-    with content_of(path, what):
+    held = read_saved(path)
+    with content_of(path, "a saved Predictor"):
         info = StreamInfo(**held["stream"])
         ids = held["ids"].numpy() if isinstance(held["ids"], Tensor) else np.array(held["ids"], dtype=np.str_)
         check_saved(held, info, len(ids))
         kind = _kind(task, held["task"], path, trust)
         module = task_again(kind, held["hyper_parameters"], given=given, file=path, trust=trust)
         module.build(info)
-        module = _ready(module, held["weights"], device)
+        module.load_state_dict(held["weights"])
+        module = _ready(module, device)
         numbers = NodeNumbers(ids, held["first_destination"])
         live = LiveState.from_state_dict(module, held)
         check_numbers(module, module.state_store.state_dict(), path)
@@ -242,8 +244,7 @@ def _kind(given: type[MemoryTask] | None, name: object, path: str | Path, trust:
     return kind
 
 
-def _ready(module: MemoryTask, weights: dict[str, Any], device: torch.device) -> MemoryTask:
-    module.load_state_dict(weights)
+def _ready(module: MemoryTask, device: torch.device) -> MemoryTask:
     return module.to(device).eval().requires_grad_(False)
 
 

@@ -16,11 +16,17 @@ from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.readers.frame_columns import Times
 from lightning_tgnn.data.sources.open_events import EventSource
 from lightning_tgnn.data.streams.columns import float_column
+from lightning_tgnn.files.checkpoint_folder import local_path
 from lightning_tgnn.serving.build import PredictorState, catch_up, from_checkpoint, from_saved
 from lightning_tgnn.serving.live_state import Events
 from lightning_tgnn.serving.saved_predictor import write_predictor
 from lightning_tgnn.serving.tables import by_name
 from lightning_tgnn.tasks import MemoryTask
+
+
+def _place(path: object) -> str | Path:
+    """Return an address of other storage as it is, and a path with its ``~`` written out."""
+    return path if isinstance(path, str) and local_path(path) is None else check_path("path", path)
 
 
 class StreamFollower:
@@ -75,7 +81,7 @@ class StreamFollower:
             InvalidArgumentError: ``path`` is no path, the DataModule cannot be made again, its neighbours are not the
                 most recent ones, or there is no such device.
         """
-        path = check_path("path", path)
+        path = _place(path)
         state = from_checkpoint(path, data, task, _usable_device(device), root=root, trust=trust, given=arguments)
         return cls(catch_up(state) if catch_up_stream else state)
 
@@ -102,7 +108,7 @@ class StreamFollower:
             CheckpointError: The file is of something else or another version, or names what it may not.
             InvalidArgumentError: ``path`` is no path, or there is no such device.
         """
-        return cls(from_saved(check_path("path", path), task, _usable_device(device), trust=trust, given=arguments))
+        return cls(from_saved(_place(path), task, _usable_device(device), trust=trust, given=arguments))
 
     def save(self, path: str | Path) -> None:
         """Write weights, node state, latest neighbours and open batch to a file that appears when it is complete.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.algorithms.streams.past import PASTS
-from lightning_tgnn.checks import CheckpointError, LightningTGNNError, refusal
+from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.types import StreamInfo
 
 _CURE = "give a file that was written whole"
 _ROUNDING = 1e-6
 _MOST_EVENTS = 1 << 62
-
-
-@contextmanager
-def content_of(path: str | Path, what: str) -> Iterator[None]:
-    """Turn an error from a file's invalid content into a CheckpointError that names the file.
-
-    Raises:
-        CheckpointError: The content is invalid; replaces the error that it has caused.
-    """
-    try:
-        yield
-    except LightningTGNNError:
-        raise
-    except (AttributeError, LookupError, ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise CheckpointError(refusal(str(path), what, reason, _CURE)) from error
 
 
 def check_numbers(module: nn.Module, state: Mapping[str, Any], path: str | Path) -> None:

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
+from fsspec.core import url_to_fs
 
-from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.files.checkpoint_folder import is_sharded
-from lightning_tgnn.files.tensors import load_tensors, says_format
+from lightning_tgnn.checks import CheckpointError, plain, refusal
+from lightning_tgnn.files.checkpoint_folder import is_sharded, local_path
+from lightning_tgnn.files.tensors import says_format
 from lightning_tgnn.files.whole import write_tensors
 
 FORMAT = "lightning_tgnn.Predictor"
 VERSION = 2
 
 
-def read_tensors(path: str | Path, what: str, device: torch.device | str) -> dict[str, Any]:
-    """Return the content of a checkpoint folder, or of a file of tensors and plain values; nothing in it is run.
+def read_saved(path: str | Path) -> dict[str, Any]:
+    """Return the content of a file that `write_predictor` has written; nothing in it is run.
 
     Raises:
-        CheckpointError: The file is damaged, or holds more than tensors and plain values.
+        CheckpointError: The file is damaged, of something else or of another version, or holds more than tensors and
+            plain values.
     """
-    if Path(path).is_dir():
-        from lightning_tgnn.files.checkpoints import WholeCheckpointIO  # with Lightning, which refusals do not wait for
+    from lightning_tgnn.files.checkpoints import WholeCheckpointIO  # with Lightning, which refusals do not wait for
 
-        return WholeCheckpointIO().load_checkpoint(path, device)
-    try:
-        held = load_tensors(path, device=device)
-    except ValueError as error:
-        raise CheckpointError(refusal(str(path), what, str(error), "give a file that was written whole")) from None
-    if not isinstance(held, dict):
-        raise CheckpointError(refusal(str(path), what, type(held).__name__, "give another file"))
+    reader = WholeCheckpointIO()
+    reader.what = "a saved Predictor"
+    held = reader.load_checkpoint(path)
+    _check_format(held, path)
     return held
 
 
@@ -41,19 +39,23 @@ def write_predictor(held: dict[str, Any], path: str | Path) -> None:
     Raises:
         InvalidArgumentError: ``path`` cannot be written, or the disk is full.
     """
-    write_tensors(Path(path), {"format": FORMAT, "version": VERSION, **held})
+    write_tensors(Path(path), {"format": FORMAT, "version": VERSION, **plain(held, arrays=False)})
 
 
 def is_saved_predictor(path: str | Path) -> bool:
     """Whether a file declares that `Predictor.save` wrote it; does not read its tensors."""
-    if is_sharded(path):
+    place = local_path(path)
+    if place is None:  # no file can be looked into there without fetching it whole
+        storage, name = url_to_fs(str(path))
+        return says_format(BytesIO(storage.cat_file(name)), FORMAT)
+    if is_sharded(place):
         return False
-    with Path(path).open("rb"):
+    with place.open("rb"):
         pass
-    return says_format(path, FORMAT)  # of a damaged one the reader of checkpoints says what is wrong
+    return says_format(place, FORMAT)  # of a damaged one the reader of checkpoints says what is wrong
 
 
-def check_format(held: dict[str, Any], path: str | Path) -> None:
+def _check_format(held: dict[str, Any], path: str | Path) -> None:
     """Refuse a file that holds something else or is of another version.
 
     Raises:

@@ -72,7 +72,7 @@ class FitProgress:
             within_epoch=within,
             validated=state.get("validated", False),
             ends_epoch=not within and now["completed"] < now["processed"],
-            figures=state.get("figures", {}),
+            figures=dict(state.get("figures", {})),
         )
         if batches["current"]["ready"] != batches["current"]["processed"] and "untouched" in state:
             _leave_batch(loop, untouched=state["untouched"], told=told)

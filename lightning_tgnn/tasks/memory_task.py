@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
+from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.models.memory.without_memory import WithoutMemory
 from lightning_tgnn.tasks.event_rate import EventRate
@@ -18,7 +19,7 @@ from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCall
 from lightning_tgnn.tasks.requirements import check_trainer
 from lightning_tgnn.tasks.same_graph import check_same_stream
 from lightning_tgnn.tasks.staged_task import StagedTask
-from lightning_tgnn.tasks.states_of_ranks import random_states
+from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states
 from lightning_tgnn.types import (
     BatchedData,
     CatchUpLoader,
@@ -274,6 +275,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             "global_batch_size": batch_size * ranks_per_batch(self.trainer.strategy),
         }
 
+    @content_of(*SAVED)
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model if need be, and keep node state and random states until they can be used.
 
@@ -294,5 +296,5 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             if self._trainer is None and self.info is not None:  # from the processes of a fit, which have checked it
                 self.info = replace(self.info, features=info.features)
             check_same_stream(info, self.info, resumes=self._trainer is not None and self.trainer.state.fn == "fit")
-        self._saved_state, self._saved_random = saved["state"], saved["random"]
+        self._saved_state, self._saved_random = saved["state"], checked_states(saved["random"])
         self._load_saved_state()

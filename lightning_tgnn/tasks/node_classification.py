@@ -20,6 +20,7 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
+from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.metrics import LabelAccuracy, LabelF1
 from lightning_tgnn.models import GAT, GCN
 from lightning_tgnn.tasks.optimization import (
@@ -260,6 +261,7 @@ class NodeClassification(OptimizedTask):
         figures = None if self.train_figures is None else self.train_figures.cpu()
         checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info), "figures": figures, **self.resumption()}
 
+    @content_of(*SAVED)
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model if need be.
 

@@ -18,8 +18,9 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, plain, refusal
 from lightning_tgnn.tasks.optimizer_settings import scale_rates
+from lightning_tgnn.tasks.restorable_task import plain_name
 from lightning_tgnn.types import batches_at_once
 
 _Made = TypeVar("_Made")
@@ -100,7 +101,7 @@ class Optimization:
             InvalidArgumentError: The optimizer lacks a setting, a pattern fits no name, or the number of steps is
                 needed and unknown.
         """
-        groups = self.grouped(task.named_parameters())
+        groups = self.grouped((plain_name(name), parameter) for name, parameter in task.named_parameters())
         if self.optimizer is None:
             optimizer = default(groups, lr=lr, weight_decay=weight_decay)
         else:
@@ -110,6 +111,7 @@ class Optimization:
         for setting in {key for group in optimizer.param_groups for key in group} - {"params"}:
             check_choice("a setting in param_groups", setting, optimizer.defaults)
         for group in optimizer.param_groups:
+            group.update({name: plain(value) for name, value in group.items() if name != "params"})
             for name in ("lr", "weight_decay"):
                 if name in group and not isinstance(group[name], Tensor):
                     check_not_negative(f"{name} of a group of parameters", group[name], cure="1e-3 is a usual rate")

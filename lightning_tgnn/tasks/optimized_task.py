@@ -49,10 +49,8 @@ class OptimizedTask(ResumableTask):
         detect_nan: bool = True,
     ) -> None:
         super().__init__(detect_nan=detect_nan)
-        check_positive("lr", lr, cure="1e-3 is usual")
-        check_not_negative("weight_decay", weight_decay, cure="0 is usual")
-        self.lr = lr
-        self.weight_decay = weight_decay
+        self.lr = check_positive("lr", lr, cure="1e-3 is usual")
+        self.weight_decay = check_not_negative("weight_decay", weight_decay, cure="0 is usual")
         self.optimization = Optimization(optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

@@ -12,6 +12,8 @@ from lightning.pytorch.utilities.types import LRSchedulerTypeUnion
 from torch.optim import Optimizer
 
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.files.whole import SAVED, content_of
+from lightning_tgnn.tasks.restorable_task import plain_name
 
 _FIXED = {
     "optimizers": "optimizers",
@@ -43,7 +45,7 @@ def optimizer_settings(trainer: pl.Trainer, saved: dict[str, Any] | None = None)
 
 
 def _settings(trainer: pl.Trainer) -> dict[str, Any]:
-    names = {id(parameter): name for name, parameter in trainer.lightning_module.named_parameters()}
+    names = {id(parameter): plain_name(name) for name, parameter in trainer.lightning_module.named_parameters()}
     return {
         "optimizers": [type(optimizer).__name__ for optimizer in trainer.optimizers],
         "schedulers": [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs],
@@ -72,6 +74,7 @@ def scale_rates(optimizer: Optimizer, schedulers: Iterable[LRSchedulerTypeUnion]
         _scale_schedule(scheduler, factor)
 
 
+@content_of(*SAVED)
 def check_same_optimizers(saved: dict[str, Any], configured: dict[str, Any]) -> None:
     """Refuse optimizers that cannot take over the state of those in a checkpoint.
 
@@ -89,6 +92,7 @@ def check_same_optimizers(saved: dict[str, Any], configured: dict[str, Any]) -> 
             raise CheckpointError(refusal(what, f"{saved[kind]}, as in the checkpoint", configured[kind], cure))
 
 
+@content_of(*SAVED)
 def take_changed_options(saved: dict[str, Any], configured: dict[str, Any], trainer: pl.Trainer) -> None:
     """Give the optimizers what was configured otherwise than in the run that saved them.
 

@@ -6,18 +6,22 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from inspect import Parameter, currentframe, signature
+from io import BytesIO
 from types import FrameType
 from typing import IO, Any, ClassVar, TypeVar
 
 import lightning.pytorch as pl
+import torch
+import yaml
 from jsonargparse import ArgumentParser
 from lightning.fabric.utilities.types import _MAP_LOCATION_TYPE, _PATH
-from lightning.pytorch.core.saving import load_hparams_from_tags_csv, load_hparams_from_yaml
+from lightning.pytorch.core.saving import load_hparams_from_tags_csv
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch.nn import Module
 from typing_extensions import Self, override
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, plain, refusal, shown
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO, where_it_was
 from lightning_tgnn.models.class_paths import class_path, import_path
 from lightning_tgnn.trust import describes_a_class, saved_arguments
@@ -32,6 +36,11 @@ class RestorableTask(pl.LightningModule):
     file_may_name: ClassVar[Mapping[str, Collection[str]]] = {}
     """Arguments that stand for classes or go to them: the strings that a file may hold there. Others are refused."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_state_dict_post_hook(_without_compiler)
+        self.register_load_state_dict_pre_hook(_with_compiler)
+
     def save_hyperparameters(
         self,
         *args: object,
@@ -39,11 +48,18 @@ class RestorableTask(pl.LightningModule):
         frame: FrameType | None = None,
         logger: bool = True,
     ) -> None:
-        """Save arguments as Lightning does, and of a class or function its path: checkpoints hold plain values only."""
+        """Save arguments as Lightning does, and of a class or function its path: checkpoints hold plain values only.
+
+        Numbers, text and containers of other libraries become Python's own.
+
+        Raises:
+            InvalidArgumentError: An argument is no plain value, so that no reader of a checkpoint would take it.
+        """
         current = currentframe()
         frame = frame or (current and current.f_back)
         super().save_hyperparameters(*args, ignore=ignore, frame=frame, logger=logger)
-        self.hparams.update({name: class_path(value) for name, value in self.hparams.items() if callable(value)})
+        for name, value in self.hparams.items():
+            self.hparams[name] = _readable(f"{type(self).__name__}({name}=...)", value)
         self._hparams_initial = deepcopy(self.hparams)
 
     @override
@@ -80,23 +96,41 @@ class RestorableTask(pl.LightningModule):
         saved = checkpoint.get(HYPER_PARAMETERS, {}) if hparams_file is None else _read(str(hparams_file))
         file = checkpoint_path if hparams_file is None else hparams_file
         task = task_again(cls, saved, given=kwargs, file=file, trust=trust)
-        weights = checkpoint.get("state_dict")
-        if not isinstance(weights, dict):
-            cure = "give a checkpoint of a run"
-            raise CheckpointError(refusal(str(checkpoint_path), "a checkpoint with weights", sorted(checkpoint), cure))
         task.configure_model()
         task.on_load_checkpoint(checkpoint)
-        try:
-            keys = task.load_state_dict(weights, strict=task.strict_loading if strict is None else strict)
-        except RuntimeError as error:
-            cure = "take the class that the checkpoint is of, with its arguments"
-            what = f"a checkpoint with the weights of this {cls.__name__}"
-            raise CheckpointError(refusal(str(checkpoint_path), what, str(error), cure)) from error
-        for kind, names in (("missing", keys.missing_keys), ("unexpected", keys.unexpected_keys)):
-            if names:  # not strict, or an error has said so
-                rank_zero_warn(f"weights of {checkpoint_path} that are {kind}: {', '.join(names)}")
+        weights = load_weights(task, checkpoint, checkpoint_path, strict)
         devices = {weight.device for weight in weights.values() if hasattr(weight, "device")}
         return task.to(devices.pop()) if len(devices) == 1 else task
+
+
+def load_weights(
+    task: pl.LightningModule, checkpoint: Mapping[str, Any], file: object, strict: bool | None = None
+) -> dict[str, Any]:
+    """Give a task the weights of a checkpoint, and return them.
+
+    Args:
+        task: With its model.
+        checkpoint: The content of the file.
+        file: What to call it.
+        strict: Whether the names of the weights have to be those of the task; None asks its ``strict_loading``.
+
+    Raises:
+        CheckpointError: There are none, or they are of another model.
+    """
+    weights = checkpoint.get("state_dict")
+    if not isinstance(weights, dict):
+        cure = "give a checkpoint of a run"
+        raise CheckpointError(refusal(str(file), "a checkpoint with weights", sorted(checkpoint), cure))
+    try:
+        keys = task.load_state_dict(weights, strict=task.strict_loading if strict is None else strict)
+    except Exception as error:  # what torch raises on values that are no tensors is anything
+        cure = "take the class that the checkpoint is of, with its arguments"
+        what = f"a checkpoint with the weights of this {type(task).__name__}"
+        raise CheckpointError(refusal(str(file), what, str(error), cure)) from error
+    for kind, names in (("missing", keys.missing_keys), ("unexpected", keys.unexpected_keys)):
+        if names:  # not strict, or an error has said so
+            rank_zero_warn(f"weights of {file} that are {kind}: {', '.join(names)}")
+    return weights
 
 
 def task_again(
@@ -126,6 +160,26 @@ def task_again(
     return kind(**{**own, **given})
 
 
+def _readable(argument: str, value: object) -> object:
+    """Return a hyperparameter as the readers of checkpoints take it.
+
+    Raises:
+        InvalidArgumentError: They would not take it.
+    """
+    held = plain(class_path(value) if callable(value) else value)
+    try:
+        written = BytesIO()
+        torch.save(held, written)
+        written.seek(0)
+        torch.load(written, weights_only=True)
+    except Exception as error:  # what cannot be written raises anything
+        received = f"{shown(repr(value))} ({type(value).__name__})"
+        cure = "give plain values, or leave it out by self.save_hyperparameters(ignore=[...])"
+        requirement = "numbers, text, tensors, or lists and dicts of them, which a checkpoint gives back"
+        raise InvalidArgumentError(refusal(argument, requirement, received, cure)) from error
+    return held
+
+
 def _check_taken(kind: type, given: Mapping[str, Any]) -> None:
     known = signature(kind).parameters
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
@@ -153,5 +207,53 @@ def _made(kind: type, arguments: Mapping[str, Any], given: set[str]) -> dict[str
     return {name: made.task[name] for name in arguments}
 
 
-def _read(path: str) -> dict[str, Any]:
-    return load_hparams_from_tags_csv(path) if path.endswith(".csv") else load_hparams_from_yaml(path, False)
+class _PlainLoader(yaml.SafeLoader):
+    """Reads plain values only, and the tuples that loggers write among them."""
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: loader.construct_sequence(node))
+
+
+def _read(path: str) -> object:
+    """Return the hyperparameters that a logger has written; nothing in the file is run.
+
+    Raises:
+        CheckpointError: The file is damaged, or holds more than plain values.
+    """
+    if path.endswith(".csv"):
+        return load_hparams_from_tags_csv(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return yaml.load(file, _PlainLoader)
+    except (ValueError, yaml.YAMLError) as error:
+        cure = "give the hparams.yaml of a run, or the arguments themselves"
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(refusal(path, "hyperparameters that are plain values", reason, cure)) from error
+
+
+_COMPILED = "_orig_mod."
+"""What `torch.compile` of a module puts before the names of its weights."""
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a parameter has where nothing is compiled.
+
+    >>> plain_name("model._orig_mod.embedding.weight")
+    'model.embedding.weight'
+    """
+    return name.replace(_COMPILED, "")
+
+
+def _without_compiler(task: Module, weights: dict[str, Any], prefix: str, local_metadata: object) -> None:
+    for name in [name for name in weights if _COMPILED in name]:
+        weights[plain_name(name)] = weights.pop(name)
+
+
+def _with_compiler(task: Module, weights: dict[str, Any], prefix: str, *_: object) -> None:
+    """Give weights the names that they have in this task, whether it or the task that saved them is compiled."""
+    own = {prefix + name for name in (*dict(task.named_parameters()), *dict(task.named_buffers()))}
+    held = {plain_name(name): name for name in own}
+    for name in list(weights):
+        known = held.get(plain_name(name), plain_name(name))
+        if known != name:
+            weights[known] = weights.pop(name)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
+from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.models import RECURRENT_MODELS, RecurrentConfig, SnapshotOperators, build_recurrent
 from lightning_tgnn.models.recurrent.filters import FILTERS
 from lightning_tgnn.tasks.group_order import embed_group, one_after_another
@@ -31,7 +32,7 @@ from lightning_tgnn.tasks.requirements import (
 )
 from lightning_tgnn.tasks.returned import check_returned, check_step
 from lightning_tgnn.tasks.split_metrics import SplitMetrics
-from lightning_tgnn.tasks.states_of_ranks import random_states
+from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states
 from lightning_tgnn.types import (
     Carried,
     GroupOrder,
@@ -277,6 +278,7 @@ class SnapshotModule(OptimizedTask):
         saved = {"snapshots": asdict(self.info), "random": random_states(self.trainer)}
         checkpoint[_CHECKPOINT_KEY] = {**saved, **self.resumption()}
 
+    @content_of(*SAVED)
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model if need be, and keep the random states until they can be used.
 
@@ -290,4 +292,4 @@ class SnapshotModule(OptimizedTask):
         super().on_load_checkpoint(checkpoint)
         self.resume_with(checkpoint, saved)
         self._build_for(SnapshotInfo(**saved["snapshots"]), "checkpoint")
-        self._saved_random = saved["random"]
+        self._saved_random = checked_states(saved["random"])

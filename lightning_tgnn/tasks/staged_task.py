@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoint_folder import read_tables
+from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
@@ -272,9 +273,12 @@ class StagedTask(OptimizedTask):
         self._state_store = store
         self._load_saved_state()  # at once: a strategy that holds the store does not come back through here
 
+    @content_of(*SAVED)
     def _load_saved_state(self) -> None:
         if self._saved_state is not None and self._state_store is not None:
             store, saved = self._state_store, self._saved_state
+            if type(saved["position"]) is not int or saved["position"] < 0:
+                raise ValueError(f"node state after {saved['position']!r} events")
             # Ours ask for the rows of tables that they need; another store gets them whole.
             store.load_state_dict(saved if isinstance(store, ShardingStore) else read_tables(saved))
             self._saved_state = None

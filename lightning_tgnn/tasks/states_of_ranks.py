@@ -9,6 +9,9 @@ import torch
 from lightning.pytorch.loops.progress import _ProcessedTracker
 from torch import Tensor
 
+from lightning_tgnn.files.whole import SAVED, content_of
+from lightning_tgnn.tasks.restorable_task import plain_name
+
 
 def random_states(trainer: pl.Trainer) -> dict[str, Tensor | None]:
     """Return torch's random states of every rank, uint8 [M, n], of the CPU and, where it trains, of CUDA."""
@@ -20,6 +23,22 @@ def random_states(trainer: pl.Trainer) -> dict[str, Tensor | None]:
     }
 
 
+def checked_states(saved: dict[str, Any]) -> dict[str, Any]:
+    """Return random states of a checkpoint if they have the form of what `random_states` returns.
+
+    Raises:
+        ValueError: They have another form.
+    """
+    for device, states in saved.items():
+        is_table = isinstance(states, Tensor) and states.dtype == torch.uint8 and states.dim() == 2
+        if not is_table and (states is not None or device != "cuda"):
+            raise ValueError(f"random states of {device} that are no table of bytes")
+    if "cpu" not in saved:
+        raise ValueError("no random states of the CPU")
+    return saved
+
+
+@content_of(*SAVED)
 def restore_random_states(saved: dict[str, Any], trainer: pl.Trainer) -> None:
     """Go on with what `random_states` returned; a rank that was not among them keeps its own."""
     rank, device = trainer.global_rank, trainer.strategy.root_device
@@ -60,14 +79,15 @@ def accumulated_gradients(trainer: pl.Trainer, *, untouched: bool) -> dict[str, 
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         known, gradient = _of_all_ranks(known, trainer), _of_all_ranks(gradient, trainer)
         if known.any():
-            gradients[name] = gradient.detach().cpu().clone()
+            gradients[plain_name(name)] = gradient.detach().cpu().clone()
     return gradients
 
 
+@content_of(*SAVED)
 def restore_accumulated_gradients(saved: dict[str, Tensor], trainer: pl.Trainer) -> None:
     """Go on with what `accumulated_gradients` returned; other numbers of ranks go on with the mean over the ranks."""
     for name, parameter in trainer.lightning_module.named_parameters():
-        if name in saved:
-            of_ranks = saved[name]
+        of_ranks = saved.get(plain_name(name))
+        if of_ranks is not None:
             same = len(of_ranks) == trainer.world_size
             parameter.grad = (of_ranks[trainer.global_rank] if same else of_ranks.mean(0)).to(parameter)

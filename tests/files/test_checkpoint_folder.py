@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from torch.distributed.checkpoint import FileSystemWriter
 
+from lightning_tgnn import Predictor
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.comm import Messages
 from lightning_tgnn.files.checkpoint_folder import META, checksum
 from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO
 from lightning_tgnn.files.saved_table import SavedTable
-from lightning_tgnn.serving.saved_predictor import is_saved_predictor, read_tensors
+from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.strategies.parts.collective_save import check_writes_folders, save_sharded
 from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.untrusted import Evil
@@ -157,7 +158,7 @@ def of_another_kind(folder):
 def test_what_is_not_whole_is_refused_by_name_before_anything_is_loaded(damage, folder, monkeypatch):
     words = damage(folder)
     monkeypatch.setattr(SavedTable, "_read", None)  # nothing comes so far
-    for door in (read, WholeCheckpointIO().open_checkpoint, lambda path: read_tensors(path, "a checkpoint", "cpu")):
+    for door in (read, WholeCheckpointIO().open_checkpoint, Predictor.from_checkpoint):
         with pytest.raises(CheckpointError, match=words):
             door(folder)
 

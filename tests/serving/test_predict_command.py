@@ -395,7 +395,7 @@ def test_a_saved_predictor_is_no_checkpoint_of_a_run(run, tmp_path):
     for method in ("fit", "test"):
         with pytest.raises(CheckpointError, match=message):
             getattr(trainer(), method)(LinkPrediction(**SMALL), datamodule=data, ckpt_path=tmp_path / "live.pt")
-    with pytest.raises(CheckpointError, match="must be a checkpoint with weights"):
+    with pytest.raises(CheckpointError, match="checkpoint must be with node state"):
         LinkPrediction.load_from_checkpoint(tmp_path / "live.pt")
 
 
@@ -467,7 +467,7 @@ def test_a_saved_predictor_is_no_checkpoint_of_a_run(run, tmp_path):
         ("src,dst\nu1,03", ["--score=Q", "--output=O", "--side=source"], "side must be left out without --embed"),
         ("src\nu1", ["--top_k=Q", "--k=0", "--output=O"], "k must be an integer of at least 1, got 0"),
         ("src,dst\nu1,03", ["--score=Q", "--output=O", "--ckpt_path=none.ckpt"], "ckpt_path must be a file"),
-        ("src,dst\nu1,03", ["--score=Q", "--output=O", "--ckpt_path=Q"], "must be a checkpoint of a lightning_tgnn"),
+        ("src,dst\nu1,03", ["--score=Q", "--output=O", "--ckpt_path=Q"], "must be a complete checkpoint of"),
     ],
 )
 def test_bad_tables_are_one_clear_line_and_what_was_there_stays(run, tmp_path, monkeypatch, text, arguments, message):

@@ -622,8 +622,8 @@ def test_checkpoints_that_do_not_fit_together_are_refused(tmp_path):
     for keys, value, message in (
         (("lightning_tgnn",), 3, "must be a checkpoint of a task on event streams"),
         (("lightning_tgnn", "state", "position"), 301, "got 'ValueError: the state after 301 of 300 events"),
-        (("lightning_tgnn", "stream"), {}, "a checkpoint of a lightning_tgnn task, got .TypeError"),
-        (("state_dict",), {}, "a checkpoint of a lightning_tgnn task, got .RuntimeError"),
+        (("lightning_tgnn", "stream"), {}, "as a task of this package has saved it, got .TypeError"),
+        (("state_dict",), {}, "a checkpoint with the weights of this LinkPrediction, got .Error"),
     ):
         with pytest.raises(CheckpointError, match=message):
             Predictor.from_checkpoint(changed(path, held, *keys, to=value), data)

@@ -125,20 +125,20 @@ class EventPipeline(SplitSource):
             seed=seed,
         )
         self._log_settings(locals())
-        check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
-        check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
-        check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")
-        check_int("num_eval_negatives", num_eval_negatives, minimum=1, cure="1 gives AP and AUC, 49 a useful MRR")
+        batch_size = check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
+        num_neighbors = check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
+        num_train_negatives = check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")
+        num_eval_negatives = check_int("num_eval_negatives", num_eval_negatives, minimum=1, cure="1 gives AP and AUC, 49 a useful MRR")
         num_workers = default_workers() if num_workers is None else num_workers
-        check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
-        check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
+        num_workers = check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
+        prefetch_batches = check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
         check_seed("seed", seed)
         negatives = _checked_negatives("negatives", negatives)
         eval_negatives = _checked_negatives("eval_negatives", eval_negatives or negatives)
-        check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
-        check_choice("past", past, PASTS)
+        neighbor_sampler = check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
+        past = check_choice("past", past, PASTS)
         check_choice("split_by", split_by, SPLIT_BY)
-        check_choice("presample", presample, PRESAMPLE)
+        presample = check_choice("presample", presample, PRESAMPLE)
         self.batch_size = batch_size
         self.num_neighbors = num_neighbors
         self.negatives = negatives
@@ -151,7 +151,7 @@ class EventPipeline(SplitSource):
         self.num_workers = num_workers
         self.prefetch_batches = prefetch_batches
         self.presample = presample
-        self.presample_dir = check_path("presample_dir", presample_dir) if presample_dir else None
+        self.presample_dir = check_path("presample_dir", presample_dir).absolute() if presample_dir else None
         # Whose neighbours to sample; None asks the model that is trained, if there is one.
         self.sampled_roots: SampledRoots | None = None
 

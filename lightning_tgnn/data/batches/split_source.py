@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from lightning_tgnn.checks import with_home
+from lightning_tgnn.checks import plain, with_home
+from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.data.pipeline import Pipeline
 from lightning_tgnn.data.sources.open_events import (
+    EVENT_NAMES,
     EventSource,
     ReadOptions,
     fixed_protocol,
@@ -21,6 +24,9 @@ from lightning_tgnn.data.streams.split_stream import SplitStream
 from lightning_tgnn.data.streams.splits import Split
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import StreamInfo
+
+_Source = TypeVar("_Source")
+_NAMES = {*EVENT_NAMES, *GRAPH_NAMES}
 
 
 class SplitSource(Pipeline):
@@ -49,21 +55,19 @@ class SplitSource(Pipeline):
     ) -> None:
         super().__init__()
         self.source = with_home(source)
-        self.seed = seed
-        self._split_options: dict[str, Any] = {
-            "val_ratio": val_ratio,
-            "test_ratio": test_ratio,
-            "split_by": split_by,
-            "held_out_nodes": held_out_nodes,
-        }
+        self.seed = plain(seed)
+        split = {"val_ratio": val_ratio, "test_ratio": test_ratio, "split_by": split_by, "held_out_nodes": held_out_nodes}
+        self._split_options: dict[str, Any] = plain(split)
         self._read_options = read
+        # Where it lies, wherever the process goes from here.
+        self._located = lasting_name(self.source)
         self._stream: SplitStream | None = None
         # Whether the adjacency of a store may be kept in its folder.
         self.writes = True
 
     def prepare_data(self) -> None:
         """Download and convert a named stream; Lightning calls it on one process of a machine."""
-        prepare_events(self.source, self._read_options.root)
+        prepare_events(self._located, self._read_options.root)
 
     def setup(self, stage: str | None = None) -> None:
         """Read the source, split it and build the adjacency; once."""
@@ -114,14 +118,14 @@ class SplitSource(Pipeline):
     @property
     def place(self) -> Path | None:
         """The file or folder that is read; None where the source is an object or made up."""
-        return place_of(self.source, self._read_options.root)
+        return place_of(self._located, self._read_options.root)
 
     @property
     def recipe(self) -> dict[str, Any]:
         """Arguments, plain values all, that read and split the same stream again; without a ``source`` of that kind."""
         read = self._read_options
         return {
-            "source": lasting_name(self.source) if isinstance(self.source, (str, Path)) else None,
+            "source": self._located if isinstance(self._located, str) else None,
             **self._split_options,
             "seed": self.seed,
             **{name: getattr(read, name) for name in ("format", "columns", "bipartite", "longest_id")},
@@ -137,7 +141,8 @@ class SplitSource(Pipeline):
 
     def _opened(self) -> EventSource:
         self._make_ready()
-        return opened(self.source, self._read_options.root)
+        self._located = lasting_name(self._located)  # of a file that was made since
+        return opened(self._located, self._read_options.root)
 
 
 def shown_name(source: object) -> str:
@@ -145,7 +150,9 @@ def shown_name(source: object) -> str:
     return str(source) if isinstance(source, (str, Path)) else type(source).__name__
 
 
-def lasting_name(source: str | Path) -> str:
-    """Return the name of a source as it reads from any folder."""
+def lasting_name(source: _Source) -> _Source | str:
+    """Return the path of a source as it reads from any folder; a name, or what is no path, as it is."""
+    if not isinstance(source, (str, Path)) or str(source).lower() in _NAMES:
+        return source
     path = Path(with_home(source))
-    return str(path.resolve()) if path.exists() else str(source)
+    return str(path.resolve()) if os.path.exists(path) else str(source)

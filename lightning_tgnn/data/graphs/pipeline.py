@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.checks import check_bool, check_choice, check_mapping, check_path, check_seed, with_home
+from lightning_tgnn.data.batches.split_source import lasting_name
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, open_source, prepare_graph
@@ -55,10 +56,11 @@ class GraphPipeline(Pipeline):
         check_bool("self_loops", self_loops, usual=True)
         check_seed("seed", seed)
         self.source = with_home(source)
+        self._located = lasting_name(self.source)
         self.undirected, self.self_loops, self.normalization = undirected, self_loops, normalization
         self.seed = seed
         self.synthetic = check_mapping("synthetic", synthetic)
-        self.root = check_path("root", root)
+        self.root = check_path("root", root).absolute()
 
     def fixed_settings(self, *, training: bool) -> dict[str, Any]:
         """Return the settings, by argument, that a checkpoint fixes.
@@ -75,14 +77,14 @@ class GraphPipeline(Pipeline):
 
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""
-        prepare_graph(self.source, self.root, self.synthetic)
+        prepare_graph(self._located, self.root, self.synthetic)
 
     @cached_property
     def graph(self) -> Graph:
         """The graph, with what the options add."""
         self._make_ready()
         with self._reading():
-            graph = open_source(self.source, self.root, self.synthetic)
+            graph = open_source(lasting_name(self._located), self.root, self.synthetic)
             return graph.with_options(undirected=self.undirected, self_loops=self.self_loops)
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, did_you_mean, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, did_you_mean, plain, refusal
 from lightning_tgnn.data.readers.table import (
     Roles,
     Rows,
@@ -29,8 +29,8 @@ _USUAL_NAMES = {
 _EXAMPLE = "columns={'src': 0, 'dst': 1, 'time': 2}"
 
 
-def check_columns(columns: object) -> None:
-    """Check the form of ``columns``, before any file is opened.
+def check_columns(columns: object) -> dict[str, Any]:
+    """Return ``columns`` as plain values if their form is right, before any file is opened.
 
     Raises:
         InvalidArgumentError: ``columns`` is no mapping of known roles to names or positions, or lacks a role.
@@ -38,6 +38,7 @@ def check_columns(columns: object) -> None:
     cure = f"for example {_EXAMPLE}"
     if not isinstance(columns, Mapping):
         raise InvalidArgumentError(refusal("columns", "a mapping of roles to names or positions", columns, cure))
+    columns = plain(dict(columns))
     unknown = [role for role in columns if role not in _ROLES]
     missing = [role for role in _REQUIRED if columns.get(role) is None]
     for role in unknown:
@@ -56,6 +57,7 @@ def check_columns(columns: object) -> None:
             if isinstance(key, bool) or not isinstance(key, (int, str)) or (isinstance(key, int) and key < 0):
                 requirement = "a column name or a position from 0"
                 raise InvalidArgumentError(refusal(f"columns[{role!r}]", requirement, key, cure))
+    return columns
 
 
 def uses_names(columns: Mapping[str, Any]) -> bool:

@@ -51,8 +51,7 @@ def read_frame(
         DataError: A column is missing or doubled, of no type that fits its role, or has an empty field.
     """
     check_longest_id(longest_id)
-    if columns is not None:
-        check_columns(columns)
+    columns = None if columns is None else check_columns(columns)
     names, frame = _by_position(source, columns or {})
     if not len(frame):
         raise DataError(refusal(name, "a table with a row per event", "no row", "check how it was made"))

@@ -63,7 +63,7 @@ def read_events(
         DataError: The file is missing, damaged, empty or no text, or a row of it must not be trained on.
     """
     path = check_path("path", path)
-    check_arguments(format, columns, bipartite, longest_id)
+    columns = check_arguments(format, columns, bipartite, longest_id)
     if is_event_store(path):
         given = {"format": None if format == "auto" else format, "columns": columns, "bipartite": bipartite}
         unread = ", ".join(name for name, value in given.items() if value is not None)
@@ -121,8 +121,8 @@ def open_table(
 
 def check_arguments(
     format: str, columns: Mapping[str, Any] | None, bipartite: bool | None, longest_id: int = LONGEST_ID
-) -> None:
-    """Check the form of what `read_events` takes, before any file is opened.
+) -> dict[str, Any] | None:
+    """Check the form of what `read_events` takes, before any file is opened; return ``columns`` as plain values.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -131,11 +131,12 @@ def check_arguments(
     check_longest_id(longest_id)
     check_bool("bipartite", bipartite, usual=None)
     if columns is None:
-        return
-    check_columns(columns)
+        return None
+    columns = check_columns(columns)
     if format == "jodie" or (format == "snap" and uses_names(columns)):
         requirement = "left out for format='jodie'" if format == "jodie" else "positions for format='snap'"
         raise InvalidArgumentError(refusal("columns", requirement, columns, "choose format='csv' for names"))
+    return columns
 
 
 def _find_format(head: Head, columns: Mapping[str, Any] | None) -> str:

@@ -9,7 +9,16 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, check_int, check_seed, refusal
+from lightning_tgnn.checks import (
+    InvalidArgumentError,
+    check_bool,
+    check_choice,
+    check_int,
+    check_path,
+    check_seed,
+    refusal,
+    with_home,
+)
 from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.batches.split_source import lasting_name, shown_name
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS
@@ -145,6 +154,7 @@ class SnapshotPipeline(SplitSnapshots):
         root: str = "data",
     ) -> None:
         edge_counts = checked_trend(edge_counts, turnover)
+        folder = folder and check_path("folder", folder).absolute()
         given = dict(locals())
         eval_negatives = negatives if eval_negatives is None else eval_negatives
         num_workers = default_workers() if num_workers is None else num_workers
@@ -196,6 +206,7 @@ class SnapshotPipeline(SplitSnapshots):
         self._read_options = read
         self._num_layers = num_layers
         self.source, self.seed, self.shuffle = source, seed, shuffle
+        self._located = lasting_name(with_home(source))
         self.group_size, self.batch_size = group_size, batch_size
         self.vertices_per_batch, self.num_hops = vertices_per_batch, num_hops
         self.num_workers, self.prefetch_batches = num_workers, prefetch_batches
@@ -246,7 +257,7 @@ class SnapshotPipeline(SplitSnapshots):
         """Arguments, plain values all, that make the same snapshots again; without a ``source`` of that kind."""
         read = self._read_options
         return {
-            "source": lasting_name(self.source) if isinstance(self.source, (str, Path)) else None,
+            "source": lasting_name(self._located) if isinstance(self._located, (str, Path)) else None,
             **plain_values(self._given),
             "batch_size": self.batch_size,
             **{name: getattr(read, name) for name in ("format", "columns", "bipartite")},

@@ -16,6 +16,7 @@ from lightning_tgnn.checks import (
     check_mapping,
     check_path,
     check_settings,
+    plain,
     refusal,
     with_home,
 )
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 SYNTHETIC = "synthetic"
 _NAMES = (*STREAMS, *TGB_NAMES)
+EVENT_NAMES = (*_NAMES, SYNTHETIC)
 _FORMS = (
     "a file, a saved EventStore, a TGL folder, an EventStore, a pandas or polars DataFrame, a PyG TemporalData, "
     f"a dgl.DGLGraph, a LinkPropPredDataset of TGB, or one of {', '.join((*_NAMES, SYNTHETIC))}"
@@ -82,8 +84,8 @@ def read_options(
     """
     check_choice("format", format, FORMATS)
     check_bool("bipartite", bipartite, usual=None)
-    settings, folder = check_mapping("synthetic", synthetic), check_path("root", root)
-    return ReadOptions(format, columns, bipartite, settings, folder, check_longest_id(longest_id))
+    settings, folder = check_mapping("synthetic", synthetic), check_path("root", root).absolute()
+    return ReadOptions(str(format), plain(columns), bipartite, settings, folder, check_longest_id(longest_id))
 
 
 def read_source(
@@ -191,7 +193,7 @@ def place_of(source: object, root: Path) -> Path | None:
 def name_of(source: object) -> str | None:
     """Return the name that a source is, in lower case; None of a path or an object."""
     name = str(source).lower() if isinstance(source, (str, Path)) else None
-    return name if name in (*_NAMES, SYNTHETIC) else None
+    return name if name in EVENT_NAMES else None
 
 
 def _open_named(name: str, options: ReadOptions) -> EventStore:

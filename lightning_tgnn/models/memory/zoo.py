@@ -47,7 +47,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("memory_dim", "embedding_dim", "time_dim", "num_heads", "mailbox_size"):
-            check_int(name, getattr(self, name), minimum=1, cure="give a width, for example 100")
+            width = check_int(name, getattr(self, name), minimum=1, cure="give a width, for example 100")
+            object.__setattr__(self, name, width)  # as a plain int
         check_int("static_dim", self.static_dim, minimum=0, cure="give a width, or 0 for no static memory")
         check_fraction("dropout", self.dropout, cure="0.1 is usual")
         for name in ("memory_dim", "embedding_dim"):

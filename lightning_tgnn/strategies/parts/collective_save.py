@@ -12,9 +12,9 @@ from typing import Any, TypeVar, cast
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, plain, refusal
 from lightning_tgnn.comm import Messages, peer_failure
-from lightning_tgnn.files.checkpoint_folder import META, checksum, described, put
+from lightning_tgnn.files.checkpoint_folder import META, checksum, described, local_path, put
 from lightning_tgnn.files.folder_replacement import begin_folder, move_in_place, parts_of, sync_folder
 from lightning_tgnn.files.whole import interrupts_wait, refusal_to_write, write_tensors, writing_to
 from lightning_tgnn.types import FULL, SHARDED, Broadcast, OneOfEach, OwnRows
@@ -103,7 +103,7 @@ def check_writes_folders(checkpoint_io: object, path: str | Path, storage_option
     from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO
 
     cure = f"leave it out, or set state_dict_type='{FULL}'"
-    if storage_options is not None or "://" in str(path):
+    if storage_options is not None or local_path(path) is None:
         received = str(path) if storage_options is None else "storage_options"
         raise InvalidArgumentError(refusal("checkpoint", f"on a disk with state_dict_type='{SHARDED}'", received, cure))
     if type(checkpoint_io) not in (WholeCheckpointIO, RunCheckpointIO):
@@ -130,7 +130,7 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
         place, hidden = _on_first(lambda: _begin(Path(path), until_end), messages, broadcast)
         _check_shared(hidden, place, messages, broadcast)
         split = _Split()
-        held = cast("dict[str, Any]", split.rest(dict(checkpoint)))
+        held = cast("dict[str, Any]", split.rest(plain(dict(checkpoint), arrays=False)))
         tables = _write(split, parts_of(hidden), place, messages)
         parts = {f"{part.parent.name}/{part.name}": checksum(part) for part in _own_parts(hidden, messages.place)}
         told = messages.gather(_Told(tables, split.places, split.nodes, split.each, parts))
@@ -188,9 +188,10 @@ def notice_own_folders(path: str | Path, messages: Messages) -> None:
     Raises:
         PeerFailureError: A rank has failed.
     """
-    if "://" in str(path):
+    place = local_path(path)
+    if place is None:
         return
-    seen = messages.gather((socket.gethostname(), Path(path).expanduser().exists()))
+    seen = messages.gather((socket.gethostname(), place.exists()))
     blind = [f"rank {rank} on {host}" for rank, (host, sees) in enumerate(seen) if not sees and seen[0][1]]
     if blind:
         rank_zero_warn(

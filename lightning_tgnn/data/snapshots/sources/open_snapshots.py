@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, check_settings, refusal, with_home
+from lightning_tgnn.data.batches.split_source import lasting_name
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.sources.folder import is_graph_folder
 from lightning_tgnn.data.graphs.sources.graph_objects import GraphSource
@@ -71,7 +72,7 @@ class SnapshotSource:
     labels_of: str | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "source", with_home(self.source))
+        object.__setattr__(self, "source", lasting_name(with_home(self.source)))
 
     def prepare(self) -> None:
         """Download and convert what a name stands for, unless it is there."""
