@@ -199,6 +199,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
 
     def take_in(self, batch: EventBatch) -> None:
         """Change the node state by a batch without scoring it."""
+        self.refresh_weights()
         self.commit(self.make_mails(self.apply_mail(self.fetch(batch.nodes).wait()), batch)).wait()
 
     def _end_evaluation(self) -> None:

@@ -164,6 +164,7 @@ class SnapshotModule(OptimizedTask):
     def start(self, group: SnapshotGroup) -> Carried:
         """Return what is carried into a group's first snapshot; the steps that follow are of this group."""
         self._rows = len(group.nodes)
+        self.refresh_weights()
         return cast(SnapshotModel, self.model).start(self._rows)
 
     def step(self, snapshot: Snapshot, carried: Carried, *, last: bool) -> tuple[Carried, Tensor | None]:

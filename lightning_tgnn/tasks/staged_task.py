@@ -239,6 +239,7 @@ class StagedTask(OptimizedTask):
             cure = "take what the first call returns; see 'Your own figures' in the documentation for what you measure"
             raise InvalidArgumentError(refusal("the stages", requirement, "a batch that has been run", cure))
         self._latest_batch = ref(batch)
+        self.refresh_weights()
 
     @property
     def default_stage_order(self) -> StageOrder:

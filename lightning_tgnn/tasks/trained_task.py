@@ -11,6 +11,9 @@ from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, Sto
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, check_bool, refusal
 from lightning_tgnn.files.requeue import Requeue, requeue_between_steps
@@ -66,6 +69,13 @@ class TrainedTask(RestorableTask):
         """Whether something shows figures: Lightning makes numbers of them in every step, and so waits for a GPU."""
         trainer = self._trainer  # None in a loop of one's own
         return trainer is not None and trainer.progress_bar_callback is not None
+
+    def refresh_weights(self) -> None:
+        """Make pruned and normalized weights anew: stages read weights of modules that they do not call."""
+        for module in self.modules():
+            for hook in module._forward_pre_hooks.values():
+                if isinstance(hook, BasePruningMethod | SpectralNorm | WeightNorm):
+                    hook(module, ())
 
     def copy_for_averages(self) -> None:
         """Let `StochasticWeightAveraging` copy the model now that it has been built; its own look came before that."""
