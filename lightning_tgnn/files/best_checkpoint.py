@@ -86,6 +86,7 @@ def _find_again(recorded: str, beside: Path) -> str | None:
     """Return where a file lies that a checkpoint names: there, or where both were moved together."""
     names = Path(recorded).parts
     places = [Path(recorded), beside.parent / names[-1]]
-    if len(names) >= _RUN_NAMES:
-        places.append(beside.parent.parent.parent.joinpath(*names[-_RUN_NAMES:]))
+    for above, length in enumerate((2, _RUN_NAMES, _RUN_NAMES + 1), 1):  # a slash in a name makes a folder more
+        for folder in beside.parents[above : above + 2] if len(names) >= length else ():
+            places.append(folder.joinpath(*names[-length:]))
     return next((str(place) for place in places if is_checkpoint(place)), None)

@@ -47,10 +47,10 @@ def local_path(path: object) -> Path | None:
     """Return the place of a path or an address on a disk of this machine; None for other storage, or an open file."""
     if not isinstance(path, (str, os.PathLike)):
         return None
-    if ":" not in str(path):
-        return Path(path).expanduser()
-    storage, place = url_to_fs(str(path))
-    return Path(place) if isinstance(storage, LocalFileSystem) else None
+    text = str(path)
+    if text.startswith(("file:", "local:")) and "::" not in text:
+        return Path(LocalFileSystem._strip_protocol(text))
+    return None if "://" in text or "::" in text else Path(path).expanduser()
 
 
 def is_sharded(path: object) -> bool:

@@ -225,4 +225,4 @@ def _is_of_a_run(name: object) -> bool:
     """Whether a path is that of a local checkpoint in the folder that a logger has given a run."""
     if not isinstance(name, str) or ":" in name.partition("/")[0] or ".." in Path(name).parts:
         return False
-    return re.fullmatch(r"(.*/)?version_\d+/checkpoints/[^/]+\.ckpt", name) is not None
+    return re.fullmatch(r"(.*/)?version_\d+/checkpoints/([^/]+/)?[^/]+\.ckpt", name) is not None

@@ -136,7 +136,8 @@ class RunFolders:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, the one saved last at the end."""
-    return sorted((path for path in folder.expanduser().glob("*.ckpt") if is_checkpoint(path)), key=_age)
+    # In folders below as well: a slash in the name of a metric, such as {val/ap}, makes one.
+    return sorted((path for path in folder.expanduser().rglob("*.ckpt") if is_checkpoint(path)), key=_age)
 
 
 def class_at(class_path: str) -> type:

@@ -2,11 +2,15 @@
 
 from lightning_tgnn.metrics.classification import (
     ClassMetrics,
+    F1ByClass,
     LabelAccuracy,
     LabelAUROC,
     LabelAveragePrecision,
     LabelF1,
+    LabelScores,
+    MajorityShare,
     MultiLabelF1,
+    MultiLabelF1ByClass,
 )
 from lightning_tgnn.metrics.functional import (
     binary_auroc,
@@ -27,16 +31,20 @@ from lightning_tgnn.metrics.ranking import (
 __all__ = [
     "ClassMetrics",
     "ExpectedMeanReciprocalRank",
+    "F1ByClass",
     "HitsAtK",
     "LabelAUROC",
     "LabelAccuracy",
     "LabelAveragePrecision",
     "LabelF1",
+    "LabelScores",
     "LinkAUROC",
     "LinkAveragePrecision",
     "LinkMetrics",
+    "MajorityShare",
     "MeanReciprocalRank",
     "MultiLabelF1",
+    "MultiLabelF1ByClass",
     "binary_auroc",
     "binary_average_precision",
     "expected_reciprocal_rank",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MultilabelF1Score
 from torchmetrics.classification.stat_scores import _AbstractStatScores
@@ -96,6 +97,61 @@ class _OfCounts(_AbstractStatScores):
         return figure.where(counted > 0, torch.nan)
 
 
+class LabelScores(Metric):
+    """AP and AUC of each class against all others, averaged over the classes that have both; NaN where none has.
+
+    Args:
+        num_classes: C.
+
+    >>> metric = LabelScores(2)
+    >>> metric.update(torch.tensor([[0.0, 3.0], [0.0, 1.0], [0.0, 2.0]]), torch.tensor([1, 0, -1]))
+    >>> metric.compute()
+    {'ap': tensor(1.), 'auc': tensor(1.)}
+    """
+
+    higher_is_better = True
+    is_differentiable = False
+    full_state_update = False
+
+    scores: list[Tensor]
+    labels: list[Tensor]
+
+    def __init__(self, num_classes: int, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.num_classes = num_classes
+        self.add_state("scores", default=[], dist_reduce_fx="cat")
+        self.add_state("labels", default=[], dist_reduce_fx="cat")
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            logits: Floating [B, C].
+            labels: int64 [B], classes, or [B, C] of 0 and 1; negative without a label.
+        """
+        check_scores("logits", logits)
+        wanted = labels >= 0 if labels.ndim == 1 else (labels >= 0).all(1)
+        if labels.ndim == 1:  # so that classes can be ordered over all events
+            logits = logits.double().log_softmax(1)
+        self.scores.append(logits.detach()[wanted].double())
+        self.labels.append(labels[wanted].double())
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return ``ap`` and ``auc``, float32 []; of two classes those of class 1."""
+        nothing = torch.full((2,), torch.nan, device=self.device)
+        if len(self.scores):
+            scores, labels = dim_zero_cat(self.scores), dim_zero_cat(self.labels).long()
+            of_each = labels if labels.ndim == 2 else one_hot(labels, self.num_classes)
+            first = 1 if labels.ndim == 1 and self.num_classes == 2 else 0
+            both = [c for c in range(first, self.num_classes) if 0 < int(of_each[:, c].sum()) < len(of_each)]
+            found = [
+                torch.stack([f(scores[:, c], of_each[:, c]) for f in (binary_average_precision, binary_auroc)])
+                for c in both
+            ]
+            nothing = torch.stack(found).mean(0) if found else nothing
+        return {"ap": nothing[0], "auc": nothing[1]}
+
+
 class LabelAccuracy(_OfCounts, MulticlassAccuracy):
     """`torchmetrics.classification.MulticlassAccuracy`, NaN without a label."""
 
@@ -112,6 +168,62 @@ class LabelF1(_OfCounts, MulticlassF1Score):
 
 class MultiLabelF1(_OfCounts, MultilabelF1Score):
     """`torchmetrics.classification.MultilabelF1Score`, NaN without a label."""
+
+
+class MajorityShare(Metric):
+    """The share of the labels that one class has: the accuracy of a model that always answers with it.
+
+    Args:
+        majority: The class, the most frequent one of training.
+    """
+
+    higher_is_better = None
+    is_differentiable = False
+    full_state_update = False
+
+    labels: Tensor
+    others: Tensor
+    other_answers: Tensor
+
+    def __init__(self, majority: int, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.majority = majority
+        for name in ("labels", "others", "other_answers"):
+            self.add_state(name, default=torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, decisions: Tensor, labels: Tensor) -> None:
+        """Add a batch of decisions and labels, int64 [B] each, negative without a label."""
+        is_labelled = labels >= 0
+        self.labels += is_labelled.sum()
+        self.others += (is_labelled & (labels != self.majority)).sum()
+        self.other_answers += (is_labelled & (decisions != self.majority)).sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return ``majority``, float32 [], NaN without a label, and how often another class was the answer."""
+        share = (1 - self.others / self.labels).where(self.labels > 0, torch.nan)
+        return {"majority": share, "other_answers": self.other_answers}
+
+
+class _ByClass(_AbstractStatScores):
+    """Names F1 of each class."""
+
+    tp: Tensor
+    fp: Tensor
+    fn: Tensor
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return ``f1_0``, ``f1_1`` and so on, float32 []; NaN of a class that no event is of, by label or decision."""
+        of_each: Tensor = super().compute()  # type: ignore[safe-super]  # of the class beside it
+        known = self.tp + self.fp + self.fn > 0
+        return {f"f1_{number}": figure.where(known[number], torch.nan) for number, figure in enumerate(of_each)}
+
+
+class F1ByClass(_ByClass, MulticlassF1Score):  # type: ignore[misc]
+    """`torchmetrics.classification.MulticlassF1Score` of each class, by name; made with ``average=None``."""
+
+
+class MultiLabelF1ByClass(_ByClass, MultilabelF1Score):  # type: ignore[misc]
+    """`torchmetrics.classification.MultilabelF1Score` of each class, by name; made with ``average=None``."""
 
 
 class ClassMetrics(nn.Module):
@@ -164,11 +276,11 @@ def update_members(
         predictions: Decisions or probabilities. torchmetrics takes logits for probabilities where all of a batch
             happen to be in [0, 1].
         labels: [B].
-        logits: Given to `LabelAUROC` and `LabelAveragePrecision` in place of ``predictions``: two of them may have the
-            same probability in 32 bits.
+        logits: Given to `LabelAUROC`, `LabelAveragePrecision` and `LabelScores` in place of ``predictions``: two of
+            them may have the same probability in 32 bits.
     """
     members: Iterable[Metric] = metric.values(copy_state=False) if isinstance(metric, MetricCollection) else [metric]
     for member in members:
         if len(labels) or any(isinstance(state, list) for state in member.metric_state.values()):
-            takes_logits = logits is not None and isinstance(member, LabelAUROC | LabelAveragePrecision)
+            takes_logits = logits is not None and isinstance(member, LabelAUROC | LabelAveragePrecision | LabelScores)
             member.update(logits if takes_logits else predictions, labels)

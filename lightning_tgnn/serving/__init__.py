@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from lightning_tgnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from lightning_tgnn.serving.predictor import Predictor, TopK
+    from lightning_tgnn.serving.predictor import Classes, Predictor, TopK
 
-_HOMES = {"predictor": ("Predictor", "TopK")}
+_HOMES = {"predictor": ("Classes", "Predictor", "TopK")}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
-__all__ = ["Predictor", "TopK"]
+__all__ = ["Classes", "Predictor", "TopK"]

@@ -15,6 +15,7 @@ from lightning_tgnn.data.readers.frame_columns import Times
 from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.follower import StreamFollower, check_length
 from lightning_tgnn.serving.ranking import Excluded, Ranking, embed
+from lightning_tgnn.tasks.event_classification import EventClassification
 
 
 class TopK(NamedTuple):
@@ -27,6 +28,18 @@ class TopK(NamedTuple):
     """
 
     destinations: np.ma.MaskedArray
+    probabilities: np.ndarray
+
+
+class Classes(NamedTuple):
+    """The classes of B events.
+
+    Attributes:
+        labels: int64 [B], the most probable class of each; bool [B, C] where an event may be of several.
+        probabilities: float32 [B, C].
+    """
+
+    labels: np.ndarray
     probabilities: np.ndarray
 
 
@@ -111,6 +124,37 @@ class Predictor(StreamFollower):
         return TopK(found, logits.sigmoid().masked_fill(is_none, torch.nan).numpy())
 
     @torch.no_grad()
+    def classify(
+        self, src: ArrayLike, dst: ArrayLike, time: Times | None = None, edge_features: ArrayLike | None = None
+    ) -> Classes:
+        """Return the classes of events that have not been observed, of a model that was trained on labels of events.
+
+        Args:
+            src: Ids [B] of the sources, or one.
+            dst: Ids [B] of the destinations.
+            time: Numbers or dates [B], or one for all, none before `latest_time`; None is `latest_time`.
+            edge_features: As for `observe`.
+
+        Raises:
+            InvalidArgumentError: The model predicts no labels of events, or columns differ in length.
+            DataError: A node is unknown, a time too early, or a feature is invalid.
+        """
+        task = self._live.task
+        if not isinstance(task, EventClassification):
+            cure = "ask for scores or embeddings, or train an EdgeClassification"
+            raise InvalidArgumentError(refusal("task", "one of labels of events", type(task).__name__, cure))
+        sources = self._numbers.find("src", src, "source")
+        destinations = self._numbers.find("dst", dst, "destination")
+        check_length("dst", len(destinations), len(sources))
+        times, count = self._state.clock.of_queries(time, len(sources)), len(sources)
+        features = self._features(edge_features, count).to(task.device)
+        embeddings = embed(self._live, torch.cat([sources, destinations]), times.repeat(2))
+        logits = task.classify(embeddings, features if features.shape[1] else None, count)
+        found = task.probabilities(logits)
+        labels = found > 0.5 if self._state.info.multi_label else found.argmax(1)
+        return Classes(labels.cpu().numpy(), found.float().cpu().numpy())
+
+    @torch.no_grad()
     def embed(self, nodes: ArrayLike, time: Times | None = None, side: str | None = None) -> np.ndarray:
         """Return the embedding of each node at its time, float32 [R, d_emb].
 
@@ -145,7 +189,7 @@ class Predictor(StreamFollower):
     def _link_predictor(self) -> LinkPredictor:
         predictor = dict(self._live.task.named_children()).get("predictor")
         if not isinstance(predictor, LinkPredictor):
-            cure = "ask for embeddings, take trainer.predict for labels, or train a LinkPrediction"
+            cure = "ask for embeddings, for labels by classify, or train a LinkPrediction"
             raise InvalidArgumentError(refusal("task", "a LinkPrediction", type(self._live.task).__name__, cure))
         return predictor
 

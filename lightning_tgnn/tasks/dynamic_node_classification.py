@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics import Metric, MetricCollection
@@ -44,6 +45,8 @@ class DynamicNodeClassification(EventClassification):
         """Return the binary cross entropy, a mean over the labelled events."""
         labelled = labels >= 0
         losses = binary_cross_entropy_with_logits(logits[:, 0], labels.clamp(min=0).float(), reduction="none")
+        if self.class_weights is not None:
+            losses = losses * self.class_weights[int_labels(labels).clamp(min=0)]
         return (losses * labelled).sum() / labelled.sum().clamp(min=1)
 
     def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
@@ -52,4 +55,8 @@ class DynamicNodeClassification(EventClassification):
 
     def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
         """Return event ids and the probability of label 1."""
-        return {"event": batch.events, "probability": self.run_stages(batch)[:, 0].sigmoid()}
+        return {"event": batch.events, "probability": self.probabilities(self.run_stages(batch))[:, 1]}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probabilities of label 0 and label 1, [B, 2]."""
+        return torch.cat([-logits, logits], dim=1).sigmoid()

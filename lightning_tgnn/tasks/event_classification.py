@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.optimization import (
@@ -22,6 +23,9 @@ from lightning_tgnn.tasks.optimization import (
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
 from lightning_tgnn.tasks.returned import check_logits, check_loss
 from lightning_tgnn.types import EventBatch, StreamInfo
+
+BALANCED = "balanced"
+_FEW = 10
 
 
 class EventClassification(MemoryTask[Metric | MetricCollection]):
@@ -50,6 +54,8 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
             node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
             and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
             node takes its mail in; the time since its memory was written is encoded beside them.
+        class_weight: ``"balanced"`` weights the loss of an event by the inverse of how often its class occurs in
+            training, so that rare classes count as much as frequent ones; None counts every event once.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -59,6 +65,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
     draws_negatives = False
     reads_destination = True
     classifier: EventClassifier
+    class_weights: Tensor | None
 
     def __init__(
         self,
@@ -75,6 +82,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         weight_decay: float = 0.0,
         message: str | Callable[[int, int], nn.Module] | None = None,
         *,
+        class_weight: str | None = None,
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
@@ -94,6 +102,8 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
             dropout=dropout,
         )
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
+        if class_weight is not None:
+            check_choice("class_weight", class_weight, (BALANCED,))
         left_out: tuple[str, ...] = ()
         if not isinstance(built_by, str):
             of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
@@ -112,7 +122,8 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
             detect_nan=detect_nan,
         )
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
-        self.hidden_dim = hidden_dim
+        self.hidden_dim, self.class_weight = hidden_dim, class_weight
+        self.register_buffer("class_weights", None, persistent=False)
         self._latest_loss: Tensor | None = None  # of a batch with labels
 
     def check_labels(self, info: StreamInfo) -> None:
@@ -146,8 +157,63 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
             cure = "give labels of the events that are trained on, or choose other val_ratio and test_ratio"
             name = f"the labels for {type(self).__name__}"
             raise InvalidArgumentError(refusal(name, "known for some events of the training split", "none", cure))
+        self._check_classes(info)
         super().build(info)
+        if self.class_weight is not None:
+            self.class_weights = self.balanced_weights(info)
         self.val_metrics, self.test_metrics = self.make_metric(info), self.make_metric(info)
+
+    def _check_classes(self, info: StreamInfo) -> None:
+        """Refuse training labels that are all the same: there is nothing to tell apart."""
+        counts = info.class_counts
+        if counts is None or info.training_labels is None:
+            return
+        found = [number for number, count in enumerate(counts) if count]
+        if info.multi_label:
+            per_class = info.training_labels // info.num_classes
+            told = [number for number in found if counts[number] < per_class]
+            received = "columns that are all 0 or all 1"
+        else:
+            told, received = found[1:], f"only class {', '.join(map(str, found))}"
+        if not told:
+            cure = (
+                "give labels of both kinds; a negative label stands for none: where classes are -1 and 1, write 0 and 1"
+            )
+            requirement = "of at least two classes in the training split"
+            raise InvalidArgumentError(refusal(f"the labels for {type(self).__name__}", requirement, received, cure))
+
+    def on_fit_start(self) -> None:
+        """Say how the labels of training are distributed."""
+        super().on_fit_start()
+        info = self.info
+        if info is None or info.class_counts is None or info.multi_label or not sum(info.class_counts):
+            return
+        counts, name = info.class_counts, type(self).__name__
+        most = max(range(len(counts)), key=counts.__getitem__)
+        rank_zero_info(
+            f"{name}: {sum(counts):,} training labels of {sum(map(bool, counts))} classes; the most frequent, class"
+            f" {most}, has {counts[most] / sum(counts):.1%}"
+        )
+        missing = [str(number) for number, count in enumerate(counts) if not count]
+        if missing:
+            some = ", ".join(missing[:_FEW]) + (" ..." if len(missing) > _FEW else "")
+            rank_zero_warn(f"{name}: no training event is of class {some}; classes are numbered from 0")
+
+    def balanced_weights(self, info: StreamInfo) -> Tensor:
+        """Return the weight of each class, float32 [C], in inverse proportion to its training labels, 1 on average.
+
+        Where an event may be of several classes it is the weight of a label of 1, for which a label of 0 has 1.
+
+        Raises:
+            InvalidArgumentError: Nobody has counted the labels of the stream.
+        """
+        if info.class_counts is None or info.training_labels is None:
+            cure = "leave it out, or make the DataModule of the stream anew, which counts them"
+            raise InvalidArgumentError(refusal("class_weight", "left out without counts of classes", BALANCED, cure))
+        counts = torch.tensor(info.class_counts, dtype=torch.float64)
+        if info.multi_label:
+            return ((info.training_labels / info.num_classes - counts) / counts.clamp(min=1)).float()
+        return (counts.sum() / ((counts > 0).sum() * counts.clamp(min=1)) * (counts > 0)).float()
 
     def build_head(self) -> None:
         """Create the classifier."""
@@ -158,13 +224,27 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
 
     def score(self, embeddings: Tensor, batch: EventBatch) -> Tensor:
         """Return logits, float32 [B, C]."""
-        count = len(batch)
+        features = batch.edge_features[batch.event_edge] if batch.edge_features.shape[-1] else None
+        return self.classify(embeddings, features, len(batch))
+
+    def classify(self, embeddings: Tensor, features: Tensor | None, count: int) -> Tensor:
+        """Return logits, float32 [B, C].
+
+        Args:
+            embeddings: [>= 2 B, d_emb], of the sources, then of the destinations.
+            features: float32 [B, d_edge], of the events; None without any.
+            count: B.
+        """
         parts = [embeddings[:count]]
         if self.reads_destination:
             parts.append(embeddings[count : 2 * count])
-        if batch.edge_features.shape[-1]:
-            parts.append(batch.edge_features[batch.event_edge])
+        if features is not None:
+            parts.append(features)
         return self.classifier(parts)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each class, float32 [B, C]; where an event may be of several, of each by itself."""
+        raise NotImplementedError
 
     def run_stages(self, batch: EventBatch) -> Tensor:
         """Score a batch and deliver its mails, in the order of the strategy; return logits [B, C]."""

@@ -31,6 +31,7 @@ from lightning_tgnn.tasks.optimization import (
 )
 from lightning_tgnn.tasks.optimized_task import OptimizedTask
 from lightning_tgnn.tasks.requirements import (
+    check_default_dtype,
     check_graph_model,
     check_left_out,
     check_model,
@@ -160,6 +161,7 @@ class NodeClassification(OptimizedTask):
         Raises:
             InvalidArgumentError: ``model`` builds no `torch.nn.Module` that takes a subgraph and a replica sum.
         """
+        check_default_dtype()
         self.info = info
         self.model = self._built_in(info) if self._own_model is None else self._own_model(info)
         check_graph_model(self.model)

@@ -7,6 +7,7 @@ from inspect import signature
 from typing import TypeVar
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities.compile import to_uncompiled
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -254,3 +255,21 @@ def check_precision(trainer: pl.Trainer, cure: str) -> None:
     if str(trainer.precision) not in _PRECISIONS:
         requirement = f"one of {', '.join(_PRECISIONS)}"
         raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
+    weights = [weight for _, weight in trainer.lightning_module.named_parameters()]
+    kinds = {weight.dtype for weight in weights if weight.is_floating_point()}
+    if kinds and torch.float32 not in kinds:  # task.double() or task.half(): some of them may well be a user's own
+        received = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        cure = f"leave them as they are built, without .double(): {cure}"
+        raise InvalidArgumentError(refusal("the task's weights", "float32", received, cure))
+
+
+def check_default_dtype() -> None:
+    """Refuse to build a model whose weights torch would make in another precision than float32.
+
+    Raises:
+        InvalidArgumentError: `torch.set_default_dtype` has set another one.
+    """
+    if torch.get_default_dtype() != torch.float32:
+        cure = "call torch.set_default_dtype(torch.float32) first: features and node memory are float32"
+        received = str(torch.get_default_dtype())
+        raise InvalidArgumentError(refusal("the default dtype of torch", "torch.float32", received, cure))

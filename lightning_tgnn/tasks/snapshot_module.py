@@ -24,6 +24,7 @@ from lightning_tgnn.tasks.optimization import (
 from lightning_tgnn.tasks.optimized_task import OptimizedTask
 from lightning_tgnn.tasks.requirements import (
     at_path,
+    check_default_dtype,
     check_left_out,
     check_model,
     check_snapshot_model,
@@ -217,6 +218,7 @@ class SnapshotModule(OptimizedTask):
         Raises:
             InvalidArgumentError: The task or the model cannot be trained on them.
         """
+        check_default_dtype()
         made = self._built_by
         model = build_recurrent(made, self.config, info) if isinstance(made, str) else made(info)
         check_snapshot_model(model)

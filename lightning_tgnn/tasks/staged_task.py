@@ -20,6 +20,7 @@ from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.tasks.optimized_task import OptimizedTask
+from lightning_tgnn.tasks.requirements import check_default_dtype
 from lightning_tgnn.tasks.same_graph import check_same_stream
 from lightning_tgnn.types import (
     CommitHandle,
@@ -125,7 +126,13 @@ class StagedTask(OptimizedTask):
     def _model(self) -> MemoryModel:
         if self.model is None:  # every stage of every step asks; a model that is there has been checked by the Trainer
             self.configure_model()
-        assert self.model is not None
+        return self._checked_model()
+
+    def _checked_model(self) -> MemoryModel:
+        if self.model is None:
+            received = "no model after configure_model and build"
+            cure = "call super() in yours, or task.build(data.info) before the task is used without a Trainer"
+            raise InvalidArgumentError(refusal(type(self).__name__, "built for a stream", received, cure))
         return self.model
 
     def configure_model(self) -> None:
@@ -146,6 +153,7 @@ class StagedTask(OptimizedTask):
         assert info is not None
         with torch.device("cpu"):  # a seed draws the same weights for every device
             self.build(info)
+        self._checked_model()
         self.copy_for_averages()
 
     def _stream_info(self) -> StreamInfo | None:
@@ -164,7 +172,12 @@ class StagedTask(OptimizedTask):
         return info
 
     def build(self, info: StreamInfo) -> None:
-        """Build the model for a stream."""
+        """Build the model for a stream.
+
+        Raises:
+            InvalidArgumentError: What was given builds no `MemoryModel`, or torch makes weights of another precision.
+        """
+        check_default_dtype()
         self.info = info
         mails = Mails(self._message, raw=self.sends_raw_mails)
         model = self.make_model(info, mails)

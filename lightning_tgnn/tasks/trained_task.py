@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, check_bool, refusal
 from lightning_tgnn.files.requeue import Requeue, requeue_between_steps
@@ -69,6 +71,19 @@ class TrainedTask(RestorableTask):
         """Whether something shows figures: Lightning makes numbers of them in every step, and so waits for a GPU."""
         trainer = self._trainer  # None in a loop of one's own
         return trainer is not None and trainer.progress_bar_callback is not None
+
+    @override
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Return the parameters, as `torch.nn.Module` does; the model's are there once it is built.
+
+        Raises:
+            InvalidArgumentError: An optimizer is made of them before the model is built, as `LightningCLI` makes one
+                for ``--optimizer``: it would train none of the model's.
+        """
+        known = super().parameters(recurse)
+        return (
+            known if getattr(self, "model", self) is not None else _before_there_is_a_model(type(self).__name__, known)
+        )
 
     def refresh_weights(self) -> None:
         """Make pruned and normalized weights anew: stages read weights of modules that they do not call."""
@@ -268,6 +283,18 @@ def _refuse_search(trainer: pl.Trainer) -> None:
             cure = "leave the callback out, or ckpt_path, where the run is to begin anew"
             received = f"{name}, after which the run would begin at its first step"
             raise InvalidArgumentError(refusal("Trainer(callbacks=...)", "without a search to go on", received, cure))
+
+
+def _before_there_is_a_model(name: str, known: Iterator[Parameter]) -> Iterator[Parameter]:
+    """Yield parameters, but to no optimizer of torch; Lightning itself looks at them early, too."""
+    if str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.optim"):
+        cure = (
+            f"give the optimizer to the task, {name}(optimizer=...) or --model.optimizer=..., which makes it once there"
+            " are parameters, or call data.setup() and task.build(data.info) first"
+        )
+        requirement = "asked for once the model is built for its data"
+        raise InvalidArgumentError(refusal(f"the parameters of {name}", requirement, "no model yet", cure))
+    yield from known
 
 
 def _note_loaded_weights(task: Module, keys: object) -> None:

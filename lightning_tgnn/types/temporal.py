@@ -44,6 +44,8 @@ class StreamInfo:
         training_labels: Labels that training events have; None if unknown.
         edge_feature_names: Names of the edge features, in their order; None if unknown.
         features: Digest of some rows of the edge and node features, evenly spread; None without any, or if unknown.
+        class_counts: Training labels of each class; where an event may be of several, how many training events are of
+            each. None without classes, or if unknown.
     """
 
     num_nodes: int
@@ -58,6 +60,7 @@ class StreamInfo:
     training_labels: int | None = None
     edge_feature_names: tuple[str, ...] | None = None
     features: str | None = None
+    class_counts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, repr=False)

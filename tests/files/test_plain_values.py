@@ -140,7 +140,7 @@ def test_one_door_for_every_kind_of_storage(saved, tmp_path, address):
         read()
     said = set()
     for _, read in readers(address.format(tmp_path / "flipped.ckpt"), store):
-        with pytest.raises(CheckpointError, match="checksum of .* is wrong") as refused:
+        with pytest.raises(CheckpointError, match=r"checksum of .* is wrong") as refused:
             read()
         said.add(str(refused.value).partition(" must be ")[2])
     assert len(said) == 1
@@ -199,7 +199,7 @@ def test_a_file_of_hyperparameters_names_no_more_than_a_checkpoint(saved, tmp_pa
     assert LinkPrediction.load_from_checkpoint(folder / "a.ckpt", hparams_file=path).config.memory_dim == 8
     for bad in ("optimizer: !!python/name:os.mkdir", "model: !!python/object/apply:os.getcwd []", "model: [", "- 1"):
         path.write_text(bad)
-        with pytest.raises(CheckpointError, match="must be (hyperparameters|names with values)"):
+        with pytest.raises(CheckpointError, match=r"must be (hyperparameters|names with values)"):
             LinkPrediction.load_from_checkpoint(folder / "a.ckpt", hparams_file=path)
     path.write_text("model: !!python/tuple [tgn, x]")
     with pytest.raises((CheckpointError, InvalidArgumentError), match="model"):

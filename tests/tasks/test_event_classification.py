@@ -1,9 +1,12 @@
 """Labels of nodes and of events: what is learnt, what is measured, and which streams are refused."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -16,9 +19,11 @@ from lightning_tgnn import (
     EdgeBankBaseline,
     EdgeClassification,
     EventStore,
+    LinkPrediction,
     Predictor,
     TemporalDataModule,
 )
+from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data import generate_stream
 from lightning_tgnn.metrics import LabelAccuracy, LabelAUROC, LabelAveragePrecision
@@ -64,14 +69,23 @@ KINDS = {
 }
 
 
-def reference(task, labels, probability):
-    """Return the figure by scikit-learn, over all labelled events at once."""
-    if labels.ndim == 2:
-        return f1_score(labels, probability > 0.5, average="micro", zero_division=0)
-    known = labels >= 0
+def reference(task, labels, probability, majority):
+    """Return the metrics by scikit-learn, over all labelled events at once."""
+    known = labels.reshape(len(labels), -1).min(1) >= 0
+    labels, probability = labels[known], probability[known]
     if isinstance(task, DynamicNodeClassification):
-        return roc_auc_score(labels[known], probability[known])
-    return f1_score(labels[known], probability[known].argmax(1), average="micro")
+        return {"auc": roc_auc_score(labels, probability)}
+    several = labels.ndim == 2
+    decided = probability > 0.5 if several else probability.argmax(1)
+    classes, of_each = range(probability.shape[1]), labels if several else np.eye(probability.shape[1])[labels]
+    by_class = f1_score(labels, decided, average=None, labels=[*classes], zero_division=np.nan)
+    return {
+        "f1_micro": f1_score(labels, decided, average="micro", zero_division=0),
+        "ap": np.mean([average_precision_score(of_each[:, c], probability[:, c]) for c in classes]),
+        "auc": np.mean([roc_auc_score(of_each[:, c], probability[:, c]) for c in classes]),
+        **{f"f1_{c}": by_class[c] for c in classes},
+        **({} if several else {"majority": (labels == majority).mean()}),
+    }
 
 
 @pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
@@ -88,8 +102,13 @@ def test_figures_are_those_of_scikit_learn(model, kind_and_labels):
     tested = run.test(task, datamodule=data, verbose=False)[0]
     results = run.predict(task, datamodule=data)
     probability = torch.cat([result["probability"] for result in results]).numpy()
-    expected = reference(task, labels[torch.cat([result["event"] for result in results])], probability)
-    assert tested == pytest.approx({f"test/{task.figure}": expected}, abs=1e-5)
+    counts = task.info.class_counts
+    trained = labels[data.split.train]
+    of_each = [trained == c if labels.ndim == 1 else trained[:, c] > 0 for c in range(len(counts))]
+    assert counts == tuple(column.sum() for column in of_each)
+    events = torch.cat([result["event"] for result in results])
+    expected = reference(task, labels[events], probability, np.argmax(counts))
+    assert tested == pytest.approx({f"test/{name}": value for name, value in expected.items()}, abs=1e-5, nan_ok=True)
 
 
 @pytest.mark.parametrize(("kind", "make"), [(DynamicNodeClassification, binary), (EdgeClassification, several)])
@@ -131,7 +150,7 @@ def test_a_batch_without_labels_logs_no_loss(tmp_path):
 class TwoFigures(EdgeClassification):
     def make_metric(self, info):
         of_classes = {"accuracy": LabelAccuracy(info.num_classes, average="micro", ignore_index=-1)}
-        return MetricCollection({"f1_micro": super().make_metric(info), **of_classes}, compute_groups=False)
+        return MetricCollection({**super().make_metric(info), **of_classes}, compute_groups=False)
 
 
 def test_a_collection_of_metrics_names_its_figures():
@@ -269,3 +288,92 @@ def test_jodie_files_carry_state_labels(tmp_path):
 def test_bad_arguments_are_refused(options):
     with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} must be"):
         EdgeClassification(**options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "received"),
+    [
+        (DynamicNodeClassification, np.tile([-1, 1], 150), "only class 1.*where classes are -1 and 1, write 0 and 1"),
+        (EdgeClassification, np.tile([-1, 1], 150), "only class 1"),
+        (EdgeClassification, np.zeros(300, np.int64), "only class 0"),
+        (EdgeClassification, np.tile([[0, 1]], (300, 1)), "columns that are all 0 or all 1"),
+    ],
+)
+def test_labels_that_teach_nothing_are_refused(kind, labels, received):
+    with pytest.raises(InvalidArgumentError, match=f"of at least two classes in the training split, got .*{received}"):
+        fitted(kind("jodie", **SMALL), labelled(labels))
+
+
+def test_labels_of_one_column_are_those_of_none():
+    labels = classes(np.random.default_rng(0))
+    tall, flat = labelled(labels[:, None]), labelled(labels)
+    assert tall.labels.tolist() == flat.labels.tolist()
+
+
+def test_the_majority_is_told_and_a_model_that_always_answers_with_it_is_warned_of(caplog):
+    labels = np.random.default_rng(0).choice([0, 2], 300, p=[0.9, 0.1])
+    task, store = EdgeClassification("jodie", **SMALL), labelled(labels)
+    with caplog.at_level("INFO"):
+        run, data = fitted(task, store)
+    task.classifier.layers[-1].bias.data[0] = 50.0
+    with pytest.warns(UserWarning, match="every event was taken for that class"):
+        tested = run.test(task, datamodule=data, verbose=False)[0]
+    assert "of 2 classes; the most frequent, class 0, has " in caplog.text
+    assert tested["test/f1_micro"] == pytest.approx(tested["test/majority"])
+    with pytest.warns(UserWarning, match="no training event is of class 1"):
+        trainer().fit(EdgeClassification("jodie", **SMALL), datamodule=data)
+
+
+@pytest.mark.parametrize("kind_and_labels", ["node binary", "edge classes", "edge several"])
+def test_balanced_classes_count_alike(kind_and_labels):
+    kind, make = KINDS[kind_and_labels]
+    task = kind("jodie", class_weight="balanced", **SMALL)
+    fitted(task, labelled(make(np.random.default_rng(0))))
+    counts, info = torch.tensor(task.info.class_counts).double(), task.info
+    if info.multi_label:
+        expected = (info.training_labels / 3 - counts) / counts
+        loss = task.loss(torch.zeros(1, 3), torch.tensor([[1, 0, 0]]))
+        assert float(loss) == pytest.approx(float(np.log(2) * (expected[0] + 2) / 3), abs=1e-5)
+    else:
+        expected = counts.sum() / (len(counts) * counts)
+        logits = torch.zeros(1, 1 if kind is DynamicNodeClassification else len(counts))
+        rate = np.log(2 if kind is DynamicNodeClassification else len(counts))
+        assert float(task.loss(logits, torch.tensor([1]))) == pytest.approx(float(rate * expected[1]), abs=1e-5)
+    torch.testing.assert_close(task.class_weights.double(), expected, rtol=1e-6, atol=0)
+    assert "class_weights" not in task.state_dict()
+    assert task.hparams.class_weight == "balanced"
+    with pytest.raises(InvalidArgumentError, match="class_weight must be one of 'balanced'"):
+        kind("jodie", class_weight="even")
+
+
+@pytest.mark.parametrize("kind_and_labels", ["node binary", "edge classes", "edge several"])
+def test_a_predictor_classifies_events_as_the_task_does(kind_and_labels, tmp_path, monkeypatch):
+    kind, make = KINDS[kind_and_labels]
+    store = labelled(make(np.random.default_rng(0)))
+    store.save(tmp_path / "store")
+    task = kind("tgn", **SMALL)
+    run, _ = fitted(task, EventStore.open(tmp_path / "store"))
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    data = TemporalDataModule(tmp_path / "store", batch_size=20, num_neighbors=4)
+    expected = run.predict(task, datamodule=data)[0]
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data, catch_up_stream=False)
+    columns = ("src", "dst", "time", "edge_features")
+    predictor.observe(*(getattr(store, name)[data.split.val].numpy() for name in columns))
+    predictor.close_batch()
+    asked = [getattr(store, name)[expected["event"][:1]].numpy() for name in columns]
+    ids = asked[:2]
+    labels, probabilities = predictor.classify(*ids, *asked[2:])
+    wanted, found = expected["probability"][:1], torch.from_numpy(probabilities)
+    torch.testing.assert_close(found[:, 1] if wanted.ndim == 1 else found, wanted)
+    assert labels.shape == ((1, 3) if kind_and_labels == "edge several" else (1,))
+    predictor.save(tmp_path / "live.pt")
+    monkeypatch.chdir(tmp_path)
+    features = {"a": asked[3][:, 0], "b": asked[3][:, 1]}
+    table = pd.DataFrame({"src": ids[0], "dst": ids[1], "time": asked[2], **features})
+    pd.concat([table, table.assign(src=99)]).to_csv("events.csv", index=False)
+    main(["predict", "--ckpt_path=live.pt", "--classify=events.csv", "--output=classes.csv"])
+    answers = pd.read_csv("classes.csv")
+    assert answers["p1"][0] == pytest.approx(probabilities[0, 1], abs=1e-5)
+    assert answers["status"].tolist()[0] == "ok" != answers["status"].tolist()[1]
+    with pytest.raises(InvalidArgumentError, match="task must be one of labels of events"):
+        Predictor(replace(predictor._state, live=SimpleNamespace(task=LinkPrediction("tgn")))).classify(*ids)

@@ -138,7 +138,6 @@ KINDS = [  # streams that are good for another task
     ("edge", {"labels": np.full((EVENTS, 2), -1)}, EDGE, UNFIT),
     ("edge", {"labels": np.full((EVENTS, 2), 5)}, EDGE, UNFIT),
     ("edge", {"labels": np.full((EVENTS, 2), 0.5)}, EDGE, UNFIT),
-    ("edge", {"labels": LABELS[:, None]}, EDGE, "'1 labels per event'; give the stream such labels"),
     ("node", {"labels": np.stack([LABELS] * 3, 1)}, NODE, "'3 labels per event'; give the stream such labels"),
     ("node", {"labels": np.arange(EVENTS) % 3}, NODE, "'3 classes'; give the stream such labels"),
     ("edge", {"labels": at(LABELS, 5, 10**9)}, "without gaps, below 1000", "'1000000001 classes'; give the stream"),

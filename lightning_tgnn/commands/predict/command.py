@@ -125,7 +125,8 @@ def _predictor(options: PredictOptions) -> Predictor:
 def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple[str, ...]) -> Iterator[pd.DataFrame]:
     path = getattr(options, name)
     names = predictor.edge_feature_names
-    read = None if name == "events" and names is None else {*ids, "time", *((names or ()) if name == "events" else ())}
+    has_features = name in ("events", "classify")
+    read = None if has_features and names is None else {*ids, "time", *((names or ()) if has_features else ())}
     pieces = read_pieces(name, path, ids, rows=options.batch_size)
     for number, piece in enumerate(pieces):
         unread = [] if read is None else [repr(column) for column in piece.columns if column not in read]
@@ -160,13 +161,17 @@ def _time(piece: pd.DataFrame) -> pd.Series | None:
     return piece["time"] if "time" in piece.columns else None
 
 
-def _observe(predictor: Predictor, piece: pd.DataFrame) -> None:
+def _features(piece: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the columns of edge features; None without any."""
     features = piece.drop(columns=["src", "dst", "time"], errors="ignore")
+    return features if features.shape[1] else None
+
+
+def _observe(predictor: Predictor, piece: pd.DataFrame) -> None:
     if "time" not in piece.columns:
         cure = "give every event its time"
         raise InvalidArgumentError(refusal("events", "a table with time", list(piece.columns), cure))
-    given = None if features.shape[1] == 0 else features
-    predictor.observe(piece["src"].to_numpy(), piece["dst"].to_numpy(), piece["time"], given)
+    predictor.observe(piece["src"].to_numpy(), piece["dst"].to_numpy(), piece["time"], _features(piece))
 
 
 def _score(predictor: Predictor, options: PredictOptions) -> Answer:
@@ -221,6 +226,22 @@ def _embed(predictor: Predictor, options: PredictOptions) -> Answer:
     return answer
 
 
+def _classify(predictor: Predictor, options: PredictOptions) -> Answer:
+    def answer(piece: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        ends = piece["src"].to_numpy(), piece["dst"].to_numpy()
+        labels, probabilities = predictor.classify(*ends, _time(piece), _features(piece))
+        several = labels.ndim == 2
+        classes = [" ".join(map(str, row.nonzero()[0])) for row in labels] if several else pd.array(labels, "Int64")
+        named: dict[str, Any] = {"class": classes}
+        for number, column in enumerate(probabilities.T):
+            named[f"p{number}"] = column
+        return pd.concat([_asked(predictor, piece, ["src", "dst"]), pd.DataFrame(named, piece.index)], axis=1)
+
+    return answer
+
+
 def _asked(predictor: Predictor, piece: pd.DataFrame, ids: list[str]) -> pd.DataFrame:
     """Return the question as it stands ahead of its answer."""
     times = predictor.latest_time if "time" not in piece.columns else time_column("time", piece["time"])
@@ -231,4 +252,5 @@ _ANSWERS: dict[str, Callable[[Predictor, PredictOptions], Answer]] = {
     "score": _score,
     "top_k": _top_k,
     "embed": _embed,
+    "classify": _classify,
 }

@@ -13,6 +13,8 @@ DESCRIPTION = """Answer questions with a trained model, in the ids of its stream
   lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv         src,dst,time: a probability each
   lightning-tgnn predict --ckpt_path CKPT --top_k users.csv --k 10 --output top.parquet src,time: the best destinations
   lightning-tgnn predict --ckpt_path CKPT --embed nodes.parquet --output vectors.csv    node,time: a vector each
+  lightning-tgnn predict --ckpt_path CKPT --classify events.csv --output classes.csv    src,dst,time, edge features: the
+                                                                                        class and its probabilities
 
 Without a column time a question is about the time of the latest event; one about an earlier time has no answer. Dates
 are taken as seconds since 1970, and answers tell these. The model first takes in the whole stream that it was trained
@@ -20,7 +22,7 @@ on, which the checkpoint names, then the events of --events. The column status o
 with that question alone: a node that the stream of training does not have, an early time, no candidate left.
 """
 
-QUESTIONS = {"score": ("src", "dst"), "top_k": ("src",), "embed": ("node",)}
+QUESTIONS = {"score": ("src", "dst"), "top_k": ("src",), "embed": ("node",), "classify": ("src", "dst")}
 """Columns of ids, by the option that takes the table."""
 
 
@@ -33,6 +35,8 @@ class PredictOptions:
         score: Table of pairs, columns src, dst and time: the probability of each.
         top_k: Table of sources, columns src and time: the k most probable destinations of each.
         embed: Table of nodes, columns node and time: the embedding of each.
+        classify: Table of events, columns src, dst, time and the edge features of training by their names: the class of
+            each, and the probability of every class. For models of labels of events.
         output: Where the answers go; the ending, .csv, .csv.gz or .parquet, says how.
         k: Destinations per source.
         candidates: Table with the column dst: destinations to choose from, each once; all so far if None.
@@ -59,6 +63,7 @@ class PredictOptions:
     score: str | None = None
     top_k: str | None = None
     embed: str | None = None
+    classify: str | None = None
     k: int = 10
     candidates: str | None = None
     exclude_seen: bool = False
@@ -77,8 +82,8 @@ class PredictOptions:
     def __post_init__(self) -> None:
         asked = [name for name in QUESTIONS if getattr(self, name) is not None]
         if len(asked) != 1:
-            cure = "give one table of questions: --score, --top_k or --embed"
-            raise InvalidArgumentError(refusal("question", "one of score, top_k, embed", asked, cure))
+            cure = "give one table of questions: --score, --top_k, --embed or --classify"
+            raise InvalidArgumentError(refusal("question", "one of score, top_k, embed, classify", asked, cure))
         for name, question in _ONLY_WITH.items():
             given = getattr(self, name)
             if given != _DEFAULTS[name] and question not in asked:

@@ -77,7 +77,7 @@ def _places(log_dir: str | None, checkpoint_dir: str | os.PathLike[str] | None) 
         checkpoint_dir = os.path.expanduser(checkpoint_dir)
     curves = log_dir is not None and any(Path(log_dir).glob("events.out.tfevents.*"))
     logs = curves or (log_dir is not None and (Path(log_dir) / "metrics.csv").is_file())
-    saved = checkpoint_dir is not None and any(Path(checkpoint_dir).glob("*.ckpt"))
+    saved = checkpoint_dir is not None and any(Path(checkpoint_dir).rglob("*.ckpt"))
     lines = []
     if logs and saved and Path(str(checkpoint_dir)).is_relative_to(str(log_dir)):
         lines.append(f"logs and checkpoints: {log_dir}")

@@ -128,10 +128,13 @@ class EventPipeline(SplitSource):
         batch_size = check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
         num_neighbors = check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
         num_train_negatives = check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")
-        num_eval_negatives = check_int("num_eval_negatives", num_eval_negatives, minimum=1, cure="1 gives AP and AUC, 49 a useful MRR")
+        cure = "1 gives AP and AUC, 49 a useful MRR"
+        num_eval_negatives = check_int("num_eval_negatives", num_eval_negatives, minimum=1, cure=cure)
         num_workers = default_workers() if num_workers is None else num_workers
-        num_workers = check_int("num_workers", num_workers, minimum=0, cure="1 makes batches beside training, 0 does not")
-        prefetch_batches = check_int("prefetch_batches", prefetch_batches, minimum=0, cure="2 is usual, 0 turns prefetching off")
+        cure = "1 makes batches beside training, 0 does not"
+        num_workers = check_int("num_workers", num_workers, minimum=0, cure=cure)
+        cure = "2 is usual, 0 turns prefetching off"
+        prefetch_batches = check_int("prefetch_batches", prefetch_batches, minimum=0, cure=cure)
         check_seed("seed", seed)
         negatives = _checked_negatives("negatives", negatives)
         eval_negatives = _checked_negatives("eval_negatives", eval_negatives or negatives)
@@ -159,11 +162,8 @@ class EventPipeline(SplitSource):
         stream = "not read yet" if self._stream is None else str(self._stream)
         return f"{type(self).__name__}(source={shown_name(self.source)!r}, batch_size={self.batch_size}: {stream})"
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read the source, split it and build the adjacency; once."""
-        if self._stream is not None:
-            return
-        super().setup(stage)
+    def _read_stream(self) -> None:
+        super()._read_stream()
         stream, name = self._stream, shown_name(self.source)
         assert stream is not None
         if stream.protocol is not None:

@@ -56,8 +56,8 @@ class SplitSource(Pipeline):
         super().__init__()
         self.source = with_home(source)
         self.seed = plain(seed)
-        split = {"val_ratio": val_ratio, "test_ratio": test_ratio, "split_by": split_by, "held_out_nodes": held_out_nodes}
-        self._split_options: dict[str, Any] = plain(split)
+        shares = {"val_ratio": val_ratio, "test_ratio": test_ratio}
+        self._split_options: dict[str, Any] = plain({**shares, "split_by": split_by, "held_out_nodes": held_out_nodes})
         self._read_options = read
         # Where it lies, wherever the process goes from here.
         self._located = lasting_name(self.source)
@@ -71,8 +71,10 @@ class SplitSource(Pipeline):
 
     def setup(self, stage: str | None = None) -> None:
         """Read the source, split it and build the adjacency; once."""
-        if self._stream is not None:
-            return
+        if self._stream is None:
+            self._read_stream()
+
+    def _read_stream(self) -> None:
         source, split = self._opened(), self._split_options
         with self._reading():
             store = open_events(source, self._read_options)
@@ -92,6 +94,8 @@ class SplitSource(Pipeline):
         """The stream in its splits; reads it if need be."""
         if self._stream is None:
             self.setup(None)  # of a subclass, which may ask for the stage
+        if self._stream is None:
+            self._read_stream()  # of which a setup of the user's own does not think
         assert self._stream is not None
         return self._stream
 

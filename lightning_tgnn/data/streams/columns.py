@@ -69,9 +69,14 @@ def feature_names(names: object, features: np.ndarray | None) -> tuple[str, ...]
     return tuple(names) if len(set(names)) == width and all(names) else None
 
 
+def single_column(labels: np.ndarray) -> np.ndarray:
+    """Return labels of one column [E, 1], which torch's binary cross entropy takes, as [E]; others as they are."""
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+
+
 def label_column(values: ArrayLike) -> np.ndarray:
-    """Return the labels of events, finite, as int64, float32 or float64, [E] or [E, L]."""
-    column = as_array("labels", values)
+    """Return the labels of events, finite, as int64, float32 or float64, [E] or [E, L]; of one column [E, 1] as [E]."""
+    column = single_column(as_array("labels", values))
     if column.dtype.kind not in "biuf":
         raise DataError(refusal("labels", "numeric", column.dtype, "encode classes as integers"))
     if column.ndim not in (1, 2) or 0 in column.shape[1:]:

@@ -25,6 +25,7 @@ from lightning_tgnn.data.streams.columns import (
     node_column,
     node_id_column,
     notice_merged_times,
+    single_column,
 )
 from lightning_tgnn.data.streams.node_ids import number_given
 from lightning_tgnn.data.streams.store_manifest import COLUMNS, MANIFEST, fingerprint_of, read_manifest, write_manifest
@@ -180,7 +181,7 @@ class EventStore:
             num_nodes=manifest["num_nodes"],
             edge_features=_optional_tensor(arrays["edge_features"]),
             node_features=_optional_tensor(arrays["node_features"]),
-            labels=_optional_tensor(arrays["labels"]),
+            labels=None if (labels := arrays["labels"]) is None else _tensor(single_column(labels)),
             node_ids=arrays["node_ids"],
             fingerprint=manifest["fingerprint"],
             folder=folder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from lightning_tgnn.data.arrays import digest_of_some
@@ -10,6 +11,7 @@ from lightning_tgnn.files.npy_file import pieces
 from lightning_tgnn.types import StreamInfo
 
 _LEAST_DEVIATION = 1e-3
+_MOST_CLASSES = 100_000  # that are counted
 
 
 def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
@@ -17,6 +19,9 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
     gap_mean, gap_std = _gaps(store, train)
     num_classes, multi_label = _classes(store.labels)
     labelled = None if store.labels is None else _labelled(store.labels, train)
+    counts = None
+    if store.labels is not None and 0 < num_classes <= _MOST_CLASSES:
+        counts = _class_counts(store.labels, train, num_classes)
     return StreamInfo(
         num_nodes=store.num_nodes,
         num_events=store.num_events,
@@ -30,6 +35,7 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
         training_labels=labelled,
         edge_feature_names=store.edge_feature_names,
         features=digest_of_some(store.edge_features, store.node_features),
+        class_counts=counts,
     )
 
 
@@ -37,6 +43,15 @@ def _labelled(labels: Tensor, train: Tensor) -> int:
     """Return how many labels training events have; some millions at a time, for they may be more than memory holds."""
     some = pieces(len(train), labels[:1].numel())
     return sum(int((labels[train[piece]] >= 0).sum()) for piece in some)
+
+
+def _class_counts(labels: Tensor, train: Tensor, num_classes: int) -> tuple[int, ...]:
+    """Return how many training labels each class has."""
+    counts = torch.zeros(num_classes, dtype=torch.int64)
+    for piece in pieces(len(train), labels[:1].numel()):
+        some = labels[train[piece]]
+        counts += (some > 0).sum(0) if some.ndim == 2 else some[some >= 0].long().bincount(minlength=num_classes)
+    return tuple(counts.tolist())
 
 
 def _classes(labels: Tensor | None) -> tuple[int, bool]:

@@ -110,7 +110,7 @@ def _attributes_weigh(graphs: Sequence[Any]) -> bool:
         values = columns.get("edge_attr")
         is_column = isinstance(values, Tensor) and values.is_floating_point() and values.shape[1:] in ((), (1,))
         fits = is_column and values.shape[:1] == np.shape(columns.get("edge_index"))[-1:]
-        if not fits or not values.isfinite().all() or _first(columns, _WEIGHTS) is not None:
+        if not fits or _first(columns, _WEIGHTS) is not None:
             cure = "give one column of floating-point numbers in each, and no other weights"
             warnings.warn(f"source: nothing reads the edge_attr of its snapshots; {cure}", stacklevel=3)
             return False
