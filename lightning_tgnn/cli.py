@@ -130,8 +130,20 @@ class TGNNCommand(ResumingCLI):
         callbacks = given.get("callbacks") or []
         callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
+        callbacks = [*callbacks]
         if not has_bar and given.get("enable_progress_bar") is not False and not given.get("barebones"):
-            kwargs["callbacks"] = [*callbacks, EventProgressBar()]
+            callbacks.append(EventProgressBar())
+        has_none = given.get("enable_checkpointing") is False or given.get("barebones")
+        if not has_none and not any(isinstance(callback, ModelCheckpoint) for callback in callbacks):
+            # Lightning's own for each epoch, and one for a run that is broken off before.
+            callbacks += [
+                ModelCheckpoint(),
+                ModelCheckpoint(
+                    filename="last", every_n_train_steps=1000, save_on_exception=True, enable_version_counter=False
+                ),
+            ]
+        if callbacks:
+            kwargs["callbacks"] = callbacks
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except ValueError as error:

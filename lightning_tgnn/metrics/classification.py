@@ -113,6 +113,7 @@ class LabelScores(Metric):
     is_differentiable = False
     full_state_update = False
 
+    names = "ap", "auc"
     scores: list[Tensor]
     labels: list[Tensor]
 
@@ -181,6 +182,7 @@ class MajorityShare(Metric):
     is_differentiable = False
     full_state_update = False
 
+    names = ("majority",)
     labels: Tensor
     others: Tensor
     other_answers: Tensor
@@ -211,6 +213,11 @@ class _ByClass(_AbstractStatScores):
     fp: Tensor
     fn: Tensor
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What `compute` returns."""
+        return tuple(f"f1_{number}" for number in range(len(self.tp)))
+
     def compute(self) -> dict[str, Tensor]:
         """Return ``f1_0``, ``f1_1`` and so on, float32 []; NaN of a class that no event is of, by label or decision."""
         of_each: Tensor = super().compute()  # type: ignore[safe-super]  # of the class beside it
@@ -240,6 +247,11 @@ class ClassMetrics(nn.Module):
         of_scores = {"ap": LabelAveragePrecision(), "auc": LabelAUROC()} if num_classes == 2 else {}
         self.of_scores = nn.ModuleDict(of_scores)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What `compute` returns."""
+        return *self.of_decisions, *self.of_scores
+
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Add a batch.
 
@@ -261,6 +273,19 @@ class ClassMetrics(nn.Module):
         """Forget all batches."""
         for metric in (*self.of_decisions.values(), *self.of_scores.values()):
             metric.reset()  # type: ignore[operator]
+
+
+def metric_names(metrics: nn.Module, name: str) -> tuple[str, ...]:
+    """Return the names of what is measured, without the split.
+
+    Args:
+        metrics: One or several of `lightning_tgnn.metrics`, or of torchmetrics.
+        name: That of a single number.
+    """
+    if isinstance(metrics, MetricCollection):
+        members = metrics.items(keep_base=True, copy_state=False)
+        return tuple(found for key, member in members for found in metric_names(member, key))
+    return tuple(getattr(metrics, "names", (name,)))
 
 
 def update_members(

@@ -25,6 +25,11 @@ class LinkMetrics(nn.Module):
         )
         self.inductive = LinkAveragePrecision()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What `compute` may return."""
+        return *self.against_first, *self.against_all, "ap_inductive"
+
     def update(self, positive: Tensor, negatives: Tensor, unseen: Tensor) -> None:
         """Add a batch.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -169,6 +169,11 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
                 prog_bar=self.has_progress_bar,
                 batch_size=len(batch),
             )
+
+    @property
+    def logged_names(self) -> Collection[str]:
+        """The names of the metrics that a fit logs."""
+        return [*super().logged_names, "train/events_per_second"]
 
     def figures(self, metrics: _Metrics) -> dict[str, Tensor]:
         """Return what was measured on a split, by name."""

@@ -221,6 +221,11 @@ class NodeClassification(OptimizedTask):
             self.log("train/accuracy", accuracy, prog_bar=True, sync_dist=True)
 
     @property
+    def logged_names(self) -> Collection[str]:
+        """The names of the metrics that a fit logs."""
+        return [*super().logged_names, "train/accuracy"]
+
+    @property
     def train_accuracy(self) -> float | None:
         """The share of the training vertices that the last step had right, over all ranks; None before the first."""
         return None if self.train_figures is None else float(self.train_figures[1])

@@ -26,6 +26,7 @@ from lightning_tgnn.types import (
 
 _Given = TypeVar("_Given")
 _Info = TypeVar("_Info")
+_LOG_THEMSELVES = ("CacheThreshold", "EdgeBankBaseline")
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
@@ -230,6 +231,35 @@ def _check_not_compiled(trainer: pl.Trainer) -> None:
         requirement = "not compiled by torch.compile, whose tracing ends where a step reads and writes node state"
         received = f"a compiled {type(trainer.lightning_module).__name__}"
         raise InvalidArgumentError(refusal("task", requirement, received, cure))
+
+
+def check_monitors(trainer: pl.Trainer, logged: Collection[str]) -> None:
+    """Refuse a callback or schedule that follows a metric which is never logged: Lightning would say so an epoch later.
+
+    Nothing is refused where callbacks of a user's own, or such as log themselves, may log it.
+
+    Args:
+        trainer: About to fit, with its optimizers.
+        logged: The names that the task logs.
+
+    Raises:
+        InvalidArgumentError: A ``monitor`` is none of them.
+    """
+    kinds = {type(callback) for callback in trainer.callbacks}  # type: ignore[attr-defined]
+    own = __name__.partition(".")[0]
+    known = all(kind.__module__.partition(".")[0] in (own, "lightning", "pytorch_lightning") for kind in kinds)
+    if not known or any(kind.__name__ in _LOG_THEMSELVES for kind in kinds):
+        return
+    followed = [(type(one).__name__, getattr(one, "monitor", None)) for one in trainer.callbacks]  # type: ignore[attr-defined]
+    followed += [("lr_scheduler", c.monitor) for c in trainer.lr_scheduler_configs if c.reduce_on_plateau]
+    validates = trainer.limit_val_batches != 0
+    names = [name for name in logged if validates or not name.startswith("val/")]
+    for who, monitor in followed:
+        if isinstance(monitor, str) and monitor.removesuffix("_epoch").removesuffix("_step") not in names:
+            listed = ", ".join(sorted(names))
+            cure = did_you_mean(monitor, names) or "choose one of these"
+            requirement = f"a metric that {type(trainer.lightning_module).__name__} logs in this fit, one of {listed}"
+            raise InvalidArgumentError(refusal(f"{who}(monitor=...)", requirement, monitor, cure))
 
 
 def notice_accumulation(trainer: pl.Trainer) -> None:

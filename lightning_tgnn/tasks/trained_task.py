@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec
 
 import lightning.pytorch as pl
@@ -19,9 +19,11 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, check_bool, refusal
 from lightning_tgnn.files.requeue import Requeue, requeue_between_steps
+from lightning_tgnn.metrics.classification import metric_names
 from lightning_tgnn.tasks.early_stops import EarlyStops
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
 from lightning_tgnn.tasks.fit_progress import FitProgress
+from lightning_tgnn.tasks.requirements import check_monitors
 from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.tasks.saving_callbacks import guard_files
 from lightning_tgnn.tasks.states_of_ranks import accumulated_gradients, restore_accumulated_gradients
@@ -115,6 +117,15 @@ class TrainedTask(RestorableTask):
         self._fit_progress.forget()
         guard_files(self.trainer)  # of callbacks that `configure_callbacks` has added, too
         self._requeue = requeue_between_steps(self.trainer)  # Lightning hears the signal from here on
+        if type(self).__module__.startswith(__name__.partition(".")[0]):  # a user's own may log what it likes
+            check_monitors(self.trainer, self.logged_names)
+
+    @property
+    def logged_names(self) -> Collection[str]:
+        """The names of the metrics that a fit logs; empty where nobody knows."""
+        metrics = getattr(self, "val_metrics", None)
+        measured = () if metrics is None else metric_names(metrics, getattr(self, "figure", ""))
+        return ["train/loss", *(f"val/{name}" for name in measured)]
 
     def on_train_end(self) -> None:
         """Save for SLURM what it has asked for in the last batch or validation."""

@@ -1,11 +1,14 @@
 """What users do by another door than the documented one: it works, or is refused with the cure."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelPruning
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, ModelPruning
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.plugins import DoublePrecision
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_tgnn import (
     FullGraphDataModule,
@@ -136,3 +139,41 @@ def test_edge_features_are_named_by_any_sequence():
     for features in (frame.columns[3:], np.array(["f", "g"]), ("f", "g")):
         columns = {"src": "src", "dst": "dst", "time": "time", "edge_features": features}
         assert data_module(frame, columns=columns).info.edge_feature_names == ("f", "g")
+
+
+@pytest.mark.parametrize("kind", ["tgn", "gcn", "tgcn"])
+@pytest.mark.parametrize("who", ["checkpoint", "early stopping", "schedule"])
+def test_a_metric_that_is_never_logged_is_refused_before_the_first_step(kind, who, tmp_path):
+    make, source = KINDS[kind]
+    task, options = make(), {"limit_val_batches": 1.0}
+    if who == "checkpoint":
+        options |= {"callbacks": [ModelCheckpoint(tmp_path, monitor="val_loss")], "enable_checkpointing": True}
+    elif who == "early stopping":
+        options["callbacks"] = [EarlyStopping("val_loss")]
+    else:
+        task.optimization = replace(
+            task.optimization, lr_scheduler=ReduceLROnPlateau, lr_scheduler_config={"monitor": "val_loss"}
+        )
+    run = trainer(**options)
+    with pytest.raises(InvalidArgumentError, match=r"\(monitor=...\) must be a metric .* one of .*train/loss, .*val/"):
+        run.fit(task, datamodule=source())
+    assert run.global_step == 0
+
+
+def test_what_is_logged_may_be_followed_and_what_others_log_is_left_alone():
+    class Logs(LinkPrediction):
+        def on_validation_epoch_end(self):
+            super().on_validation_epoch_end()
+            self.log("val_loss", 1.0)
+
+    stops = [EarlyStopping(name) for name in ("train/loss", "val/ap", "val/mrr", "train/events_per_second")]
+    trainer(limit_val_batches=1.0, log_every_n_steps=1, callbacks=stops).fit(
+        LinkPrediction("tgn", **SMALL), datamodule=data_module(STORE)
+    )
+    trainer(limit_val_batches=1.0, callbacks=[EarlyStopping("val_loss")]).fit(
+        Logs("tgn", **SMALL), datamodule=data_module(STORE)
+    )
+    with pytest.raises(InvalidArgumentError, match="did you mean 'val/ap'"):
+        trainer(limit_val_batches=1.0, callbacks=[EarlyStopping("val/app")]).fit(
+            LinkPrediction("tgn", **SMALL), datamodule=data_module(STORE)
+        )
